@@ -10,7 +10,6 @@ import (
 	"net"
 	"runtime"
 	"strconv"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -204,21 +203,6 @@ func TestClientRetriesRefusedCalls(t *testing.T) {
 	}
 }
 
-func TestClientRetriesEnd(t *testing.T) {
-	for retries := range 4 {
-		synctest.Test(t, func(t *testing.T) {
-			s := newScript(func(int) reply { return denial(2 * time.Second) })
-			client, c := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{MaxRetries: retries})
-			assert.Equal(t, codes.ResourceExhausted, status.Code(ways["unary"](t.Context(), client)))
-			assert.Len(t, s.times(), 1+retries)
-			assert.Equal(t, 2*time.Second*time.Duration(retries), time.Since(s.begin))
-			assert.Equal(t, httplimit.TransportStats{
-				Sent: 1 + uint64(retries), Waited: uint64(retries), Refused: 1 + uint64(retries), Retried: uint64(retries),
-			}, c.Stats())
-		})
-	}
-}
-
 // forAll is a limiter that reads nothing of a call.
 func forAll(t testing.TB) ratelimit.Reserver[*grpclimit.Call] {
 	t.Helper()
@@ -314,83 +298,40 @@ func TestErrorsOfTheLimiterHaveACode(t *testing.T) {
 	}
 }
 
-// A stream is denied after it was served: its messages are charged. The server's advice then holds for the calls that follow.
-func TestStreamThatIsDeniedMidWayHoldsUpTheNextCall(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		perCall := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(1), 3), nil))
-		limit := interceptor(t, ratelimit.Map(perCall, everyone), grpclimit.Options{ChargeMessages: true})
-		server := new(service).server(with(limit)...)
-		c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
-		client := inBubble(t, server, dialling...)
-		a, echoed := open(t.Context(), client, 5)
-		assert.Equal(t, codes.ResourceExhausted, a.code)
-		assert.Equal(t, 2, echoed)
-		begin := time.Now()
-		ok(t.Context(), t, client, "unary")
-		assert.Equal(t, time.Second, time.Since(begin))
-		assert.Equal(t, httplimit.TransportStats{Sent: 2, Waited: 1, Refused: 1}, c.Stats())
-	})
-}
-
-// After a refusal streams are opened one at a time, until each is served.
+// After a refusal streams are opened one at a time, until each is served: a denial has no headers and no message before it.
 func TestAfterARefusalStreamsAreOpenedOneAtATime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newScript(once(denial(time.Second)))
-		client, _ := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{})
-		_ = ways["stream"](t.Context(), client)
-		time.Sleep(2 * time.Second)
-		first, err := client.FullDuplexCall(t.Context())
-		require.NoError(t, err)
-		opened := make(chan grpc.ClientStream)
-		for range 2 {
-			go func() {
-				stream, err := client.FullDuplexCall(t.Context())
-				assert.NoError(t, err)
-				opened <- stream
-			}()
-		}
-		synctest.Wait()
-		assert.Len(t, s.times(), 2, "the others wait")
-		require.NoError(t, first.Send(&testgrpc.StreamingOutputCallRequest{}))
-		_, err = first.Recv()
-		require.NoError(t, err)
-		begin := time.Now()
-		<-opened
-		<-opened
-		assert.Zero(t, time.Since(begin), "the first is served, and still open")
-	})
-}
-
-// A denial comes without headers.
-func TestStreamWhoseHeadersWereReceivedIsServed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &service{
-			unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
-				return nil, denial(time.Second).err
-			},
-			stream: func(stream testgrpc.TestService_FullDuplexCallServer) error {
-				assert.NoError(t, stream.SendHeader(metadata.Pairs("a", "b")))
-				<-stream.Context().Done()
-				return nil
-			},
-		}
-		server := s.server()
-		c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
-		client := inBubble(t, server, dialling...)
-		_ = ways["unary"](t.Context(), client)
-		begin := time.Now()
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		for range 5 {
-			stream, err := client.FullDuplexCall(ctx)
-			require.NoError(t, err)
-			header, err := stream.Header()
-			require.NoError(t, err)
-			assert.Equal(t, []string{"b"}, header["a"])
-		}
-		assert.Equal(t, time.Second, time.Since(begin), "the server's wait alone")
-		assert.Equal(t, uint64(1), c.Stats().Refused)
-	})
+	for name, serve := range map[string]func(s testgrpc.TestService_FullDuplexCallClient) error{
+		"a message": func(s testgrpc.TestService_FullDuplexCallClient) error {
+			return echoOnce(s, &testgrpc.StreamingOutputCallRequest{})
+		},
+		"headers": func(s testgrpc.TestService_FullDuplexCallClient) error {
+			_ = s.Send(&testgrpc.StreamingOutputCallRequest{})
+			_, err := s.Header()
+			return err
+		},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			s := newScript(once(denial(time.Second)))
+			client, c := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{})
+			_ = ways["stream"](t.Context(), client)
+			opened := make(chan testgrpc.TestService_FullDuplexCallClient, 3)
+			for range 3 {
+				go func() {
+					stream, err := client.FullDuplexCall(t.Context())
+					assert.NoError(t, err)
+					opened <- stream
+				}()
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			assert.Len(t, opened, 1, "the others wait")
+			require.NoError(t, serve(<-opened))
+			synctest.Wait()
+			assert.Len(t, opened, 2, "the first is served, and still open")
+			assert.Equal(t, []time.Duration{0, time.Second, time.Second, time.Second}, s.times())
+			assert.Equal(t, uint64(1), c.Stats().Refused)
+		})
+	}
 }
 
 // However a stream ends, its key is forgotten, its permit is given back, and nothing is left of it.
@@ -509,25 +450,6 @@ func TestClientWithARetryPolicyBeneath(t *testing.T) {
 	})
 }
 
-func TestClientForgetsKeys(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newScript(func(n int) reply {
-			if n%2 == 0 {
-				return denial(time.Minute)
-			}
-			return reply{}
-		})
-		n := 0
-		client, c := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{
-			MaxKeys: 10, Key: func(*grpclimit.Call) string { n++; return strconv.Itoa(n) },
-		})
-		for range 100 {
-			_ = ways["unary"](t.Context(), client)
-			require.LessOrEqual(t, c.Keys(), 10)
-		}
-	})
-}
-
 func TestCallersOptionsAreLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, _ := pacedInBubble(t, newScript(once(reply{nil, []string{"5"}})), unlimited(t), grpclimit.ClientOptions{})
@@ -582,17 +504,6 @@ func TestClientStartsNoGoroutine(t *testing.T) {
 	assert.LessOrEqual(t, runtime.NumGoroutine(), before)
 }
 
-// A call that the server refuses before it is processed costs the own budget nothing: its repetition is sent within the same hour.
-func TestARefusedCallCostsTheOwnBudgetNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newScript(once(denial(time.Second)))
-		client, _ := pacedInBubble(t, s, byTarget(t, ratelimit.FixedWindow(ratelimit.PerHour(2))), grpclimit.ClientOptions{MaxRetries: 1})
-		ok(t.Context(), t, client, "unary")
-		ok(t.Context(), t, client, "unary")
-		assert.Equal(t, []time.Duration{0, time.Second, time.Second}, s.times())
-	})
-}
-
 // Calls of a client follow each change of its limiter, but for those whose instants are at most 100 ms ahead.
 func TestCallsOfAClientFollowEachChange(t *testing.T) {
 	linetest.Way{Booked: 100 * time.Millisecond, New: func(t *testing.T, limit ratelimit.Limit) (linetest.Budget, func(context.Context, int) error) {
@@ -606,26 +517,6 @@ func TestCallsOfAClientFollowEachChange(t *testing.T) {
 			return err
 		}
 	}}.Test(t)
-}
-
-// Calls take turns on two slots, and are sent at the limiter's pace.
-func TestCallsInFlightAreBounded(t *testing.T) {
-	for way := range ways {
-		bubble(t, way, func(t *testing.T) {
-			s := newScript(nil)
-			client, c := pacedInBubble(t, s, byTarget(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 1)), grpclimit.ClientOptions{MaxInFlight: 2})
-			var all sync.WaitGroup
-			for range 6 {
-				all.Go(func() { ok(t.Context(), t, client, way) })
-			}
-			all.Wait()
-			synctest.Wait()
-			assert.Zero(t, c.Stats().InFlight)
-			for i, at := range s.times() {
-				assert.Equal(t, time.Duration(i)*100*time.Millisecond, at)
-			}
-		})
-	}
 }
 
 // A stream holds its slot until it ends, however it does.

@@ -65,6 +65,7 @@ func TestCallerGetsTheRefusalIfTheRetryRunsOutOfTime(t *testing.T) {
 		"no time to retry":      {ratelimit.Unlimited(), grpclimit.ClientOptions{MaxRetries: 5}, 500 * time.Millisecond, 1, 0},
 		"a refusal is refunded": {ratelimit.TokenBucket(ratelimit.Per(1, 10*time.Second), 1), grpclimit.ClientOptions{MaxRetries: 1}, 9 * time.Second, 2, time.Second},
 		"MaxWait is over":       {ratelimit.Unlimited(), grpclimit.ClientOptions{MaxRetries: 5, MaxWait: 2500 * time.Millisecond}, 9 * time.Second, 3, 2 * time.Second},
+		"MaxRetries are over":   {ratelimit.Unlimited(), grpclimit.ClientOptions{MaxRetries: 2}, 9 * time.Second, 3, 2 * time.Second},
 		"cancelled":             {ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), grpclimit.ClientOptions{MaxRetries: 5}, 9 * time.Second, 3, 2500 * time.Millisecond},
 	} {
 		bubble(t, name, func(t *testing.T) {
@@ -85,17 +86,6 @@ func TestCallerGetsTheRefusalIfTheRetryRunsOutOfTime(t *testing.T) {
 			assert.Equal(t, httplimit.TransportStats{Sent: sent, Waited: c.Stats().Waited, Refused: sent, Retried: sent - 1}, c.Stats(), "none failed: it was sent")
 		})
 	}
-}
-
-func TestCallersOptionsSeeEachAttempt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newScript(once(denial(time.Second)))
-		client, _ := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{MaxRetries: 1})
-		var ends []codes.Code
-		_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{}, grpc.OnFinish(func(err error) { ends = append(ends, status.Code(err)) }))
-		assert.NoError(t, err)
-		assert.Equal(t, []codes.Code{codes.ResourceExhausted, codes.OK}, ends)
-	})
 }
 
 // A key function or a cost that panics ends its own call, and no other.

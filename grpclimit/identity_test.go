@@ -171,10 +171,3 @@ func TestSubjectsThatRepeatATypeAreDistinguished(t *testing.T) {
 		seen[key] = true
 	}
 }
-
-func TestTheTrailerMayNotBeOneThatGRPCUsesItself(t *testing.T) {
-	for _, name := range []string{"content-type", "TE", "user-agent", "grpc-status"} {
-		_, err := grpclimit.New(&stub{decision: ratelimit.Decision{Allowed: true}}, &grpclimit.Options{DegradedTrailer: name})
-		assert.ErrorContains(t, err, "Options.DegradedTrailer", name)
-	}
-}

@@ -3,7 +3,6 @@ package grpclimit_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -87,21 +86,6 @@ func TestInflightRefusals(t *testing.T) {
 	}
 }
 
-func TestMaxWaitBoundsTheQueue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		call := shedding(t, 1, &inflight.Options[string]{MaxQueue: 5}, &grpclimit.InflightOptions{MaxWait: time.Second}).UnaryServerInterceptor()
-		go func() {
-			_, _ = call(context.Background(), nil, info, func(context.Context, any) (any, error) { time.Sleep(time.Minute); return nil, nil })
-		}()
-		synctest.Wait()
-		start := time.Now()
-		_, err := call(context.Background(), nil, info, unreachable(t))
-		assert.Equal(t, codes.Unavailable, status.Code(err), "not the call's own deadline")
-		assert.Equal(t, time.Second, time.Since(start))
-		time.Sleep(time.Minute) // until the first call has ended
-	})
-}
-
 func TestAPermitIsGivenBackAfterAnyPanic(t *testing.T) {
 	var outcomes []inflight.Outcome
 	i := shedding(t, 1, nil, &grpclimit.InflightOptions{Outcome: func(_ *grpclimit.Call, code codes.Code, usual inflight.Outcome) inflight.Outcome {
@@ -134,15 +118,11 @@ func TestAnAdaptiveLimitLearnsFromOutcomes(t *testing.T) {
 	assert.Equal(t, inflight.Ignored, grpclimit.UsualOutcome(stream, codes.OK))
 }
 
+// Package edge tests the mistakes that all middlewares refuse.
 func TestMistakesOfInflightAreRefused(t *testing.T) {
 	l := ratelimit.Must(inflight.New[string](1, nil))
 	_, err := grpclimit.NewInflight(nil, everyone, nil)
 	assert.EqualError(t, err, "grpclimit: NewInflight: l is nil")
-	_, err = grpclimit.NewInflight(l, nil, nil)
-	assert.Error(t, err)
-	whole := ratelimit.Must(inflight.New[*grpclimit.Call](1, nil))
-	_, err = grpclimit.NewInflight(whole, func(c *grpclimit.Call) (*grpclimit.Call, error) { return c, nil }, nil)
-	assert.ErrorContains(t, err, "grpclimit: this limiter's key is the call itself")
 	_, err = grpclimit.NewInflight(l, everyone, &grpclimit.InflightOptions{MaxWait: -1})
 	assert.EqualError(t, err, "grpclimit: InflightOptions.MaxWait is -1ns, want 0 for none, or more")
 	none, err := grpclimit.NewInflight(l, everyone, &grpclimit.InflightOptions{KeyCode: 99})
@@ -274,63 +254,47 @@ type contextStream struct {
 func (s contextStream) Context() context.Context { return s.ctx }
 func (s contextStream) SetTrailer(metadata.MD)   {}
 
-// A call or a stream holds the unit of a limit of calls at the same time until its handler ends, however long that takes.
+// A call or a stream holds the unit of a limit of calls at the same time until its handler ends, however long that takes. If the unit is lost,
+// the handler's context ends.
 func TestACallHoldsItsUnitUntilItsHandlerEnds(t *testing.T) {
-	for _, way := range []string{"unary", "stream"} {
-		bubble(t, way, func(t *testing.T) {
+	charged := grpclimit.ChargeOnly(codes.OK)
+	for name, row := range map[string]struct {
+		stream bool
+		settle func(*grpclimit.Call, codes.Code, int) int
+	}{"unary": {false, nil}, "stream": {true, nil}, "settled stream": {true, charged}} {
+		bubble(t, name, func(t *testing.T) {
 			calls := ratelimit.Must(ratelimit.New[string](ratelimit.Concurrent(1, time.Minute), nil))
-			i := ratelimit.Must(grpclimit.New(ratelimit.Must(ratelimit.All(ratelimit.By(calls, func(*grpclimit.Call) (string, error) { return "all", nil }))), nil))
+			i := interceptor(t, ratelimit.Must(ratelimit.All(ratelimit.By(calls, everyone))), grpclimit.Options{LimitTrailers: true, Settle: row.settle})
 			end, ended := make(chan bool), make(chan error, 1)
-			call := func() error {
-				if way == "unary" {
-					_, err := i.UnaryServerInterceptor()(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/a/b"},
-						func(context.Context, any) (any, error) { <-end; return nil, nil })
-					return err
+			handle := func(ctx context.Context) error {
+				select {
+				case <-end:
+					return nil
+				case <-ctx.Done():
+					return context.Cause(ctx)
 				}
-				return i.StreamServerInterceptor()(nil, contextStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: "/a/b"},
-					func(any, grpc.ServerStream) error { <-end; return nil })
 			}
-			for range 2 {
+			call := func() (err error) {
+				if row.stream {
+					return i.StreamServerInterceptor()(nil, contextStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: "/a/b"},
+						func(_ any, s grpc.ServerStream) error { return handle(s.Context()) })
+				}
+				_, err = i.UnaryServerInterceptor()(t.Context(), nil, info, func(ctx context.Context, _ any) (any, error) { return nil, handle(ctx) })
+				return err
+			}
+			for n := range 3 {
 				go func() { ended <- call() }()
 				time.Sleep(time.Hour) // sixty times the hold
 				require.Equal(t, codes.ResourceExhausted, status.Code(call()))
-				end <- true
-				require.NoError(t, <-ended)
-			}
-		})
-	}
-}
-
-// The context of a handler ends when its units are no longer held.
-func TestTheContextOfACallEndsWhenUnitsHaveLapsed(t *testing.T) {
-	for _, way := range []string{"unary", "stream", "charged stream"} {
-		bubble(t, way, func(t *testing.T) {
-			calls := ratelimit.Must(ratelimit.New[string](ratelimit.Concurrent(1, time.Minute), nil))
-			all := ratelimit.Must(ratelimit.All(ratelimit.By(calls, func(*grpclimit.Call) (string, error) { return "all", nil })))
-			o := &grpclimit.Options{LimitTrailers: true, Logger: slog.New(slog.DiscardHandler)}
-			if way == "charged stream" {
-				o.Settle = grpclimit.ChargeOnly(codes.OK)
-			}
-			i := ratelimit.Must(grpclimit.New(all, o))
-			serve := func(ctx context.Context) error {
-				<-ctx.Done()
-				return context.Cause(ctx)
-			}
-			ended := make(chan error, 1)
-			go func() {
-				if way == "unary" {
-					_, err := i.UnaryServerInterceptor()(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/a/b"},
-						func(ctx context.Context, _ any) (any, error) { return nil, serve(ctx) })
-					ended <- err
-					return
+				if n < 2 {
+					end <- true
+					require.NoError(t, <-ended)
+					continue
 				}
-				ended <- i.StreamServerInterceptor()(nil, contextStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: "/a/b"},
-					func(_ any, s grpc.ServerStream) error { return serve(s.Context()) })
-			}()
-			time.Sleep(time.Hour)
-			require.NoError(t, calls.Reset(t.Context(), "all"))
-			time.Sleep(time.Minute)
-			require.ErrorIs(t, <-ended, ratelimit.ErrLost)
+				require.NoError(t, calls.Reset(t.Context(), "everyone"))
+				time.Sleep(time.Minute)
+				require.ErrorIs(t, <-ended, ratelimit.ErrLost)
+			}
 		})
 	}
 }

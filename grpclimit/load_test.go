@@ -16,10 +16,10 @@ import (
 	"google.golang.org/grpc/codes"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/dev/crowd"
 )
 
@@ -120,57 +120,18 @@ func TestRetryOutlivesItsConnection(t *testing.T) {
 	untilDenied(t, 2, a, "one", "MaxConnectionAge", func(ctx context.Context) error { return ways["unary"](ctx, client) })
 }
 
-// Fifty goroutines share a Client, and this package's interceptors are the server. All get an
-// answer, and nothing is sent while the server wants nothing.
+// Fifty goroutines share a Client, and this package's interceptors are the server: all get an answer. Package pace tests the queue.
 func TestClientAndServerUnderLoad(t *testing.T) {
 	perSecond := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.Per(30, time.Second)), nil))
 	limit := interceptor(t, ratelimit.Map(perSecond, everyone), grpclimit.Options{})
-	w := new(witness)
 	c, dialling := paced(t, byTarget(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 50)), grpclimit.ClientOptions{MaxRetries: 20})
-	client := testgrpc.NewTestServiceClient(dial(t, start(t, new(service).server(with(limit)...)), append(dialling, grpc.WithChainUnaryInterceptor(w.unary))...))
+	client := testgrpc.NewTestServiceClient(dial(t, start(t, new(service).server(with(limit)...)), dialling...))
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() { ok(t.Context(), t, client, "unary") })
 	}
 	wg.Wait()
-	assert.Zero(t, w.early())
-	assert.Equal(t, uint64(50), limit.Stats().Allowed)
-	assert.Equal(t, limit.Stats().Denied, c.Stats().Refused)
-	assert.Equal(t, limit.Stats().Denied, c.Stats().Retried)
-	assert.Equal(t, uint64(len(w.sent)), c.Stats().Sent)
-}
-
-// witness notes when calls are sent, and when refusals are received.
-type witness struct {
-	mu      sync.Mutex
-	sent    []time.Time
-	advised []struct{ from, until time.Time }
-}
-
-func (w *witness) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	w.mu.Lock()
-	w.sent = append(w.sent, time.Now())
-	w.mu.Unlock()
-	var md metadata.MD
-	err := invoker(ctx, method, req, reply, cc, append(opts, grpc.Trailer(&md))...)
-	if a := (answer{}).read(err); a.retry != nil {
-		now, wait := time.Now(), a.retry.RetryDelay.AsDuration()
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.advised = append(w.advised, struct{ from, until time.Time }{now.Add(wait / 2), now.Add(wait)})
-	}
-	return err
-}
-
-// early returns how many calls were sent too early. A loaded machine may take its time between
-// receiving a refusal and noting it, so the first half of each wait is left out.
-func (w *witness) early() (n int) {
-	for _, sent := range w.sent {
-		for _, t := range w.advised {
-			if sent.After(t.from) && sent.Before(t.until) {
-				n++
-			}
-		}
-	}
-	return n
+	served, sent := limit.Stats(), c.Stats()
+	assert.Equal(t, httplimit.Stats{Allowed: 50, Denied: sent.Refused}, served)
+	assert.Equal(t, httplimit.TransportStats{Sent: 50 + sent.Refused, Waited: sent.Waited, Refused: sent.Refused, Retried: sent.Refused}, sent)
 }

@@ -2,7 +2,6 @@ package grpclimit_test
 
 import (
 	"context"
-	"math"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -41,7 +40,6 @@ func TestTheOuterInterceptorGivesBackWhatTheInnerOneRefuses(t *testing.T) {
 		"a rate":             {grpclimit.Options{}, func(t *testing.T) []grpc.ServerOption { return with(one(t)) }},
 		"a rate, two deep":   {grpclimit.Options{}, func(t *testing.T) []grpc.ServerOption { return with(hourly(t, 60, grpclimit.Options{}), one(t)) }},
 		"settled":            {grpclimit.Options{Settle: grpclimit.RefundServerErrors}, func(t *testing.T) []grpc.ServerOption { return with(one(t)) }},
-		"with messages":      {grpclimit.Options{}, func(t *testing.T) []grpc.ServerOption { return with(one(t)) }},
 		"a shadow around it": {grpclimit.Options{Shadow: true}, func(t *testing.T) []grpc.ServerOption { return with(one(t)) }},
 		"an error of its own": {grpclimit.Options{}, func(t *testing.T) []grpc.ServerOption {
 			return with(hourly(t, 1, grpclimit.Options{OnDenied: func(grpclimit.Event, *status.Status) *status.Status { return status.New(codes.Aborted, "") }}))
@@ -122,15 +120,4 @@ func TestWhatAnInflightInsideShedsIsGivenBack(t *testing.T) {
 		return nil, nil
 	}))
 	assert.Equal(t, 99, remaining(t, l))
-}
-
-func TestACostBelowZeroRefusesTheCallAsMalformed(t *testing.T) {
-	for _, cost := range []int{-1, math.MinInt} {
-		i := hourly(t, 1, grpclimit.Options{Cost: func(*grpclimit.Call) int { return cost }, KeyCode: codes.Unauthenticated, FailOpen: true})
-		client := serve(t, &service{}, with(i)...)
-		assert.Equal(t, codes.InvalidArgument, call(t.Context(), client).code)
-		got, _ := open(t.Context(), client, 1)
-		assert.Equal(t, codes.InvalidArgument, got.code)
-		assert.Equal(t, httplimit.Stats{Rejected: 2}, i.Stats())
-	}
 }

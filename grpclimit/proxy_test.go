@@ -1,7 +1,6 @@
 package grpclimit_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -13,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -35,8 +33,6 @@ import (
 func outgoing(pairs ...string) context.Context {
 	return metadata.NewOutgoingContext(context.Background(), metadata.Pairs(pairs...))
 }
-
-func make1(n int) []byte { return bytes.Repeat([]byte("x"), n) }
 
 // h2c is the protocol of gRPC without TLS.
 func h2c() *http.Protocols {
@@ -95,30 +91,6 @@ func TestClientsBehindAnHTTP2ProxyAreLimitedEach(t *testing.T) {
 		assert.Equal(t, []string{"3600000"}, a.pushback)
 	}
 	assert.Equal(t, codes.InvalidArgument, call(outgoing("from", "garbage"), client).code)
-}
-
-func TestManyStreamsThroughAnHTTP2Proxy(t *testing.T) {
-	const streams = 200
-	i := perClient(t, 1, grpclimit.Options{ChargeMessages: true, Cost: func(c *grpclimit.Call) int {
-		if c.Request != nil {
-			return 0
-		}
-		return 1
-	}})
-	client := testgrpc.NewTestServiceClient(dial(t, proxy(t, start(t, new(service).server(with(i)...)))))
-	var all sync.WaitGroup
-	for n := range streams {
-		all.Go(func() {
-			ctx := outgoing("from", netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}).String())
-			a, echoed := open(ctx, client, 2)
-			assert.Equal(t, codes.OK, a.code, a.message)
-			assert.Equal(t, 2, echoed)
-			a, _ = open(ctx, client, 2)
-			assert.Equal(t, codes.ResourceExhausted, a.code, a.message)
-		})
-	}
-	all.Wait()
-	assert.Equal(t, uint64(streams), i.Stats().Denied)
 }
 
 // A server may hang behind net/http, whose connections have their address as text.

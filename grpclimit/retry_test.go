@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -33,10 +33,9 @@ const retryPolicy = `{"methodConfig": [{"name": [{}], "retryPolicy": {
 
 // attempts counts the calls that arrive at a server, by the client's key.
 type attempts struct {
-	mu       sync.Mutex
-	arrived  map[string]int
-	previous map[string]string // the last grpc-previous-rpc-attempts
-	waits    time.Duration     // demanded or imposed by the server, in whole milliseconds
+	mu      sync.Mutex
+	arrived map[string]int
+	waits   time.Duration // demanded or imposed by the server, in whole milliseconds
 }
 
 // decided notes how long a client has to wait.
@@ -50,17 +49,9 @@ func (a *attempts) decided(e grpclimit.Event) {
 }
 
 func (a *attempts) note(ctx context.Context) {
-	key, previous := "", ""
-	if values := metadata.ValueFromIncomingContext(ctx, "client"); len(values) > 0 {
-		key = values[0]
-	}
-	if values := metadata.ValueFromIncomingContext(ctx, "grpc-previous-rpc-attempts"); len(values) > 0 {
-		previous = values[0]
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.arrived[key]++
-	a.previous[key] = previous
+	a.arrived[strings.Join(metadata.ValueFromIncomingContext(ctx, "client"), "")]++
 }
 
 func (a *attempts) unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -85,7 +76,7 @@ func (a *attempts) take(client string) int {
 // limitedServer counts attempts, and limits each client by the metadata "client".
 func limitedServer(t testing.TB, limit ratelimit.Limit, cost int, opts ...grpc.ServerOption) (*grpc.Server, *attempts) {
 	t.Helper()
-	a := &attempts{arrived: map[string]int{}, previous: map[string]string{}}
+	a := &attempts{arrived: map[string]int{}}
 	l := interceptor(t, ratelimit.Map(ratelimit.Must(ratelimit.New[string](limit, nil)), grpclimit.Metadata("client")), grpclimit.Options{
 		Cost: func(*grpclimit.Call) int { return cost }, OnDecision: a.decided,
 	})
@@ -226,20 +217,6 @@ func untilDenied(t *testing.T, times int, a *attempts, key, name string, do func
 	}
 }
 
-// The attempt itself shows that it is the first retry.
-func TestStockClientSendsTheNumberOfItsRetry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		server, a := limitedServer(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)), 1)
-		client := inBubble(t, server, grpc.WithDefaultServiceConfig(retryPolicy))
-		ctx := metadata.AppendToOutgoingContext(t.Context(), "client", "one")
-		for range 3 {
-			require.NoError(t, ways["unary"](ctx, client))
-		}
-		assert.Equal(t, "1", a.previous["one"])
-		assert.Equal(t, 5, a.take("one"), "3 calls, of which 2 were denied once")
-	})
-}
-
 // A call that can never pass is not tried again, and neither is a call that has to wait for longer than a pushback can express.
 func TestStockClientDoesNotRetryWithoutHope(t *testing.T) {
 	for name, row := range map[string]struct {
@@ -264,18 +241,4 @@ func TestStockClientDoesNotRetryWithoutHope(t *testing.T) {
 			})
 		}
 	}
-}
-
-// If the deadline comes before the pushback ends, the client waits until the deadline, as it does for its own backoff,
-// and fails with it.
-func TestStockClientWithADeadlineIsNotDeniedTwiceEither(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		server, a := limitedServer(t, ratelimit.TokenBucket(ratelimit.PerMinute(1), 1), 1)
-		client := inBubble(t, server, grpc.WithDefaultServiceConfig(retryPolicy))
-		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "client", "one"), 30*time.Second)
-		defer cancel()
-		require.NoError(t, ways["unary"](ctx, client))
-		assert.Equal(t, codes.DeadlineExceeded, status.Code(ways["unary"](ctx, client)))
-		assert.Equal(t, 2, a.take("one"))
-	})
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
-	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -66,6 +65,7 @@ func TestACallIsChargedByItsEnd(t *testing.T) {
 		"Unavailable after the deadline":         {grpclimit.RefundServerErrors, expired(t), gone, nil, 1},
 		"a message that the client broke":        {grpclimit.RefundServerErrors, context.Background(), broken, broken, 1},
 		"the same, behind the handler's error":   {grpclimit.RefundServerErrors, context.Background(), gone, broken, 1},
+		"a stream that fails to log in":          {logins, context.Background(), status.Error(codes.Unauthenticated, ""), io.EOF, 1},
 		"a stream's end, which is no failure":    {grpclimit.RefundServerErrors, context.Background(), gone, io.EOF, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,40 +144,6 @@ func TestARefusalInsideThatTheClientCausedIsNoServerError(t *testing.T) {
 			assert.Equal(t, 10-row.charged, left())
 		})
 	}
-}
-
-// unsettling is a Reserver whose charges cannot be settled.
-type unsettling struct{ stub }
-
-func (u *unsettling) Reserve(context.Context, *grpclimit.Call, int, time.Duration) (*ratelimit.Reservation, error) {
-	return ratelimit.NewReservation(ratelimit.Decision{Allowed: true}, func(int) error { return ratelimit.ErrUnavailable }), nil
-}
-
-func TestChargesThatCannotBeSettledAreCounted(t *testing.T) {
-	i := interceptor(t, new(unsettling), grpclimit.Options{Settle: grpclimit.ChargeOnly()})
-	_, err := i.UnaryServerInterceptor()(context.Background(), nil, info, answering(nil))
-	require.NoError(t, err)
-	assert.Equal(t, httplimit.Stats{Allowed: 1, Unsettled: 1}, i.Stats())
-}
-
-func TestAFullStreamIsSettledByItsStatus(t *testing.T) {
-	l, left := budget(t)
-	i := interceptor(t, l, grpclimit.Options{Settle: grpclimit.ChargeOnly(codes.Unauthenticated)})
-	result := error(nil)
-	client := serve(t, &service{stream: func(s testgrpc.TestService_FullDuplexCallServer) error {
-		if err := echo(s); err != nil {
-			return err
-		}
-		return result
-	}}, with(i)...)
-	a, echoed := open(context.Background(), client, 3)
-	assert.Equal(t, codes.OK, a.code)
-	assert.Equal(t, 3, echoed)
-	assert.Equal(t, 10, left())
-	result = status.Error(codes.Unauthenticated, "who are you")
-	a, _ = open(context.Background(), client, 1)
-	assert.Equal(t, codes.Unauthenticated, a.code)
-	assert.Equal(t, 9, left())
 }
 
 // A call is charged by the contents of its response.

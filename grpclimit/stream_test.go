@@ -2,6 +2,7 @@ package grpclimit_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -16,7 +17,6 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
 	"github.com/weir-go/ratelimit/httplimit"
-	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
 func TestEachMessageOfAStreamIsCharged(t *testing.T) {
@@ -31,66 +31,53 @@ func TestEachMessageOfAStreamIsCharged(t *testing.T) {
 	assert.Equal(t, httplimit.Stats{Allowed: 4, Denied: 1}, i.Stats())
 }
 
-func TestMessagesCostTheirContents(t *testing.T) {
-	i := hourly(t, 10, grpclimit.Options{ChargeMessages: true, Cost: func(c *grpclimit.Call) int {
-		m, ok := c.Request.(*testgrpc.StreamingOutputCallRequest)
-		if !ok {
-			return 0 // the stream itself is free
+func TestCallsAndMessagesCostTheirContents(t *testing.T) {
+	i := hourly(t, 15, grpclimit.Options{ChargeMessages: true, Cost: func(c *grpclimit.Call) int {
+		if m, ok := c.Request.(interface{ GetPayload() *testgrpc.Payload }); ok {
+			return len(m.GetPayload().GetBody())
 		}
-		return len(m.GetPayload().GetBody())
+		return 0 // a stream itself is free
 	}})
-	stream, err := serve(t, &service{}, with(i)...).FullDuplexCall(context.Background())
+	client := serve(t, &service{}, with(i)...)
+	of := func(n int) *testgrpc.Payload { return &testgrpc.Payload{Body: make([]byte, n)} }
+	_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{Payload: of(5)})
+	require.NoError(t, err)
+	stream, err := client.FullDuplexCall(t.Context())
 	require.NoError(t, err)
 	for _, size := range []int{4, 6} {
-		require.NoError(t, stream.Send(&testgrpc.StreamingOutputCallRequest{Payload: &testgrpc.Payload{Body: make([]byte, size)}}))
-		_, err = stream.Recv()
-		require.NoError(t, err)
+		require.NoError(t, echoOnce(stream, &testgrpc.StreamingOutputCallRequest{Payload: of(size)}))
 	}
-	require.NoError(t, stream.Send(&testgrpc.StreamingOutputCallRequest{Payload: &testgrpc.Payload{Body: make([]byte, 1)}}))
-	_, err = stream.Recv()
-	assert.Equal(t, codes.ResourceExhausted, status.Code(err))
+	assert.Equal(t, codes.ResourceExhausted, status.Code(echoOnce(stream, &testgrpc.StreamingOutputCallRequest{Payload: of(1)})))
 }
 
 func TestADeniedMessageEndsTheStreamWhateverTheHandlerDoes(t *testing.T) {
-	l := limiterOf(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerHour(2)))
-	own := status.Error(codes.FailedPrecondition, "the handler's own")
 	for name, row := range map[string]struct {
-		returned error
-		want     codes.Code
+		returns func(denial error) error
+		want    codes.Code
 	}{
-		"a handler that returns nil":           {nil, codes.ResourceExhausted},
-		"a handler that returns its own error": {own, codes.FailedPrecondition},
+		"it returns nil":                       {func(error) error { return nil }, codes.ResourceExhausted},
+		"it hides the denial in its own error": {func(denial error) error { return fmt.Errorf("reading: %w", denial) }, codes.ResourceExhausted},
+		"it returns another status":            {func(error) error { return status.Error(codes.FailedPrecondition, "") }, codes.FailedPrecondition},
 	} {
 		t.Run(name, func(t *testing.T) {
-			i := interceptor(t, l, grpclimit.Options{ChargeMessages: true, Cost: func(c *grpclimit.Call) int { return 1 }})
+			i := hourly(t, 2, grpclimit.Options{ChargeMessages: true})
 			ss := &fakeStream{received: make([]error, 10)}
 			err := i.StreamServerInterceptor()(nil, ss, &grpc.StreamServerInfo{}, func(_ any, s grpc.ServerStream) error {
-				for s.RecvMsg(nil) == nil {
-				}
-				first, again := s.RecvMsg(nil), s.RecvMsg(nil)
-				assert.Equal(t, codes.ResourceExhausted, status.Code(first))
-				assert.Equal(t, first, again)
+				require.NoError(t, s.RecvMsg(nil))
+				denial := s.RecvMsg(nil)
+				assert.Equal(t, codes.ResourceExhausted, status.Code(denial))
+				assert.Equal(t, denial, s.RecvMsg(nil))
 				assert.NoError(t, s.SendMsg(nil), "the handler may still say goodbye")
-				return row.returned
+				return row.returns(denial)
 			})
-			assert.Equal(t, row.want, status.Code(err))
+			a := answer{}.read(err)
+			assert.Equal(t, row.want, a.code)
+			assert.Equal(t, row.want == codes.ResourceExhausted, a.retry != nil)
+			assert.Len(t, ss.received, 8, "the denied message is received once")
+			assert.Equal(t, []string{"3600000"}, ss.trailer["grpc-retry-pushback-ms"], "one value, or clients do not retry")
+			assert.Equal(t, httplimit.Stats{Allowed: 2, Denied: 1}, i.Stats())
 		})
-		l = limiterOf(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerHour(2)))
 	}
-}
-
-func TestADeniedMessageIsReceivedOnlyOnce(t *testing.T) {
-	i := hourly(t, 1, grpclimit.Options{ChargeMessages: true})
-	ss := &fakeStream{received: make([]error, 10)}
-	_ = i.StreamServerInterceptor()(nil, ss, &grpc.StreamServerInfo{}, func(_ any, s grpc.ServerStream) error {
-		for range 5 {
-			assert.Error(t, s.RecvMsg(nil))
-		}
-		return nil
-	})
-	assert.Len(t, ss.received, 9)
-	assert.Equal(t, []string{"3600000"}, ss.trailer["grpc-retry-pushback-ms"], "one value, or clients do not retry")
-	assert.Equal(t, httplimit.Stats{Allowed: 1, Denied: 1}, i.Stats())
 }
 
 func TestMessagesAreNotSettled(t *testing.T) {
@@ -156,18 +143,6 @@ func TestSendingAndReceivingAtTheSameTime(t *testing.T) {
 	a, received := open(context.Background(), client, messages+1)
 	assert.Equal(t, codes.ResourceExhausted, a.code)
 	assert.Equal(t, messages, received)
-}
-
-func TestAnEndlessStreamHoldsNothing(t *testing.T) {
-	client := serve(t, &service{stream: func(s testgrpc.TestService_FullDuplexCallServer) error {
-		<-s.Context().Done()
-		return s.Context().Err()
-	}}, with(hourly(t, 2, grpclimit.Options{ChargeMessages: true, Settle: nil}))...)
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	_, err := client.FullDuplexCall(ctx)
-	require.NoError(t, err)
-	assert.Equal(t, codes.OK, call(context.Background(), client).code, "the limiter is not held meanwhile")
 }
 
 // The retry opens the stream again, and pays for that again. If the wait covered the message alone, the message would be denied again and

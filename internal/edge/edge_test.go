@@ -46,14 +46,27 @@ func newMiddleware(t *testing.T, l ratelimit.Limiter[*request], o edge.Options[*
 
 // pass decides on a request, holds it, and settles what it was charged. It returns the event.
 func (m middleware) pass(ctx context.Context) edge.Event[*request] {
+	return m.serve(ctx, func(context.Context, *edge.Charge[*request]) {})
+}
+
+// serve is pass with a handler. The charge of a request that is refused inside is given back.
+func (m middleware) serve(ctx context.Context, handle func(context.Context, *edge.Charge[*request])) edge.Event[*request] {
 	e := m.Event(&request{ctx})
 	charge := m.Charge(&e, m.Decide(&e, m.Settles))
 	defer charge.End()
 	m.Hold(&e)
 	m.Report(&e)
-	if e.Outcome == edge.Allowed || e.Outcome == edge.FailedOpen {
-		charge.Serve(ctx)
-		charge.Settle(func(cost int) int { return cost })
+	if m.Shadow || e.Outcome == edge.Allowed || e.Outcome == edge.FailedOpen {
+		inside := edge.Inside(charge.Serve(ctx))
+		handle(inside, charge)
+		switch {
+		case m.Settles:
+			charge.Settle(func(cost int) int { return cost })
+		case edge.WasRefused(inside):
+			charge.Refused(&e)
+		default:
+			edge.MarkServed(ctx)
+		}
 	}
 	return e
 }
