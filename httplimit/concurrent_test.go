@@ -5,12 +5,10 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,103 +22,41 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// A request holds the unit of a limit of calls at the same time until its handler returns or panics, however long that takes.
+// A request holds the unit of a limit of calls at the same time until its handler returns or panics, however long that takes. If the unit is
+// lost, the handler's context ends.
 func TestARequestHoldsItsUnitUntilItsHandlerEnds(t *testing.T) {
-	two := ratelimit.Concurrent(2, time.Minute)
-	limiters := map[string]func() ratelimit.Limiter[*http.Request]{
-		"PerIP's": nil,
-		"a stack with a rate": func() ratelimit.Limiter[*http.Request] {
-			rate := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerHour(1), 1000), nil))
-			streams := ratelimit.Must(ratelimit.New[string](two.Named("streams"), nil))
-			all := func(*http.Request) (string, error) { return "all", nil }
-			return ratelimit.Must(ratelimit.All(ratelimit.By(rate, all), ratelimit.By(streams, all)))
-		},
-		"a key's own, which Describe does not know": func() ratelimit.Limiter[*http.Request] {
-			l := ratelimit.Must(ratelimit.New(two, &ratelimit.Options[string]{LimitFor: func(string) ratelimit.Limit { return two }}))
-			return ratelimit.Must(ratelimit.All(ratelimit.By(l, func(*http.Request) (string, error) { return "all", nil })))
-		},
-	}
-	for name, limiter := range limiters {
-		bubble(t, name, func(t *testing.T) {
-			var m *httplimit.Middleware
-			if limiter == nil {
-				m = ratelimit.Must(httplimit.PerIP(two, nil))
-			} else {
-				m = ratelimit.Must(httplimit.New(limiter(), nil))
-			}
-			end := make(chan any)
-			h := m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-				if fault := <-end; fault != nil {
+	synctest.Test(t, func(t *testing.T) {
+		l := ratelimit.Must(ratelimit.New[string](ratelimit.Concurrent(1, time.Minute), nil))
+		m := middleware(t, ratelimit.Must(ratelimit.All(ratelimit.By(l, everyone))), httplimit.Options{})
+		end, ended := make(chan any), make(chan any, 1)
+		h := m.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			select {
+			case fault := <-end:
+				if fault != nil {
 					panic(fault)
 				}
-			}))
-			codes := make(chan int, 3)
-			call := func() {
-				defer func() {
-					if recover() != nil {
-						codes <- 0
-					}
-				}()
-				w := httptest.NewRecorder()
-				h.ServeHTTP(w, with())
-				codes <- w.Code
+			case <-r.Context().Done():
+				panic(context.Cause(r.Context()))
 			}
-			for range 2 {
-				go call()
-			}
+		}))
+		for _, fault := range []error{nil, http.ErrAbortHandler, ratelimit.ErrLost} {
+			go func() {
+				defer func() { ended <- recover() }()
+				get(h)
+			}()
 			time.Sleep(time.Hour) // sixty times the hold
-			call()
-			require.Equal(t, http.StatusTooManyRequests, <-codes)
-			end <- nil
-			end <- http.ErrAbortHandler
-			require.Equal(t, http.StatusOK, <-codes+<-codes)
-			for range 2 {
-				go call()
+			require.Equal(t, http.StatusTooManyRequests, get(h).StatusCode)
+			switch fault {
+			case ratelimit.ErrLost:
+				require.NoError(t, l.Reset(t.Context(), "everyone"))
+			case nil:
+				end <- nil
+			default:
+				end <- fault
 			}
-			synctest.Wait()
-			end <- nil
-			end <- nil
-			assert.Equal(t, 2*http.StatusOK, <-codes+<-codes)
-			time.Sleep(time.Hour) // no timer is left
-		})
-	}
-}
-
-// A handler whose units are no longer held finds that out by its context.
-func TestTheContextEndsWhenUnitsHaveLapsed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		calls := ratelimit.Must(ratelimit.New[string](ratelimit.Concurrent(1, time.Minute), nil))
-		all := func(*http.Request) (string, error) { return "all", nil }
-		logs := new(strings.Builder)
-		m := ratelimit.Must(httplimit.New(ratelimit.Must(ratelimit.All(ratelimit.By(calls, all))), &httplimit.Options{Logger: slog.New(slog.NewTextHandler(logs, nil))}))
-		began, ended := time.Now(), make(chan time.Time, 1)
-		go m.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			<-r.Context().Done()
-			assert.ErrorIs(t, context.Cause(r.Context()), ratelimit.ErrLost)
-			ended <- time.Now()
-		})).ServeHTTP(httptest.NewRecorder(), with())
-		time.Sleep(time.Hour + time.Second)
-		require.NoError(t, calls.Reset(t.Context(), "all"))
-		assert.Equal(t, time.Hour+20*time.Second, (<-ended).Sub(began), "when the hold would be extended")
-		synctest.Wait()
-		assert.Equal(t, 1, strings.Count(logs.String(), "units lapsed while the request was served"))
-		d, err := ratelimit.Peek(t.Context(), calls, "all", 1)
-		require.NoError(t, err)
-		assert.Equal(t, 1, d.Remaining)
-	})
-}
-
-// A shadow changes nothing for a request, also if its units have lapsed.
-func TestAShadowEndsNoRequestWhoseUnitsHaveLapsed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		calls := ratelimit.Must(ratelimit.New[string](ratelimit.Concurrent(1, time.Minute), nil))
-		all := func(*http.Request) (string, error) { return "all", nil }
-		m := ratelimit.Must(httplimit.New(ratelimit.Must(ratelimit.All(ratelimit.By(calls, all))), &httplimit.Options{Shadow: true, Logger: slog.New(slog.DiscardHandler)}))
-		m.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			require.NoError(t, calls.Reset(t.Context(), "all"))
-			time.Sleep(time.Hour)
-			assert.NoError(t, r.Context().Err())
-		})).ServeHTTP(httptest.NewRecorder(), with())
+			got, _ := (<-ended).(error)
+			require.ErrorIs(t, got, fault)
+		}
 	})
 }
 
@@ -180,30 +116,6 @@ func TestAHeldPostWhoseClientLeavesGivesItsPlaceBackIfItsBodyWasRead(t *testing.
 	require.Eventually(t, func() bool { return room() == before-1 }, 10*time.Second, time.Millisecond, "it is held")
 	require.NoError(t, conn.Close())
 	assert.Eventually(t, func() bool { return room() == before }, 10*time.Second, time.Millisecond, "it has given its place back")
-}
-
-func TestAHeldRequestThatFindsNoRoomAmongTheWaitingGets503(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), &ratelimit.Options[netip.Addr]{MaxWaiting: 1}))
-		m := ratelimit.Must(httplimit.New(ratelimit.Map(l, httplimit.RemoteIP), &httplimit.Options{MaxHold: time.Minute}))
-		h := m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
-		var codes [3]int
-		var wg sync.WaitGroup
-		for i := range codes {
-			wg.Go(func() {
-				w := httptest.NewRecorder()
-				h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
-				codes[i] = w.Code
-				assert.Len(t, w.Header()["Ratelimit"], 1, "once")
-			})
-			synctest.Wait()
-		}
-		require.Equal(t, 1, l.Stats().Waiting)
-		require.Equal(t, http.StatusServiceUnavailable, codes[2], "at once")
-		wg.Wait()
-		require.Equal(t, [3]int{204, 204, 503}, codes)
-		require.Zero(t, l.Stats().Waiting)
-	})
 }
 
 // The server's timeouts begin anew after the hold, and do not end during it: over HTTP/1 a ReadTimeout would cancel the context, over

@@ -134,45 +134,6 @@ func TestProblemsAreValidJSON(t *testing.T) {
 	}
 }
 
-// retryAfters returns the Retry-After values that a number of clients with the same wait receive.
-func retryAfters(t *testing.T, m *httplimit.Middleware, clients int) (all []int) {
-	h := m.Wrap(ok)
-	for i := range clients {
-		r := httptest.NewRequest("GET", "/", nil)
-		r.RemoteAddr = fmt.Sprintf("10.0.%d.%d:%d", i/256, i%256, 1024+rand.IntN(60000))
-		s, err := strconv.Atoi(send(h, r).Header.Get("Retry-After"))
-		require.NoError(t, err)
-		all = append(all, s)
-	}
-	return all
-}
-
-func TestJitterOnlyAddsAndIsStablePerClient(t *testing.T) {
-	clock := new(fakeClock)
-	limiter := &stub{decision: ratelimit.Decision{RetryAfter: 200*time.Second + 1}}
-	m := middleware(t, limiter, httplimit.Options{Jitter: 10 * time.Second, Now: clock.wall})
-	first := retryAfters(t, m, 500)
-	spread := map[int]int{}
-	for _, s := range first {
-		spread[s]++
-		assert.GreaterOrEqual(t, s, 201)
-		assert.Less(t, s, 211)
-	}
-	assert.Len(t, spread, 10, "each second of the span is somebody's")
-	assert.Equal(t, first, retryAfters(t, m, 500), "the same for the same client, from any port")
-
-	clock.advance(150 * time.Second)
-	limiter.decision.RetryAfter -= 150 * time.Second
-	for i, s := range retryAfters(t, m, 500) {
-		assert.GreaterOrEqual(t, s, 51)
-		assert.LessOrEqual(t, s, min(first[i]-150, 55), "at most a tenth of what is left, and never later than said before")
-	}
-
-	clock.advance(time.Hour)
-	limiter.decision.RetryAfter += 150 * time.Second
-	assert.NotEqual(t, first, retryAfters(t, m, 500), "not for ever")
-}
-
 func TestJitterDistinguishesClientsByJitterBy(t *testing.T) {
 	clock := new(fakeClock)
 	limiter := &stub{decision: ratelimit.Decision{RetryAfter: time.Hour}}
@@ -241,27 +202,10 @@ func TestTheAnswerToARequestWithoutItsKeySaysSo(t *testing.T) {
 	}
 }
 
-func TestOnErrorGetsTheMissingKey(t *testing.T) {
-	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(9)), nil))
-	m := middleware(t, ratelimit.Map(perKey, httplimit.APIKey("X-Session")), httplimit.Options{OnError: func(w http.ResponseWriter, e httplimit.Event) {
-		w.WriteHeader(http.StatusTeapot)
-		assert.ErrorContains(t, e.Err, "no X-Session")
-	}})
-	assert.Equal(t, http.StatusTeapot, get(m.Wrap(unreachable(t))).StatusCode)
-}
-
 // The refusal of a blocked key names the block, and not the cost: no cheaper request would pass.
 func TestTheAnswerToABlockedKeyNamesNoCost(t *testing.T) {
-	blocked := ratelimit.Blocked().Named("plan")
-	plans := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(1), 5).Named("plan"), &ratelimit.Options[string]{
-		LimitFor: func(string) ratelimit.Limit { return blocked },
-	}))
-	stack := ratelimit.Must(ratelimit.All(ratelimit.By(ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(9)).Named("other"), nil)), everyone),
-		ratelimit.By(plans, everyone)))
 	for name, limiter := range map[string]ratelimit.Limiter[*http.Request]{
-		"the limit":           limiterOf(t, new(fakeClock), blocked),
-		"a key's plan":        ratelimit.Map(plans, everyone),
-		"a layer":             stack,
+		"the limit":           limiterOf(t, new(fakeClock), ratelimit.Blocked().Named("plan")),
 		"an engine of others": &stub{err: fmt.Errorf("x: %w", ratelimit.ErrBlocked), decision: ratelimit.Decision{Limit: ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("plan")}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -294,7 +238,7 @@ func TestTheAnswerToARequestThatInflightNeverAdmitsIsExplained(t *testing.T) {
 	l := ratelimit.Must(inflight.New(2, &inflight.Options[string]{LimitFor: func(key string) int {
 		return map[string]int{"blocked": -1}[key]
 	}}))
-	m := ratelimit.Must(httplimit.NewInflight(l, httplimit.Header("Tenant"), &httplimit.InflightOptions{
+	m := ratelimit.Must(httplimit.NewInflight(l, byTenant, &httplimit.InflightOptions{
 		Units: func(r *http.Request) int { return len(r.Header["Unit"]) },
 	}))
 	for name, row := range map[string]struct {
@@ -302,9 +246,10 @@ func TestTheAnswerToARequestThatInflightNeverAdmitsIsExplained(t *testing.T) {
 		status  int
 		detail  string
 	}{
-		"blocked":  {with("Tenant: blocked", "Unit: 1"), 403, "The key is blocked. Do not retry the request."},
-		"too much": {with("Tenant: a", "Unit: 1", "Unit: 2", "Unit: 3"), 403, "The request needs more than there ever is. Do not retry it."},
-		"no key":   {with("Unit: 1"), 400, "The key that requests are limited by is missing or malformed."},
+		"blocked":   {with("Tenant: blocked", "Unit: 1"), 403, "The key is blocked. Do not retry the request."},
+		"too much":  {with("Tenant: a", "Unit: 1", "Unit: 2", "Unit: 3"), 403, "The request needs more than there ever is. Do not retry it."},
+		"no key":    {with("Unit: 1"), 400, "The key that requests are limited by is missing or malformed."},
+		"a failure": {with("Tenant: broken", "Unit: 1"), 500, ""}, // whose error is not sent
 	} {
 		t.Run(name, func(t *testing.T) {
 			resp := send(m.Wrap(unreachable(t)), row.request)
@@ -314,6 +259,7 @@ func TestTheAnswerToARequestThatInflightNeverAdmitsIsExplained(t *testing.T) {
 			assert.Equal(t, "about:blank", doc.Type)
 			assert.Equal(t, http.StatusText(row.status), doc.Title)
 			assert.Equal(t, row.detail, doc.Detail)
+			assert.Empty(t, resp.Header.Get("Retry-After"))
 		})
 	}
 	call := with("Tenant: blocked", "Unit: 1", "Content-Type: application/grpc")
@@ -373,15 +319,9 @@ func TestA401HasAChallenge(t *testing.T) {
 }
 
 func TestAChallengeThatCannotBeSentIsRefused(t *testing.T) {
-	for want, opts := range map[string]httplimit.Options{
-		`Options.Challenge has '\n' at position 6`:                 {KeyCode: 401, Challenge: "Bearer\nX-Evil: 1"},
-		"Options.Challenge is given, and KeyCode is 403, want 401": {KeyCode: 403, Challenge: "Bearer"},
-		"Options.Challenge is given, and KeyCode is 0, want 401":   {Challenge: "Bearer"},
-	} {
-		_, err := httplimit.PerIP(ratelimit.Unlimited(), &opts)
-		assert.ErrorContains(t, err, "httplimit: "+want)
-	}
-	_, err := httplimit.NewInflight(ratelimit.Must(inflight.New(1, &inflight.Options[string]{})), httplimit.Header("X-Tenant"),
+	_, err := httplimit.PerIP(ratelimit.Unlimited(), &httplimit.Options{KeyCode: 401, Challenge: "Bearer\nX-Evil: 1"})
+	assert.ErrorContains(t, err, `httplimit: Options.Challenge has '\n' at position 6`)
+	_, err = httplimit.NewInflight(ratelimit.Must(inflight.New(1, &inflight.Options[string]{})), httplimit.Header("X-Tenant"),
 		&httplimit.InflightOptions{Challenge: "Bearer"})
 	assert.ErrorContains(t, err, "httplimit: InflightOptions.Challenge is given, and KeyCode is 0, want 401")
 }

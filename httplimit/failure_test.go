@@ -1,11 +1,8 @@
 package httplimit_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -15,13 +12,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
+// Package edge tests the outcome of each error.
 func TestAnswersToRequestsThatCouldNotBeDecided(t *testing.T) {
 	const reduced = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
 	for name, row := range map[string]struct {
@@ -32,16 +29,12 @@ func TestAnswersToRequestsThatCouldNotBeDecided(t *testing.T) {
 		open     int // the status with FailOpen
 		rejected bool
 	}{
-		"no key":                    {keyfunc.ErrNoKey, 400, "about:blank", "", 400, true},
-		"malformed key":             {keyfunc.ErrMalformedKey, 400, "about:blank", "", 400, true},
-		"key that equals no other":  {ratelimit.ErrInvalidKey, 400, "about:blank", "", 400, true},
-		"pattern before routing":    {errors.Join(keyfunc.ErrMisconfigured, keyfunc.ErrNoKey), 500, "about:blank", "", 500, false},
-		"cost below zero":           {ratelimit.ErrNegativeCost, 500, "about:blank", "", 500, false},
-		"full table":                {ratelimit.ErrTableFull, 503, reduced, "1", 503, false},
-		"store down":                {ratelimit.ErrUnavailable, 503, reduced, "1", 200, false},
-		"another error":             {errors.New("broken"), 500, "about:blank", "", 200, false},
-		"store down, wrapped":       {fmt.Errorf("redis: %w", ratelimit.ErrUnavailable), 503, reduced, "1", 200, false},
-		"no key, wrapped by layers": {fmt.Errorf("layer 2: %w", keyfunc.ErrNoKey), 400, "about:blank", "", 400, true},
+		"no key":                 {keyfunc.ErrNoKey, 400, "about:blank", "", 400, true},
+		"pattern before routing": {errors.Join(keyfunc.ErrMisconfigured, keyfunc.ErrNoKey), 500, "about:blank", "", 500, false},
+		"cost below zero":        {ratelimit.ErrNegativeCost, 500, "about:blank", "", 500, false},
+		"full table":             {ratelimit.ErrTableFull, 503, reduced, "1", 503, false},
+		"store down":             {ratelimit.ErrUnavailable, 503, reduced, "1", 200, false},
+		"another error":          {errors.New("broken"), 500, "about:blank", "", 200, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var seen httplimit.Event
@@ -67,33 +60,6 @@ func TestAnswersToRequestsThatCouldNotBeDecided(t *testing.T) {
 func TestRetryAfterOfAStoreThatIsDownIsItsOwn(t *testing.T) {
 	limiter := &stub{err: ratelimit.ErrUnavailable, decision: ratelimit.Decision{RetryAfter: 2500 * time.Millisecond}}
 	assert.Equal(t, "3", get(middleware(t, limiter, httplimit.Options{}).Wrap(ok)).Header.Get("Retry-After"))
-}
-
-// Inventing keys fills a table that refuses new ones, and must not open the other layers.
-func TestFullTableOpensNoLayer(t *testing.T) {
-	perKey := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(100)).Named("key"),
-		&ratelimit.Options[keyfunc.Hash]{MaxKeys: 10, OnFull: ratelimit.RefuseNew, Clock: new(fakeClock)}))
-	h := middleware(t, ratelimit.Map(perKey, httplimit.APIKey("X-Key")), httplimit.Options{FailOpen: true}).Wrap(ok)
-	statuses := map[int]int{}
-	for i := range 100 {
-		statuses[send(h, with("X-Key: "+itoa(i))).StatusCode]++
-	}
-	assert.Equal(t, map[int]int{200: 10, 503: 90}, statuses)
-}
-
-func TestMissingKeysAreLoggedAtInfoAndHideNoError(t *testing.T) {
-	log, limiter := new(bytes.Buffer), &stub{err: keyfunc.ErrNoKey}
-	m := middleware(t, limiter, httplimit.Options{Logger: slog.New(slog.NewTextHandler(log, nil)), Now: new(fakeClock).wall})
-	h := m.Wrap(ok)
-	for range 1000 {
-		get(h)
-	}
-	limiter.err = ratelimit.ErrUnavailable
-	get(h)
-	assert.Equal(t, 2, bytes.Count(log.Bytes(), []byte("\n")))
-	assert.Contains(t, log.String(), "level=INFO")
-	assert.Contains(t, log.String(), "level=ERROR")
-	assert.Contains(t, log.String(), `outcome=failed error="`+ratelimit.ErrUnavailable.Error()+`" unlogged=0`)
 }
 
 func TestPatternBeforeRoutingIsTheServersMistake(t *testing.T) {
@@ -125,38 +91,18 @@ func TestDegradedDecisionsAreShown(t *testing.T) {
 	}
 }
 
-// remote is a stub that reserves, and whose settlements may fail.
+// remote is a stub that reserves.
 type remote struct {
 	stub
 	settled []int
-	broken  error
 }
 
 func (r *remote) Reserve(ctx context.Context, q *http.Request, cost int, _ time.Duration) (*ratelimit.Reservation, error) {
 	d, err := r.Take(ctx, q, cost)
 	return ratelimit.NewReservation(d, func(actual int) error {
 		r.settled = append(r.settled, actual)
-		return r.broken
+		return nil
 	}), err
-}
-
-func TestFailedSettlementsAreCountedAndLoggedAtMostOnceASecond(t *testing.T) {
-	clock, log := new(fakeClock), new(bytes.Buffer)
-	limiter := &remote{stub: stub{decision: ratelimit.Decision{Allowed: true}}, broken: errors.New("timed out")}
-	m := middleware(t, limiter, httplimit.Options{
-		Settle: httplimit.RefundServerErrors, Logger: slog.New(slog.NewTextHandler(log, nil)), Now: clock.wall,
-	})
-	h := m.Wrap(ok)
-	for range 5 {
-		assert.Equal(t, http.StatusOK, get(h).StatusCode)
-	}
-	assert.Equal(t, 1, bytes.Count(log.Bytes(), []byte("\n")))
-	assert.Contains(t, log.String(), `level=WARN msg="httplimit: charge not settled" error="timed out" unlogged=0`)
-	clock.advance(time.Second)
-	get(h)
-	assert.Contains(t, log.String(), "unlogged=4")
-	assert.Equal(t, httplimit.Stats{Allowed: 6, Unsettled: 6}, m.Stats())
-	assert.Equal(t, []int{1, 1, 1, 1, 1, 1}, limiter.settled)
 }
 
 func TestPanicsOfOptionsSettleTheCharge(t *testing.T) {
@@ -257,42 +203,4 @@ func TestPerIPIsOneLimitForEachAddress(t *testing.T) {
 	assert.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
 	_, err = httplimit.PerIP(ratelimit.Unlimited(), &httplimit.Options{Jitter: -1})
 	assert.ErrorContains(t, err, "Options.Jitter")
-}
-
-func TestPerIPDelaysWithALeakyBucketAlsoIfItSettles(t *testing.T) {
-	for _, settle := range []func(*http.Request, int, int) int{nil, httplimit.RefundServerErrors} {
-		synctest.Test(t, func(t *testing.T) {
-			m := ratelimit.Must(httplimit.PerIP(ratelimit.LeakyBucket(ratelimit.PerSecond(1), 2), &httplimit.Options{Settle: settle}))
-			begin := time.Now()
-			get(m.Wrap(ok))
-			assert.Equal(t, http.StatusOK, get(m.Wrap(ok)).StatusCode)
-			assert.Equal(t, time.Second, time.Since(begin))
-		})
-	}
-}
-
-func TestALoneClientIsServedAtTheBucketsPaceWhateverTheWriteTimeout(t *testing.T) {
-	leaky := ratelimit.LeakyBucket(ratelimit.PerSecond(1), 10)
-	for name, of := range map[string]func(*testing.T) *httplimit.Middleware{
-		"layered": func(t *testing.T) *httplimit.Middleware {
-			return middleware(t, limiterOf(t, nil, leaky), httplimit.Options{})
-		},
-		"by address": func(t *testing.T) *httplimit.Middleware {
-			return ratelimit.Must(httplimit.PerIP(leaky, nil))
-		},
-	} {
-		bubble(t, name, func(t *testing.T) {
-			m := of(t)
-			h := m.Wrap(ok)
-			r := withContextValue(httptest.NewRequest("GET", "/", nil), http.ServerContextKey, &http.Server{WriteTimeout: 500 * time.Millisecond})
-			for range 5 {
-				require.Equal(t, http.StatusOK, send(h, r).StatusCode)
-				resp := send(h, r)
-				require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
-				require.Equal(t, "1", resp.Header.Get("Retry-After"))
-				time.Sleep(time.Second)
-			}
-			assert.Equal(t, httplimit.Stats{Allowed: 5, Denied: 5}, m.Stats(), "what is refused at once is not allowed")
-		})
-	}
 }

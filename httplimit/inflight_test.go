@@ -82,83 +82,6 @@ func TestInflightShedsWithReducedCapacity(t *testing.T) {
 	assert.Equal(t, httplimit.InflightStats{Admitted: 2, Shed: 2}, m.Stats())
 }
 
-func TestInflightRefusesRequestsThatNeverPass(t *testing.T) {
-	m, _ := newInflight(t, 2, &inflightOptions{
-		MaxKeys:  1,
-		LimitFor: func(key string) int { return map[string]int{"blocked": -1}[key] },
-	}, &httplimit.InflightOptions{Units: func(r *http.Request) int { return int(r.ContentLength) }})
-	ok := m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	for _, row := range []struct {
-		name, tenant string
-		units        int64
-		status       int
-		retry        string
-	}{
-		{"more units than there are", "a", 3, 403, ""},
-		{"a blocked tenant", "blocked", 1, 403, ""},
-		{"no key", "", 1, 400, ""},
-		{"a key function that fails", "broken", 1, 500, ""},
-		{"units below zero", "a", -1, 500, ""},
-		{"no limit", "none", 1000, 200, ""},
-		{"no units", "a", 0, 200, ""},
-	} {
-		r := tenantRequest(row.tenant)
-		r.ContentLength = row.units
-		w := serve(ok, r)
-		assert.Equal(t, row.status, w.Code, row.name)
-		assert.Equal(t, row.retry, w.Header().Get("Retry-After"), row.name)
-		assert.NotContains(t, w.Body.String(), "database")
-	}
-	full := m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		r := tenantRequest("b")
-		r.ContentLength = 1
-		ok.ServeHTTP(w, r)
-	}))
-	r := tenantRequest("a")
-	r.ContentLength = 1
-	w := serve(full, r)
-	assert.Equal(t, 503, w.Code, "the table of keys is full")
-	assert.Equal(t, "1", w.Header().Get("Retry-After"))
-}
-
-func TestInflightWaitEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m, l := newInflight(t, 1, &inflightOptions{MaxQueue: 9}, &httplimit.InflightOptions{MaxWait: time.Second})
-		held, err := l.TryAcquire("a", 1)
-		require.NoError(t, err)
-		h := m.Wrap(http.NotFoundHandler())
-		start := time.Now()
-		assert.Equal(t, 503, serve(h, tenantRequest("a")).Code)
-		assert.Equal(t, time.Second, time.Since(start))
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		assert.Equal(t, 503, serve(h, tenantRequest("a").WithContext(ctx)).Code, "the client has left")
-		held.Release()
-		assert.Equal(t, 404, serve(h, tenantRequest("a")).Code)
-	})
-}
-
-// MaxWait bounds the wait alone: a request waits for its turn, though its work takes longer than MaxWait.
-func TestInflightWaitsThoughTheWorkTakesLongerThanMaxWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		patient, l := newInflight(t, 1, &inflightOptions{MaxQueue: 9}, nil)
-		work := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(5 * time.Second) })
-		done := make(chan int)
-		for range 5 { // the limiter learns from those who wait how long the work takes
-			go func() { done <- serve(patient.Wrap(work), tenantRequest("a")).Code }()
-		}
-		for range 5 {
-			require.Equal(t, 200, <-done)
-		}
-		m := ratelimit.Must(httplimit.NewInflight(l, byTenant, &httplimit.InflightOptions{MaxWait: time.Second}))
-		h := m.Wrap(work)
-		held, err := l.TryAcquire("a", 1)
-		require.NoError(t, err)
-		time.AfterFunc(400*time.Millisecond, held.Release)
-		assert.Equal(t, 200, serve(h, tenantRequest("a")).Code)
-	})
-}
-
 // learned is an algorithm that records the windows passed to it.
 type learned struct{ dropped *[]bool }
 
@@ -251,38 +174,6 @@ func TestNewInflightRefusesOptionsThatCannotWork(t *testing.T) {
 
 // ---- the client side ----
 
-func TestATransportHoldsAPermitUntilTheBodyEnds(t *testing.T) {
-	server := started(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/empty" {
-			_, _ = io.WriteString(w, "hello")
-		}
-	}))
-	l := ratelimit.Must(inflight.New(1, &inflightOptions{MaxQueue: 1}))
-	transport := ratelimit.Must(httplimit.NewTransport(nil, nil, &httplimit.TransportOptions{Inflight: l, MaxWait: 20 * time.Millisecond}))
-	client := &http.Client{Transport: transport}
-	get := func(path string) *http.Response {
-		resp, err := client.Get(server.URL + path)
-		require.NoError(t, err)
-		return resp
-	}
-	for name, end := range map[string]func(*http.Response){
-		"closed":     func(r *http.Response) { _ = r.Body.Close() },
-		"read":       func(r *http.Response) { _, _ = io.ReadAll(r.Body) },
-		"both":       func(r *http.Response) { _, _ = io.ReadAll(r.Body); _ = r.Body.Close(); _ = r.Body.Close() },
-		"half, then": func(r *http.Response) { _, _ = r.Body.Read(make([]byte, 1)); _ = r.Body.Close() },
-	} {
-		resp := get("/")
-		_, err := client.Post(server.URL, "text/plain", strings.NewReader("x"))
-		assert.ErrorIs(t, err, ratelimit.ErrLimited, name)
-		assert.ErrorContains(t, err, "no permit within MaxWait, which is 20ms", name)
-		end(resp)
-		resp = get("/empty")
-		s, _ := l.Stats(server.URL)
-		assert.Zero(t, s.InFlight, "nothing to read")
-		_ = resp.Body.Close()
-	}
-}
-
 func TestATransportGivesThePermitBackIfOutcomePanics(t *testing.T) {
 	for name, answer := range map[string]func(r *http.Request) (*http.Response, error){
 		"without a response": func(*http.Request) (*http.Response, error) { return nil, errors.New("down") },
@@ -327,34 +218,6 @@ func TestPermitsOfATransportAreThoseOfAHost(t *testing.T) {
 	_ = first.Body.Close()
 	_, err = send("http://a.example/3")
 	assert.NoError(t, err)
-}
-
-func TestATransportGivesThePermitBackHoweverARequestEnds(t *testing.T) {
-	var resp *http.Response
-	var fail error
-	broken := true
-	base := roundTrip(func(*http.Request) (*http.Response, error) {
-		if broken {
-			panic("base")
-		}
-		return resp, fail
-	})
-	l := ratelimit.Must(inflight.New[string](1, nil))
-	transport := ratelimit.Must(httplimit.NewTransport(base, nil, &httplimit.TransportOptions{Inflight: l}))
-	send := func() { _, _ = transport.RoundTrip(httptest.NewRequest("GET", "http://a.example", nil)) }
-	assert.Panics(t, send)
-	broken = false
-	assert.NotPanics(t, send, "no response and no error")
-	fail = errors.New("connection refused")
-	send()
-	fail, resp = nil, &http.Response{StatusCode: 200}
-	send()
-	resp = &http.Response{StatusCode: 204, Body: http.NoBody}
-	send()
-	resp = &http.Response{StatusCode: 101, Body: io.NopCloser(strings.NewReader(""))}
-	send()
-	s, _ := l.Stats("http://a.example")
-	assert.Equal(t, inflight.Stats{Limit: 1, Bound: 1, Weight: 1}, s)
 }
 
 func TestAnAdaptiveLimitOfATransportLearnsFromOutcomes(t *testing.T) {

@@ -108,25 +108,6 @@ func testNoisyTenant(t *testing.T, inner http.Handler) {
 	assert.EqualValues(t, 160, served.Load())
 }
 
-// The other way round: tenants' own limits around the adaptive one, whose refusals are not theirs.
-func TestARefusalInsideDoesNotLowerATenantsLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		shared := ratelimit.Must(inflight.New[string](2, nil))
-		inner := ratelimit.Must(httplimit.NewInflight(shared, func(*http.Request) (string, error) { return "all", nil }, nil))
-		outer, l := newInflight(t, 100, &inflightOptions{Adaptive: inflight.Learn(&inflight.LearnOptions{Start: 30})}, nil)
-		h := outer.Wrap(inner.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(20 * time.Millisecond) })))
-		for range 5000 {
-			go serve(h, tenantRequest("a"))
-			time.Sleep(time.Millisecond)
-		}
-		time.Sleep(time.Minute)
-		s, ok := l.Stats("a")
-		require.True(t, ok)
-		assert.Equal(t, 30, s.Limit, "nothing was learnt: two in flight need no higher limit, and no refusal lowers it")
-		assert.Greater(t, inner.Stats().Shed, uint64(1000))
-	})
-}
-
 // A multipart form's files are deleted by the server, which looks at its own request.
 // A middleware around this one may watch the request while it is served, and finds it as it was.
 func TestMiddlewareLeavesTheRequestOfItsCallerAlone(t *testing.T) {

@@ -1,18 +1,14 @@
 package httplimit_test
 
 import (
-	"bytes"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
@@ -130,56 +126,15 @@ func TestOfTwoExhaustedLayersTheLongerResetIsSent(t *testing.T) {
 	}
 }
 
-// A request that a limit inside refuses was not served, and costs nothing around it: through any kind of outer limit, of inner one, and with anything
-// in between.
+// A request that a limit inside refuses was not served, and costs nothing around it, with anything in between. Package edge tests the kinds of
+// limits.
 func TestTheOuterMiddlewareGivesBackWhatTheInnerOneRefuses(t *testing.T) {
 	window := ratelimit.FixedWindow(ratelimit.PerHour(100))
-	mapped := func(t *testing.T) ratelimit.Limiter[*http.Request] {
-		return ratelimit.Map(ratelimit.Must(ratelimit.New(window, &ratelimit.Options[string]{Clock: new(fakeClock)})), everyone)
-	}
-	outers := map[string]func(*testing.T) (*httplimit.Middleware, ratelimit.Limiter[*http.Request]){
-		"a stack": func(t *testing.T) (*httplimit.Middleware, ratelimit.Limiter[*http.Request]) {
-			l := limiterOf(t, new(fakeClock), window, ratelimit.TokenBucket(ratelimit.PerHour(200), 200).Named("bucket"))
-			return middleware(t, l, httplimit.Options{}), l
-		},
-		"a map": func(t *testing.T) (*httplimit.Middleware, ratelimit.Limiter[*http.Request]) {
-			l := mapped(t)
-			return middleware(t, l, httplimit.Options{}), l
-		},
-		"without fields": func(t *testing.T) (*httplimit.Middleware, ratelimit.Limiter[*http.Request]) {
-			l := mapped(t)
-			return middleware(t, l, httplimit.Options{Dialect: httplimit.DialectNone}), l
-		},
-		"settled": func(t *testing.T) (*httplimit.Middleware, ratelimit.Limiter[*http.Request]) {
-			l := mapped(t)
-			return middleware(t, l, httplimit.Options{Settle: httplimit.RefundServerErrors}), l
-		},
-		"a shadow": func(t *testing.T) (*httplimit.Middleware, ratelimit.Limiter[*http.Request]) {
-			l := mapped(t)
-			return middleware(t, l, httplimit.Options{Shadow: true}), l
-		},
-		"a leaky bucket": func(t *testing.T) (*httplimit.Middleware, ratelimit.Limiter[*http.Request]) {
-			l := limiterOf(t, new(fakeClock), ratelimit.LeakyBucket(ratelimit.PerSecond(1e6), 100))
-			return middleware(t, l, httplimit.Options{}), l
-		},
-	}
-	inners := map[string]func(*testing.T) func(http.Handler) http.Handler{
-		"a rate": func(t *testing.T) func(http.Handler) http.Handler {
-			return middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(1))), httplimit.Options{}).Wrap
-		},
-		"a rate, two deep": func(t *testing.T) func(http.Handler) http.Handler {
-			m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(1))), httplimit.Options{})
-			between := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(50))), httplimit.Options{})
-			return func(h http.Handler) http.Handler { return between.Wrap(m.Wrap(h)) }
-		},
-		"an answer of its own": func(t *testing.T) func(http.Handler) http.Handler {
-			return middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(1))), httplimit.Options{
-				OnDenied: func(w http.ResponseWriter, _ httplimit.Event) { w.WriteHeader(http.StatusTeapot) },
-			}).Wrap
-		},
-	}
-	for outerName, outer := range outers {
-		for innerName, inner := range inners {
+	teapot := func(w http.ResponseWriter, _ httplimit.Event) { w.WriteHeader(http.StatusTeapot) }
+	for outerName, outer := range map[string]httplimit.Options{
+		"by default": {}, "without fields": {Dialect: httplimit.DialectNone}, "settled": {Settle: httplimit.RefundServerErrors}, "a shadow": {Shadow: true},
+	} {
+		for innerName, inner := range map[string]httplimit.Options{"a rate": {}, "an answer of its own": {OnDenied: teapot}} {
 			for betweenName, between := range map[string]func(http.Handler) http.Handler{
 				"nothing": func(h http.Handler) http.Handler { return h },
 				"a mux": func(h http.Handler) http.Handler {
@@ -188,18 +143,17 @@ func TestTheOuterMiddlewareGivesBackWhatTheInnerOneRefuses(t *testing.T) {
 					return mux
 				},
 				"a timeout": func(h http.Handler) http.Handler { return http.TimeoutHandler(h, time.Minute, "") },
+				"a limit":   middleware(t, limiterOf(t, new(fakeClock), window), httplimit.Options{}).Wrap,
 			} {
 				t.Run(outerName+"/"+innerName+"/"+betweenName, func(t *testing.T) {
-					m, limiter := outer(t)
-					served := 0
-					h := m.Wrap(between(inner(t)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }))))
+					l, served := limiterOf(t, new(fakeClock), window), 0
+					one := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(1))), inner)
+					h := middleware(t, l, outer).Wrap(between(one.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }))))
 					for range 50 {
 						get(h)
 					}
 					assert.Equal(t, 1, served)
-					d, err := ratelimit.Peek(t.Context(), limiter, httptest.NewRequest("GET", "/", nil), 1)
-					require.NoError(t, err)
-					assert.Equal(t, 99, d.Remaining, "of 100")
+					assert.Equal(t, 99, left(t, l))
 				})
 			}
 		}
@@ -255,33 +209,14 @@ func TestTheRouteAndItsValuesReachTheCodeAroundTheLimit(t *testing.T) {
 }
 
 func TestACostBelowZeroRefusesTheRequestAsMalformed(t *testing.T) {
-	var log bytes.Buffer
-	limiter := limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(100)))
-	cost := func(r *http.Request) int {
-		n, err := strconv.Atoi(r.Header.Get("Tokens"))
-		if err != nil {
-			return -1
-		}
-		return n
-	}
-	m := middleware(t, limiter, httplimit.Options{Cost: cost, KeyCode: 401, FailOpen: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	h := m.Wrap(ok)
-	for range 10 {
-		resp := send(h, with("Tokens: many"))
-		assert.Equal(t, http.StatusBadRequest, resp.StatusCode)
-		assert.Empty(t, resp.Header["Www-Authenticate"])
-		assert.Contains(t, body(t, resp), `"status":400`)
-	}
-	assert.Equal(t, 200, send(h, with("Tokens: 7")).StatusCode)
-	assert.Equal(t, 93, left(t, limiter))
-	assert.Equal(t, httplimit.Stats{Allowed: 1, Rejected: 10}, m.Stats())
-	assert.NotContains(t, log.String(), "ERROR")
-	assert.Contains(t, log.String(), "Options.Cost refuses the request: it is -1")
-	var seen error
-	custom := middleware(t, limiter, httplimit.Options{Cost: cost, OnError: func(w http.ResponseWriter, e httplimit.Event) {
-		seen = e.Err
-		w.WriteHeader(http.StatusUnprocessableEntity)
-	}})
-	assert.Equal(t, http.StatusUnprocessableEntity, send(custom.Wrap(ok), with()).StatusCode)
-	assert.ErrorIs(t, seen, ratelimit.ErrNegativeCost)
+	var seen httplimit.Event
+	opts := httplimit.Options{Cost: func(*http.Request) int { return -1 }, KeyCode: 401, FailOpen: true, OnDecision: func(e httplimit.Event) { seen = e }}
+	m := middleware(t, &stub{}, opts)
+	resp := get(m.Wrap(ok))
+	assert.Equal(t, http.StatusBadRequest, resp.StatusCode)
+	assert.Empty(t, resp.Header["Www-Authenticate"])
+	assert.Contains(t, body(t, resp), `"status":400`)
+	assert.EqualError(t, seen.Err, "httplimit: Options.Cost refuses the request: it is -1")
+	opts.OnError = func(w http.ResponseWriter, _ httplimit.Event) { w.WriteHeader(http.StatusUnprocessableEntity) }
+	assert.Equal(t, http.StatusUnprocessableEntity, get(middleware(t, &stub{}, opts).Wrap(ok)).StatusCode)
 }

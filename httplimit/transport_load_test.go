@@ -7,8 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -20,53 +18,13 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/dev/apis"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// witness is a base that notes when requests are sent, and when refusals are received.
-type witness struct {
-	base     http.RoundTripper
-	mu       sync.Mutex
-	sent     []time.Time
-	reported []refusal
-}
-
-type refusal struct {
-	at   time.Time
-	wait time.Duration
-}
-
-func (w *witness) RoundTrip(r *http.Request) (*http.Response, error) {
-	w.mu.Lock()
-	w.sent = append(w.sent, time.Now())
-	w.mu.Unlock()
-	resp, err := w.base.RoundTrip(r)
-	if err != nil || resp.StatusCode != http.StatusTooManyRequests {
-		return resp, err
-	}
-	s, err := strconv.Atoi(resp.Header.Get("Retry-After"))
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.reported = append(w.reported, refusal{time.Now(), time.Duration(s) * time.Second})
-	return resp, err
-}
-
-// early returns the requests that were sent too early. A loaded machine may take its time
-// between receiving a refusal and noting it, so the first half of each wait is left out.
-func (w *witness) early() (n int) {
-	for _, sent := range w.sent {
-		for _, r := range w.reported {
-			if sent.After(r.at.Add(r.wait/2)) && sent.Before(r.at.Add(r.wait)) {
-				n++
-			}
-		}
-	}
-	return n
-}
-
-// Fifty goroutines share a client, and this package's middleware is the server. In each dialect, all get an answer, and nothing is sent
-// while the server accepts nothing.
+// Fifty goroutines share a client, and this package's middleware is the server. In each dialect, all get an answer. Package pace tests the
+// queue.
 func TestClientAndServerUnderLoad(t *testing.T) {
 	requests := testsize.Of(50, 80)
 	for name, dialect := range map[string]httplimit.Dialect{
@@ -77,8 +35,7 @@ func TestClientAndServerUnderLoad(t *testing.T) {
 			l := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.Per(30, time.Second)), nil))
 			m := middleware(t, ratelimit.Map(l, everyone), httplimit.Options{Dialect: dialect})
 			server := started(t, m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })))
-			w := &witness{base: &http.Transport{MaxIdleConnsPerHost: 50}}
-			c, transport := client(t, w, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 20})
+			c, transport := client(t, &http.Transport{MaxIdleConnsPerHost: 50}, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 20})
 			var wg sync.WaitGroup
 			work := make(chan int)
 			for range 50 {
@@ -98,43 +55,12 @@ func TestClientAndServerUnderLoad(t *testing.T) {
 			}
 			close(work)
 			wg.Wait()
-			assert.Zero(t, w.early())
-			assert.Equal(t, uint64(requests), m.Stats().Allowed)
-			assert.Equal(t, m.Stats().Denied, transport.Stats().Refused)
-			assert.Equal(t, m.Stats().Denied, transport.Stats().Retried)
-			assert.Equal(t, uint64(len(w.sent)), transport.Stats().Sent)
+			served, sent := m.Stats(), transport.Stats()
+			assert.Equal(t, httplimit.Stats{Allowed: uint64(requests), Denied: sent.Refused}, served)
+			assert.Equal(t, []uint64{sent.Refused, uint64(requests) + sent.Refused}, []uint64{sent.Retried, sent.Sent})
 			c.CloseIdleConnections()
 		})
 	}
-}
-
-// Each response contains the remaining budget, so the server has to refuse hardly any request of a client that obeys.
-func TestClientThatListensIsHardlyRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, limit := range []ratelimit.Limit{
-			ratelimit.FixedWindow(ratelimit.PerMinute(30)), ratelimit.TokenBucket(ratelimit.PerMinute(30), 10), ratelimit.SlidingCounter(ratelimit.PerMinute(30)),
-		} {
-			l := ratelimit.Must(ratelimit.New[string](limit, nil))
-			h := middleware(t, ratelimit.Map(l, everyone), httplimit.Options{}).Wrap(ok)
-			c, transport := client(t, roundTrip(func(r *http.Request) (*http.Response, error) {
-				time.Sleep(20 * time.Millisecond)
-				w := httptest.NewRecorder()
-				h.ServeHTTP(w, r)
-				time.Sleep(20 * time.Millisecond)
-				return w.Result(), nil
-			}), reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 10})
-			var wg sync.WaitGroup
-			for range 20 {
-				wg.Go(func() {
-					for range 10 {
-						assert.Equal(t, http.StatusOK, fetch(t, c, "http://a/"))
-					}
-				})
-			}
-			wg.Wait()
-			assert.LessOrEqual(t, transport.Stats().Refused, uint64(20), "%v: one for each caller, who knows nothing at the beginning", limit)
-		}
-	})
 }
 
 var servers = flag.Int("servers", testsize.Of(40, 1000), "how many random hostile servers a Transport meets")
@@ -345,6 +271,7 @@ func TestErrorsOfTheConnectionAreWaitedForTwiceAsLongEachTime(t *testing.T) {
 	})
 }
 
+// A response holds the slot of MaxInFlight, or the permit of Inflight, until its body ends.
 func TestAResponsesBodyHoldsItsSlotUntilItEnds(t *testing.T) {
 	for name, ends := range map[string]func(*testing.T, *http.Response){
 		"read": func(t *testing.T, resp *http.Response) {
@@ -352,27 +279,44 @@ func TestAResponsesBodyHoldsItsSlotUntilItEnds(t *testing.T) {
 			assert.NoError(t, err)
 		},
 		"close": func(t *testing.T, resp *http.Response) { assert.NoError(t, resp.Body.Close()) },
-		"both, twice": func(t *testing.T, resp *http.Response) {
+		"half, then close": func(_ *testing.T, resp *http.Response) {
+			_, _ = resp.Body.Read(make([]byte, 1))
+			_ = resp.Body.Close()
+		},
+		"both, twice": func(_ *testing.T, resp *http.Response) {
 			for range 2 {
 				_, _ = io.Copy(io.Discard, resp.Body)
 				_ = resp.Body.Close()
 			}
 		},
 	} {
-		bubble(t, name, func(t *testing.T) {
-			c, transport := client(t, newBackend(nil), reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxInFlight: 1})
-			first, err := c.Get("http://a/1")
-			require.NoError(t, err)
-			assert.EqualValues(t, 1, transport.Stats().InFlight)
-			assert.Equal(t, 200, fetch(t, c, "http://b/other key"))
-			second := make(chan int)
-			go func() { second <- fetch(t, c, "http://a/2") }()
-			synctest.Wait()
-			assert.EqualValues(t, 2, transport.Stats().Sent)
-			ends(t, first)
-			assert.Equal(t, 200, <-second)
-			assert.Zero(t, transport.Stats().InFlight)
-		})
+		for _, permits := range []bool{false, true} {
+			bubble(t, fmt.Sprint(name, ", permits ", permits), func(t *testing.T) {
+				opts, held := httplimit.TransportOptions{MaxInFlight: 1}, ratelimit.Must(inflight.New(1, &inflightOptions{MaxQueue: 1}))
+				l := reserver(t, ratelimit.Unlimited())
+				if permits {
+					l, opts = nil, httplimit.TransportOptions{Inflight: held, MaxWait: time.Minute}
+				}
+				c, transport := client(t, newBackend(nil), l, opts)
+				inFlight := func() int { return held.Totals().InFlight + int(transport.Stats().InFlight) }
+				first, err := c.Get("http://a/1")
+				require.NoError(t, err)
+				assert.Equal(t, 1, inFlight())
+				assert.Equal(t, 200, fetch(t, c, "http://b/other key"))
+				if permits {
+					_, err = c.Post("http://a/2", "", strings.NewReader("x"))
+					assert.ErrorIs(t, err, ratelimit.ErrLimited)
+					assert.ErrorContains(t, err, "no permit within MaxWait, which is 1m0s")
+				}
+				second := make(chan int)
+				go func() { second <- fetch(t, c, "http://a/2") }()
+				synctest.Wait()
+				assert.EqualValues(t, 2, transport.Stats().Sent)
+				ends(t, first)
+				assert.Equal(t, 200, <-second)
+				assert.Zero(t, inFlight())
+			})
+		}
 	}
 }
 
@@ -408,9 +352,9 @@ func TestASlotComesBackHoweverARequestEnds(t *testing.T) {
 	}
 	for name, answer := range answers {
 		bubble(t, name, func(t *testing.T) {
-			n := 0
+			n, permits := 0, ratelimit.Must(inflight.New[string](1, nil))
 			_, transport := client(t, roundTrip(func(*http.Request) (*http.Response, error) { n++; return answer(n) }),
-				reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxInFlight: 1, MaxRetries: 1})
+				reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxInFlight: 1, MaxRetries: 1, Inflight: permits})
 			for range 3 {
 				func() {
 					defer func() { _ = recover() }()
@@ -428,6 +372,7 @@ func TestASlotComesBackHoweverARequestEnds(t *testing.T) {
 					_, _ = io.ReadAll(resp.Body)
 				}()
 				assert.Zero(t, transport.Stats().InFlight)
+				assert.Zero(t, permits.Totals().InFlight)
 			}
 		})
 	}

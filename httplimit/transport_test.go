@@ -3,7 +3,6 @@ package httplimit_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -156,17 +155,6 @@ func TestATransportQueuesItsRequests(t *testing.T) {
 			assert.Equal(t, uint64(1), transport.Stats().Failed)
 		})
 	}
-}
-
-func TestATransportKeepsMaxKeys(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBackend(func(int, *http.Request) (int, http.Header) { return 429, fields("Retry-After: 100") })
-		c, transport := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxKeys: 20})
-		for i := range 100 {
-			fetch(t, c, fmt.Sprintf("http://%d/", i))
-			require.LessOrEqual(t, transport.Keys(), 20)
-		}
-	})
 }
 
 // closing is a body that notes that it was closed.
@@ -497,16 +485,6 @@ func TestRetriesEnd(t *testing.T) {
 	})
 }
 
-func TestRefusalIsReturnedAtOnceIfThereIsNoTimeToRetry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBackend(once(429, fields("Retry-After: 20")))
-		c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 5})
-		c.Timeout = 10 * time.Second
-		assert.Equal(t, 429, fetch(t, c, "http://a/"))
-		assert.Zero(t, time.Since(b.begin))
-	})
-}
-
 func TestKeysDoNotWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(once(429, fields("Retry-After: 10")))
@@ -573,28 +551,6 @@ func TestTargetHost(t *testing.T) {
 	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 	_, err = httplimit.TargetHost(new(http.Request))
 	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
-}
-
-// A server of 10 a second that sends milliseconds, and no RateLimit, is not paid with whole seconds.
-func TestMillisecondsOfAServerAreWaitedFor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(10), 1),
-			&httplimit.Options{RetryAfterMs: true, Dialect: httplimit.DialectNone}))
-		server := m.Wrap(ok)
-		over := roundTrip(func(r *http.Request) (*http.Response, error) {
-			w := httptest.NewRecorder()
-			arrives := r.Clone(r.Context())
-			arrives.RemoteAddr = "192.0.2.1:1"
-			server.ServeHTTP(w, arrives)
-			return w.Result(), nil
-		})
-		c, _ := client(t, over, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 1})
-		start := time.Now()
-		for range 11 {
-			assert.Equal(t, 200, fetch(t, c, "http://a/"))
-		}
-		assert.InDelta(t, time.Second, time.Since(start), float64(700*time.Millisecond), "at a pace that is learnt")
-	})
 }
 
 func TestATransportHandsOnThatThereIsNoResponseAndNoError(t *testing.T) {
