@@ -155,9 +155,9 @@ func TestOnDecisionIsCalledBeforeTheRequestIsServed(t *testing.T) {
 // Package edge tests holds.
 func TestLeakyBucketHoldsTheRequestUntilItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		begin, served := time.Now(), []time.Duration(nil)
+		begin, served := time.Now(), make(chan time.Duration, 3)
 		h := middleware(t, limiterOf(t, nil, ratelimit.LeakyBucket(ratelimit.PerSecond(2), 3)), httplimit.Options{}).
-			Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served = append(served, time.Since(begin)) }))
+			Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served <- time.Since(begin) }))
 		get(h)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
@@ -171,7 +171,7 @@ func TestLeakyBucketHoldsTheRequestUntilItsTurn(t *testing.T) {
 		}
 		assert.Equal(t, http.StatusTooManyRequests, get(h).StatusCode, "the queue is full")
 		time.Sleep(time.Hour)
-		assert.Equal(t, []time.Duration{0, 500 * time.Millisecond, time.Second}, served)
+		assert.Equal(t, []time.Duration{0, 500 * time.Millisecond, time.Second}, []time.Duration{<-served, <-served, <-served})
 	})
 }
 
