@@ -87,7 +87,6 @@ func TestFlushGivesBackBatchesLeasedBeforeAReload(t *testing.T) {
 		}
 	}
 	spend(60)
-	assert.Less(t, peek(t, p, "all").Remaining, 2000-60, "a batch is leased")
 	require.NoError(t, p.Update(parsed(t, tenantRules+"version: next")))
 	spend(1)
 	require.NoError(t, p.Flush(t.Context()))
