@@ -14,13 +14,13 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// commands are the commands that an ACL must allow, beside "eval", and "del" for Reset.
+// commands are the commands that an ACL must allow, in addition to "eval", and to "del" for Reset.
 var commands = []string{"evalsha", "time", "get", "getrange", "strlen", "set", "append"}
 
-// slotCommands are the commands that a semaphore needs, beside "eval".
+// slotCommands are the commands that a semaphore needs, in addition to "eval".
 var slotCommands = []string{"evalsha", "time", "zadd", "zrem", "zcard", "zscore", "zmscore", "zrange", "zrangebyscore", "zrevrangebyscore", "pexpire"}
 
-// restricted returns a client of a user who may run the commands, but one of them.
+// restricted returns a client of a user who may run all the commands except one.
 func (f *fixture) restricted(commands []string, missing string) *redis.Client {
 	rules := []any{"acl", "setuser", "few", "reset", "on", ">secret", "~*", "+hello", "+client", "+ping", "+del", "+eval"}
 	for _, c := range commands {
@@ -43,8 +43,7 @@ func hourlyLimits() []ratelimit.Limit {
 	return limits
 }
 
-// several returns a stack in which commands of all kinds are needed, a log of 150 spendings among
-// the limits.
+// several returns a stack that needs commands of all kinds. One of its limits is a log with 150 spendings.
 func (f *fixture) several(client *redis.Client) *ratelimit.Layered[string] {
 	var layers []ratelimit.Layer[string]
 	for _, limit := range append(hourlyLimits(), ratelimit.TokenBucket(ratelimit.PerHour(20), 20).Named("token2"),
@@ -108,7 +107,7 @@ func TestACommandThatAnACLForbidsLeavesNoSlot(t *testing.T) {
 		_, err := semaphore(missing, limit).Acquire(ctx, "k", 2)
 		return err
 	}
-	for _, waits := range []bool{false, true} { // in line
+	for _, waits := range []bool{false, true} { // once without a line, and once in a line
 		for _, missing := range slotCommands {
 			require.NoError(t, f.client.FlushAll(t.Context()).Err())
 			limit := 5
@@ -119,7 +118,7 @@ func TestACommandThatAnACLForbidsLeavesNoSlot(t *testing.T) {
 			before := f.client.DBSize(t.Context()).Val()
 			err := call(missing, limit)
 			if err == nil || errors.Is(err, context.DeadlineExceeded) && before == f.client.DBSize(t.Context()).Val() {
-				continue // it did not need the command, or gave its place back
+				continue // the command was not needed, or the call gave its place back
 			}
 			assert.ErrorIs(t, err, ratelimit.ErrUnavailable, missing)
 			for _, key := range f.client.Keys(t.Context(), "*").Val() {

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// scriptCalls counts the commands that run scripts, and how many of them declare no key.
+// scriptCalls counts the commands that run scripts, and those of them that declare no key.
 type scriptCalls struct {
 	redis.Hook
 	calls, undeclared int
@@ -49,7 +49,7 @@ func (h *scriptCalls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.
 	}
 }
 
-// oneNode returns the lane of a key's node, and n keys that it serves, of several slots.
+// oneNode returns the lane of a key's node, and n keys of several slots on that node.
 func oneNode(t *testing.T, l *Limiter, n int) (*lane, []string) {
 	t.Helper()
 	var keys []string
@@ -141,7 +141,7 @@ func (c manySlots) testShareACall(t *testing.T) {
 	}
 }
 
-// An unusual key of the call affects no other key: it is decided by the general case, or sent by itself.
+// An unusual key of the call affects no other key: the general case decides on it, or a call of its own.
 func (c manySlots) testKeysThatFail(t *testing.T) {
 	client := clusterClient(t, c.Cluster)
 	for _, limit := range fiveLimits() {
@@ -176,8 +176,8 @@ func (c manySlots) testKeysThatFail(t *testing.T) {
 	}
 }
 
-// While a slot moves, a part of its keys is at either server. Moved keys are refused to the call and are charged at their new
-// server; the others are charged at the old one. No budget begins anew.
+// While a slot moves, some of its keys are on each server. Moved keys are refused to the call and
+// are charged on their new server; the others are charged on the old one. No budget begins anew.
 func (c manySlots) testMovingSlot(t *testing.T) {
 	client := clusterClient(t, c.Cluster)
 	limits := []ratelimit.Limit{
@@ -191,7 +191,7 @@ func (c manySlots) testMovingSlot(t *testing.T) {
 		on, others := oneNode(t, l, 4)
 		moving, still := tenant(others[0]), others[1:]
 		var keys []string
-		for i := range 6 { // one slot's keys are between the keys of others
+		for i := range 6 { // the keys of that slot are among keys of others
 			keys = append(keys, moving+"/"+strconv.Itoa(i), still[i%len(still)])
 		}
 		charged := map[string]int{}
@@ -227,8 +227,8 @@ func (c manySlots) testMovingSlot(t *testing.T) {
 	}
 }
 
-// Two servers that check nothing, behind a client that takes them for a cluster: keys that are not declared could be
-// another one's, so all are declared.
+// Two servers that check nothing are behind a client that treats them as a cluster.
+// Keys that are not declared could be on the other server, so all are declared.
 func TestAServerThatRefusesNoKeyGetsDeclaredKeys(t *testing.T) {
 	a, b := startServer(t), startServer(t)
 	client := redis.NewClusterClient(&redis.ClusterOptions{ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {

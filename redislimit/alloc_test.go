@@ -14,9 +14,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// TestAStackOnRedisAllocatesLittle, leased or not, of three layers.
+// TestAStackOnRedisAllocatesLittle measures a stack of three layers, leased or not.
 func TestAStackOnRedisAllocatesLittle(t *testing.T) {
-	testsize.Extra(t) // scripts/test compiles without inlining, and then it allocates
+	testsize.Extra(t) // scripts/test compiles without inlining, which causes allocations
 	client := startServer(t).client()
 	for name, maxBatch := range map[string]int{"none-leased": 0, "one-leased": 1 << 20} {
 		users := newOn(t, client, perMinute(1<<30), name+"-users", Options{})
@@ -31,7 +31,7 @@ func TestAStackOnRedisAllocatesLittle(t *testing.T) {
 			require.True(t, d.Allowed)
 		}
 		n := math.Inf(1)
-		for range 10 { // a collection empties the pools, and goroutines of the client allocate besides
+		for range 10 { // a collection empties the pools, and the client's goroutines allocate, too
 			n = min(n, testing.AllocsPerRun(100, func() { _, _ = stack.Take(ctx, "k", 1) }))
 		}
 		assert.LessOrEqual(t, n, 24.0, name)

@@ -34,7 +34,7 @@ func dial(t testing.TB) *redis.Client {
 	return client
 }
 
-// changes returns how often the server's data was changed.
+// changes returns the number of changes to the server's data.
 func changes(t testing.TB, client *redis.Client) string {
 	t.Helper()
 	info, err := client.Info(t.Context(), "persistence").Result()
@@ -45,7 +45,7 @@ func changes(t testing.TB, client *redis.Client) string {
 	return n
 }
 
-// Two processes, one ban: each has limiters of its own on the same server.
+// Two processes share one ban. Each has limiters of its own on the same server.
 func TestABanOnRedisBeginsOnceForTheWholeFleet(t *testing.T) {
 	client := dial(t)
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("requests")
@@ -81,7 +81,7 @@ func TestABanOnRedisBeginsOnceForTheWholeFleet(t *testing.T) {
 			begun += b.Stats().Begun
 		}
 		require.Equal(t, before+1, begun)
-		// While the key is banned, nothing is written, in any process.
+		// While the key is banned, no process writes anything.
 		written := changes(t, client)
 		for _, b := range fleet {
 			d, err := b.Take(t.Context(), key, 1)
@@ -100,7 +100,8 @@ func TestABanOnRedisBeginsOnceForTheWholeFleet(t *testing.T) {
 	}
 }
 
-// The parts of a page go to several processes. Their denials are one strike of the fleet, which the log of strikes shows.
+// The parts of a page go to several processes. Their denials are one
+// strike of the fleet, because the processes share a log of strikes.
 func TestThePartsOfAPageAreOneStrikeForTheWholeFleet(t *testing.T) {
 	client := dial(t)
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(20)).Named("requests")
@@ -152,7 +153,7 @@ func TestABanOnRedisGrowsForTheWholeFleet(t *testing.T) {
 		require.Equal(t, want, d.Limit.Name)
 		require.EqualValues(t, i+1, fleet[0].Stats().Begun+fleet[1].Stats().Begun+fleet[2].Stats().Begun)
 		for _, l := range ends {
-			require.NoError(t, l.Reset(t.Context(), "k")) // the ban's end
+			require.NoError(t, l.Reset(t.Context(), "k")) // ends the ban
 		}
 	}
 	require.NoError(t, fleet[1].Reset(t.Context(), "k"))
@@ -162,7 +163,7 @@ func TestABanOnRedisGrowsForTheWholeFleet(t *testing.T) {
 	require.Equal(t, "ban-1", d.Limit.Name)
 }
 
-// Bans in memory before a limit on Redis: a banned key causes no call to the server.
+// Bans in memory come before a limit on Redis, so a banned key causes no call of the server.
 func TestBansInMemorySaveTheRoundTrip(t *testing.T) {
 	client := dial(t)
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("requests")

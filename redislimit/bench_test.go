@@ -20,7 +20,7 @@ var perCall = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+),usec=(\d+)`)
 
 // serverTime runs calls and reports the time that the server spent on each script call.
 func serverTime(b *testing.B, client *redis.Client, call func(i int)) {
-	call(0) // makes the script known
+	call(0) // after this call the server knows the script
 	require.NoError(b, client.ConfigResetStat(context.Background()).Err())
 	b.ReportAllocs()
 	b.ResetTimer()

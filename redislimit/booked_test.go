@@ -38,7 +38,7 @@ func TestABookingOnRedisTakesThePlaceOfAnother(t *testing.T) {
 	}).Moves(t)
 }
 
-// A process that has died keeps what it has booked, and bars its keys for no longer than it could book ahead.
+// A process that has died keeps its bookings. They block its keys for no longer than the process could book ahead.
 func TestTheBookingsOfADeadProcessBarOthersUntilTheLastOfThem(t *testing.T) {
 	f := newFixture(t)
 	limit := ratelimit.TokenBucket(ratelimit.PerSecond(10), 1)

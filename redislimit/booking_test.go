@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// bookable are limits of which a key can be booked many times ahead, each time for another instant.
+// bookable are limits with many bookings ahead for one key, each at another instant.
 func bookable() []ratelimit.Limit {
 	return []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerSecond(200), 10).Named("bucket"),
@@ -61,11 +61,11 @@ func TestHundredsOfBookingsCanBeGivenBack(t *testing.T) {
 
 func TestCallersThatGiveUpLeaveNothingBooked(t *testing.T) {
 	f := newFixture(t)
-	limit := ratelimit.TokenBucket(ratelimit.PerHour(1), 10) // no caller's time comes
+	limit := ratelimit.TokenBucket(ratelimit.PerHour(1), 10) // no booking of a caller comes due
 	l := f.limiter(limit, "workers")
 	ctx, cancel := contextWithCancel(t)
 	var wg sync.WaitGroup
-	var unanswered atomic.Int64 // by a busy machine, in time to give the booking back
+	var unanswered atomic.Int64 // the number of times that a busy machine was too late to give the booking back
 	const callers = 500
 	for range callers + 10 {
 		wg.Go(func() {
@@ -96,7 +96,7 @@ func TestCallersThatGiveUpLeaveNothingBooked(t *testing.T) {
 	assert.Equal(t, 10, f.left(l, "k"))
 }
 
-// A caller leaves while its booking is under way, and the answer comes soon after.
+// A caller leaves while its booking is under way, and the answer comes soon after that.
 func TestABookingThatIsAnsweredSoonAfterItsCallerHasLeftIsGivenBack(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -106,9 +106,9 @@ func TestABookingThatIsAnsweredSoonAfterItsCallerHasLeftIsGivenBack(t *testing.T
 	require.NoError(t, err)
 	for i, wait := range []func(context.Context, string, int) error{l.Wait, stack.Wait} {
 		key, givenBack := strconv.Itoa(i), 0
-		require.NoError(t, wait(t.Context(), key, 1)) // the server knows the script from here on
+		require.NoError(t, wait(t.Context(), key, 1)) // after this the server knows the script
 		require.NoError(t, l.Reset(t.Context(), key))
-		for range 50 { // a busy machine is not always quick enough
+		for range 50 { // a busy machine is not always fast enough
 			ctx, cancel := context.WithCancel(t.Context())
 			s.pause(t)
 			time.AfterFunc(10*time.Millisecond, cancel)
@@ -173,7 +173,7 @@ func TestABookingThatCouldNotBeGivenBackIsRefused(t *testing.T) {
 			require.NoError(t, booked[most/2].Cancel())
 			_, err = l.Reserve(t.Context(), "k", 1, math.MaxInt64)
 			require.NoError(t, err, "there is place for one more")
-			for range 2 { // a bucket books two for one instant, after one before them was given back
+			for range 2 { // a bucket has two bookings at one instant after an earlier one was given back
 				_, err = l.Reserve(t.Context(), "k", 1, math.MaxInt64)
 			}
 			require.ErrorIs(t, err, ratelimit.ErrLimited)

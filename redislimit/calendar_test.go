@@ -28,7 +28,7 @@ func calendarTwins() []ratelimit.Limit {
 	}
 }
 
-// newDatedTwin begins at a random instant, at which the wall clock in memory equals the server's.
+// newDatedTwin begins at a random instant. The wall clock in memory then equals the server's.
 func newDatedTwin(t *testing.T, w *twin, seed uint64) *twin {
 	w.clock.SetWall(time.UnixMicro(epoch))
 	w.clock.Set(time.Duration(rand.New(rand.NewPCG(testsize.Seed(seed), 5)).Int64N(int64(10*365*24*time.Hour/time.Microsecond))) * time.Microsecond)
@@ -92,7 +92,7 @@ func TestNothingIsBookedBeyondTheNextWindow(t *testing.T) {
 	assert.Equal(t, 6*time.Hour, r.RetryAfter)
 }
 
-// A caller whose clock is wrong by more than a window calls again, and the server's time counts.
+// A caller whose clock is wrong by more than a window calls again, and uses the server's time.
 func TestTheServersTimeChoosesTheWindow(t *testing.T) {
 	verdicts(t)
 	l, _ := datedPair(t, ratelimit.Calendar(10, ratelimit.Day("UTC")), time.Date(2026, 5, 20, 18, 0, 0, 0, time.UTC))
@@ -116,7 +116,7 @@ func TestTheServersTimeChoosesTheWindow(t *testing.T) {
 	assert.Equal(t, 10, d.Remaining)
 }
 
-// Options.Timeout bounds a decision and a settlement, regardless of the number of calls.
+// Options.Timeout bounds a decision and a settlement as a whole, even if they take several calls.
 func TestARepeatedCallHasNoTimeoutOfItsOwn(t *testing.T) {
 	for _, heeds := range []bool{false, true} {
 		client := redis.NewClient(&redis.Options{Addr: startServer(t).addr, ContextTimeoutEnabled: heeds})
@@ -131,7 +131,7 @@ func TestARepeatedCallHasNoTimeoutOfItsOwn(t *testing.T) {
 			func() error { _, err := l.Take(t.Context(), "k", 1); return err },
 			func() error { return l.Adjust(t.Context(), "k", 1) },
 		} {
-			require.NoError(t, call()) // the server knows the scripts
+			require.NoError(t, call()) // after this the server knows the scripts
 			l.store.skew.Store((1000 * time.Hour).Microseconds())
 			seen = nil
 			require.NoError(t, call())
@@ -173,8 +173,8 @@ func TestACalendarByTheServersOwnTime(t *testing.T) {
 	assert.InDelta(t, 0, l.store.skew.Load(), 1e6)
 }
 
-// Limits change from one calendar to another, and to and from windows and buckets. The spending is the same as in memory after the first
-// change to another kind of limit.
+// Limits change from one calendar to another, and to and from windows and buckets. After
+// the first change to another kind of limit, the spending is the same as in memory.
 func TestAChangeToAndFromACalendarIsAsInMemory(t *testing.T) {
 	verdicts(t)
 	client := startServer(t).client()
@@ -197,7 +197,7 @@ func TestAChangeToAndFromACalendarIsAsInMemory(t *testing.T) {
 					}
 				}
 				if !model.Alike(w.limit, limit) {
-					if left { // in memory, the limits that the key has left go on counting
+					if left { // in memory, former limits go on counting
 						w.memory.Reset(t.Context(), twinKey)
 						require.NoError(t, w.remote.Reset(t.Context(), twinKey))
 					}
@@ -221,8 +221,8 @@ func TestAChangeToAndFromACalendarIsAsInMemory(t *testing.T) {
 	}
 }
 
-// A booking keeps its window when the limit becomes a calendar's, also if Redis does not know that window yet. Nothing is spent
-// before it, and beside it no more than its window holds.
+// A booking keeps its window when the limit becomes a calendar, even if Redis does not know that
+// window yet. Nothing is spent before the booking, and with it at most what its window holds.
 func TestABookingKeepsItsWindowWhenTheLimitBecomesACalendar(t *testing.T) {
 	verdicts(t)
 	week := ratelimit.Calendar(3, ratelimit.Week("UTC", time.Monday))
@@ -254,7 +254,7 @@ func TestABookingKeepsItsWindowWhenTheLimitBecomesACalendar(t *testing.T) {
 				what := fmt.Sprintf("%d days, cost %d, at %v", days, cost, clock.Wall())
 				begins, _ := week.Period.Window(clock.Wall())
 				require.LessOrEqual(t, e.Remaining, max(0, 3-reserved[begins]), what)
-				require.LessOrEqual(t, d.RetryAfter-e.RetryAfter, 7*24*time.Hour, what) // in memory others go before bookings
+				require.LessOrEqual(t, d.RetryAfter-e.RetryAfter, 7*24*time.Hour, what) // in memory other costs go before bookings
 				clock.Advance(24 * time.Hour)
 			}
 		}
@@ -304,8 +304,8 @@ func TestCalendarsInAStack(t *testing.T) {
 	}
 }
 
-// A day and a month may begin at the same instant. Spending regained with the day is not given back in the month, nor after
-// other limits in between.
+// A day and a month may begin at the same instant. Spending regained with the
+// day is not given back in the month, not even if other limits came in between.
 func TestAReservationOfACalendarThatHasChangedGivesNothingBack(t *testing.T) {
 	verdicts(t)
 	day, month := ratelimit.Calendar(5, ratelimit.Day("UTC")), ratelimit.Calendar(5, ratelimit.Month("UTC", 1))
@@ -337,8 +337,8 @@ func TestAReservationOfACalendarThatHasChangedGivesNothingBack(t *testing.T) {
 	}
 }
 
-// A call that spends nothing puts a key under a calendar. Years later the key is used again, and the call has none of
-// the windows in between.
+// A call that spends nothing puts a key under a calendar. Years later the key
+// is used again, and the call has data of none of the windows in between.
 func TestADebtIsRegainedThoughNothingIsSpentAfterAChangeToACalendar(t *testing.T) {
 	verdicts(t)
 	day, month := ratelimit.Calendar(100, ratelimit.Day("UTC")), ratelimit.Calendar(5, ratelimit.Month("UTC", 31))
@@ -361,7 +361,7 @@ func TestADebtIsRegainedThoughNothingIsSpentAfterAChangeToACalendar(t *testing.T
 	}
 }
 
-// The units that a lowered calendar has set aside come back first: what others have spent still counts.
+// The units that a lowered calendar has set aside come back first. Spending of others still counts.
 func TestASettlementUnderALoweredCalendarGivesBackOfTheUnitsSetAsideFirst(t *testing.T) {
 	verdicts(t)
 	week := ratelimit.Week("Pacific/Apia", time.Saturday)
@@ -379,7 +379,7 @@ func TestASettlementUnderALoweredCalendarGivesBackOfTheUnitsSetAsideFirst(t *tes
 		require.NoError(t, err)
 		require.True(t, d.Allowed)
 		require.NoError(t, each.SetLimit(ratelimit.Calendar(1, week)))
-		_, err = each.Take(t.Context(), "k", 0) // since which the limit holds on Redis
+		_, err = each.Take(t.Context(), "k", 0) // the time from which the limit applies on Redis
 		require.NoError(t, err)
 		require.NoError(t, r.Cancel())
 		d, err = each.Take(t.Context(), "k", 1)
@@ -388,7 +388,7 @@ func TestASettlementUnderALoweredCalendarGivesBackOfTheUnitsSetAsideFirst(t *tes
 	}
 }
 
-// A caller waits for longer than Redis books ahead: it books once that reaches to its window.
+// A caller waits for longer than Redis books ahead. It books when its window is near enough.
 func TestAWaitReachesBeyondTheNextWindowOfACalendar(t *testing.T) {
 	store := realStore(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -400,7 +400,8 @@ func TestAWaitReachesBeyondTheNextWindowOfACalendar(t *testing.T) {
 		served := func(minute int) {
 			require.WithinDuration(t, begin.Add(time.Duration(minute)*time.Minute), time.Now(), 5*time.Millisecond)
 		}
-		require.NoError(t, l.Adjust(t.Context(), "k", 5)) // of this window, the next one, and a half of the one after it
+		// the units of this window, of the next one, and half of those of the one after it
+		require.NoError(t, l.Adjust(t.Context(), "k", 5))
 		hurried, leave := context.WithTimeout(t.Context(), 150*time.Second)
 		defer leave()
 		require.ErrorIs(t, l.Wait(hurried, "k", 2), context.DeadlineExceeded)

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// A sliding counter's window before was counted with the former length of windows. Spending that had left it before the limit
-// changed is not in it, even if windows are longer now.
+// A sliding counter's previous window was counted with the former length of windows. Spending
+// that had left it before the limit changed does not count in it, even if windows are longer now.
 func TestACancelAfterAChangeToLongerWindowsGivesBackOnlyUnitsThatCount(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.SlidingCounter(ratelimit.PerSecond(10)), "longer")
@@ -21,17 +21,17 @@ func TestACancelAfterAChangeToLongerWindowsGivesBackOnlyUnitsThatCount(t *testin
 	require.NoError(t, err)
 	require.True(t, l.Allow("k", 6))
 	f.clock.Set(1500 * time.Millisecond)
-	require.True(t, l.Allow("k", 4)) // beside 5, which the window before still weighs
+	require.True(t, l.Allow("k", 4)) // the previous window still weighs 5
 	f.clock.Set(2500 * time.Millisecond)
-	require.True(t, l.Allow("k", 1)) // 4 in the window before, and the early spending is over
+	require.True(t, l.Allow("k", 1)) // 4 are in the previous window, and the early spending does not count any more
 	require.NoError(t, l.SetLimit(ratelimit.SlidingCounter(ratelimit.Per(10, 10*time.Second))))
-	require.True(t, l.Allow("k", 1)) // which puts the key under it
+	require.True(t, l.Allow("k", 1)) // this puts the key under the new limit
 	before := f.left(l, "k")
 	require.NoError(t, early.Cancel())
 	assert.Equal(t, before, f.left(l, "k"))
 }
 
-// A cancel gives back a spending that the current window counts, also if the windows are longer now.
+// A cancellation gives back a spending that the current window counts, even if the windows are longer now.
 func TestACancelAfterAChangeOfWindowsGivesBackTheCurrentWindow(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits()[2:] {
@@ -47,7 +47,7 @@ func TestACancelAfterAChangeOfWindowsGivesBackTheCurrentWindow(t *testing.T) {
 	}
 }
 
-// changing are limits whose prices and shares are no whole microseconds.
+// changing are limits whose prices and shares are not whole microseconds.
 func changing() []ratelimit.Limit {
 	return []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.Per(7, 3*time.Second), 40),
@@ -60,7 +60,7 @@ func changing() []ratelimit.Limit {
 	}
 }
 
-// denials repeats a denied call until the first RetryAfter is over, and every denial must return the rest of it.
+// denials repeats a denied call until the first RetryAfter has passed. Each denial must return the rest of that time.
 func (f *fixture) denials(l *Limiter, cost int, what string) {
 	f.t.Helper()
 	first, err := l.Take(f.t.Context(), "k", cost)
@@ -83,7 +83,7 @@ func (f *fixture) denials(l *Limiter, cost int, what string) {
 	require.True(f.t, d.Allowed, "%s: told %v, and then %v", what, first.RetryAfter, d.RetryAfter)
 }
 
-// Denials leave the state under the old limit, so each of them carries it over, or finds what an earlier one has noted.
+// Denials leave the state under the old limit, so each of them carries it over, or uses the note of an earlier one.
 func TestRetryAfterIsTrueAfterAChangeOfLimit(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -100,7 +100,7 @@ func TestRetryAfterIsTrueAfterAChangeOfLimit(t *testing.T) {
 	}
 }
 
-// Bookings that exist when the limit changes fall due while the denials wait for them.
+// Bookings from before the change of limit come due while denied callers wait for them.
 func TestRetryAfterIsTrueBehindBookingsAfterAChangeOfLimit(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -118,13 +118,13 @@ func TestRetryAfterIsTrueBehindBookingsAfterAChangeOfLimit(t *testing.T) {
 	}
 }
 
-// A booking stays booked for its instant, and no more than the lowered capacity counts of the spending before it. It can be
-// cancelled as before.
+// A booking keeps its instant, and at most the lowered capacity of the
+// earlier spending counts. The booking can be cancelled as before.
 func TestALoweredLimitBarsNoKeyForTheSpendingBeforeItsBookings(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits() {
 		if limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
-			continue // nothing is booked beside the queue
+			continue // a queue has no other bookings
 		}
 		for _, cancelled := range []bool{false, true} {
 			lower := limit
@@ -194,7 +194,7 @@ func TestRetryAfterIsTrueAfterLimitForHasChanged(t *testing.T) {
 	}
 }
 
-// The same through a stack, whose script is another one.
+// The same is true for a stack, which has another script.
 func TestRetryAfterOfAStackIsTrueAfterAChangeOfLimit(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -240,8 +240,8 @@ func TestASettlementAfterAChangeOfLimitKeepsADenialsRetryAfter(t *testing.T) {
 	}
 }
 
-// The first denial under another limit is one like all: nothing is written, and the time to live stays. The next one notes its answer behind
-// the state, once.
+// The first denial under another limit writes nothing, like all denials, and the
+// time to live stays. The second one notes its answer after the state, once.
 func TestADenialAfterAChangeOfLimitLeavesTheState(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits() {

@@ -22,7 +22,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// answered is an error as Redis answers it.
+// answered is an error that Redis has returned.
 type answered string
 
 func (e answered) Error() string { return string(e) }
@@ -41,7 +41,7 @@ func TestErrorsShowWhetherToRetry(t *testing.T) {
 		assert.ErrorIs(t, err, cause)
 		assert.NotErrorIs(t, err, ratelimit.ErrUnanswered, "%v", cause)
 	}
-	// The replies of proxies say nothing about the call that was sent.
+	// The reply of a proxy does not show whether the call had any effect.
 	for _, cause := range []error{os.ErrDeadlineExceeded, net.ErrClosed, answered("upstream failure"), answered("ERR Connection timed out"),
 		answered("ERR no available server"), answered("ERR Proxy error")} {
 		err := classify(t.Context(), cause, true)
@@ -54,7 +54,7 @@ func TestErrorsShowWhetherToRetry(t *testing.T) {
 		assert.NotErrorIs(t, err, ratelimit.ErrUnanswered)
 		assert.ErrorIs(t, err, cause)
 	}
-	old := answered("ERR Error compiling script (new function): user_script:1: unexpected symbol near '#'") // of Redis 6.0.16
+	old := answered("ERR Error compiling script (new function): user_script:1: unexpected symbol near '#'") // as Redis 6.0.16 replies
 	assert.ErrorContains(t, classify(t.Context(), old, true), "Redis 7.0 or later")
 	assert.NotErrorIs(t, classify(t.Context(), old, true), ratelimit.ErrUnavailable)
 	ended, cancel := context.WithCancel(t.Context())
@@ -77,7 +77,7 @@ func TestAPasswordThatIsMissingIsAnOutage(t *testing.T) {
 	assert.ErrorContains(t, err, "check Username and Password of the client")
 }
 
-// TestSetLimitKeepsTheSpending changes a limit to each other one and back.
+// TestSetLimitKeepsTheSpending changes each limit to each other one and back.
 func TestSetLimitKeepsTheSpending(t *testing.T) {
 	f := newFixture(t)
 	wide := []ratelimit.Limit{
@@ -107,8 +107,8 @@ func TestSetLimitKeepsTheSpending(t *testing.T) {
 	}
 }
 
-// TestAGrantTakesBookingsFirstAndUnitsSetAsideLast as in memory: of a grant of 20, bookings take 5, the counted units 10, and the
-// units set aside 5.
+// TestAGrantTakesBookingsFirstAndUnitsSetAsideLast checks what memory does, too: of
+// a grant of 20, bookings take 5, the counted units 10, and the units set aside 5.
 func TestAGrantTakesBookingsFirstAndUnitsSetAsideLast(t *testing.T) {
 	f := newFixture(t)
 	wide, narrow := ratelimit.FixedWindow(ratelimit.PerHour(100)), ratelimit.FixedWindow(ratelimit.PerHour(10))
@@ -144,7 +144,7 @@ func TestAShorterWindowLeavesNoMore(t *testing.T) {
 	}
 }
 
-// TestTwoVersionsOfALimitShareABudget has two nodes of a rollout take by turns.
+// TestTwoVersionsOfALimitShareABudget makes two nodes of a rollout take in turn.
 func TestTwoVersionsOfALimitShareABudget(t *testing.T) {
 	f := newFixture(t)
 	for i, limits := range [][2]ratelimit.Limit{
@@ -198,8 +198,8 @@ func TestFiguresThatChangedBeforeSettling(t *testing.T) {
 	}
 }
 
-// TestWorkersThatOverestimateWasteNothing has 5 workers book 400 of 1 000 a second ahead, one
-// after the other, and settle at 100 when they are done: 10 jobs a second.
+// TestWorkersThatOverestimateWasteNothing makes 5 workers book 400 of 1 000 a second ahead,
+// one after the other, and settle at 100 when they are done. They do 10 jobs a second.
 func TestWorkersThatOverestimateWasteNothing(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000), ratelimit.FixedWindow(ratelimit.PerSecond(1000)),
 		ratelimit.SlidingLog(ratelimit.PerSecond(1000)), ratelimit.SlidingCounter(ratelimit.PerSecond(1000))} {
@@ -214,8 +214,8 @@ func TestWorkersThatOverestimateWasteNothing(t *testing.T) {
 	}
 }
 
-// jobs runs the workers for 20 s of the clock and returns how many jobs were done. A job
-// takes 50 ms from its booked instant.
+// jobs runs the workers for 20 s of the clock and returns the number
+// of jobs that were done. A job takes 50 ms from its booked instant.
 func jobs(t *testing.T, clock *ratelimittest.Clock, l ratelimit.Reserver[string]) (done int) {
 	type worker struct {
 		r    *ratelimit.Reservation
@@ -242,8 +242,8 @@ func jobs(t *testing.T, clock *ratelimittest.Clock, l ratelimit.Reserver[string]
 	return done
 }
 
-// TestManyBookingsStayWithinTheBound books more than are kept apart, settles them in any order, and holds every admission
-// against the bound of a token bucket.
+// TestManyBookingsStayWithinTheBound makes more bookings than are kept apart, settles
+// them in any order, and checks every admission against the bound of a token bucket.
 func TestManyBookingsStayWithinTheBound(t *testing.T) {
 	f := newFixture(t)
 	for seed := range 4 {
@@ -261,7 +261,7 @@ func TestManyBookingsStayWithinTheBound(t *testing.T) {
 				i := rng.IntN(len(open))
 				actual := rng.IntN(9)
 				require.NoError(t, open[i].r.Settle(actual))
-				// The excess over the estimate is a debt, which is outside of the bound.
+				// The excess above the estimate is a debt, to which the bound does not apply.
 				open[i].spending.cost = min(open[i].spending.cost, actual)
 				open = append(open[:i], open[i+1:]...)
 			}
@@ -276,7 +276,7 @@ type judged struct {
 	spending *judgedSpending
 }
 
-// boundJudge knows only the spendings and their times.
+// boundJudge judges by the spendings and their times alone.
 type boundJudge struct {
 	rate, burst int
 	all         []*judgedSpending
@@ -307,8 +307,8 @@ func (j *boundJudge) check(t *testing.T) {
 	}
 }
 
-// If a layer's own cost for a request is 0, the layer only peeks at its key, also if the stored limit makes the key
-// fresh sooner.
+// If a layer's own cost for a request is 0, the layer only peeks
+// at its key, even if the stored limit makes the key fresh sooner.
 func TestACostOfNothingUnderASlowerLimit(t *testing.T) {
 	f := newFixture(t)
 	for i, stored := range fiveLimits() {
@@ -329,7 +329,8 @@ func TestACostOfNothingUnderASlowerLimit(t *testing.T) {
 	}
 }
 
-// A limit that was a calendar sends its windows' dates with each key, for states of that time. Such calls are not shared.
+// After a change from a calendar, calls send the dates of that calendar's windows
+// with each key, because states may be from that time. Such calls are not shared.
 func TestManyNewKeysAfterAChangeFromACalendar(t *testing.T) {
 	l, err := New(startServer(t).client(), ratelimit.Calendar(10, ratelimit.Day("UTC")), &Options{Name: "former", Timeout: 10 * time.Second})
 	require.NoError(t, err)

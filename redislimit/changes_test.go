@@ -18,14 +18,13 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// changer is a twin whose limit changes, and whose key expires in Redis as it would if the
-// server's clock were the test's. Its limits regain so slowly that no key expires by itself while
-// the test runs.
+// changer is a twin whose limit changes. Its key expires in Redis as if the server's clock
+// were the test's. Its limits regain so slowly that no key expires by itself during the test.
 type changer struct {
 	*twin
 	client *redis.Client
 	limits []ratelimit.Limit
-	left   bool // the limit has changed to one of another kind since the last reset
+	left   bool // since the last reset the limit has changed to one of another kind
 }
 
 func slowLimits() (all []ratelimit.Limit) {
@@ -34,7 +33,7 @@ func slowLimits() (all []ratelimit.Limit) {
 			ratelimit.FixedWindow(r), ratelimit.SlidingLog(r))
 	}
 	for _, r := range []ratelimit.Rate{ratelimit.Per(10, 126*time.Minute), ratelimit.PerDay(4), ratelimit.Per(8, 140*time.Minute)} {
-		all = append(all, ratelimit.SlidingCounter(r)) // whose shares are whole microseconds, as in twinLimits
+		all = append(all, ratelimit.SlidingCounter(r)) // its shares are whole microseconds, as in twinLimits
 	}
 	return all
 }
@@ -49,7 +48,7 @@ func newChanger(t *testing.T, client *redis.Client, seed uint64) *changer {
 	w.remote.store.grace = 0
 	c := &changer{twin: w, client: client, limits: limits}
 	w.booking = booking
-	c.clock.Set(time.Since(time.UnixMicro(epoch)).Truncate(time.Second)) // so that the server does not take keys for expired
+	c.clock.Set(time.Since(time.UnixMicro(epoch)).Truncate(time.Second)) // so that the server does not expire keys
 	return c
 }
 
@@ -60,21 +59,21 @@ func (c *changer) expire() {
 	require.NoError(c.t, err)
 	if len(raw) == 4 && c.remote.store.clock() >= (int64(binary.BigEndian.Uint32(raw))+1)*1e6 {
 		c.note("the key expires")
-		c.open = nil // they would settle nothing in Redis
+		c.open = nil // these would settle nothing in Redis
 		require.NoError(c.t, c.client.Del(context.Background(), key).Err())
 	}
 }
 
-// change sets another limit and takes, often when the last charge is some time ago. A charge before puts the key under the
-// limit that holds so far: a denial has left it under the one before. To carry over rounds up to whole units of the
-// clock, which are 1 ns and 1 µs: then both begin anew.
+// change sets another limit and takes, often some time after the last charge. A charge before the change
+// puts the key under the present limit, because denials have left it under an earlier one. A change
+// rounds up to whole units of the clock, which are 1 ns and 1 µs, and then both limiters begin anew.
 func (c *changer) change() {
 	limit := c.limits[c.rng.IntN(len(c.limits))]
 	if c.limit.Burst > 0 && c.rng.IntN(3) == 0 {
 		limit = c.limit
 		limit.Burst = 1 + c.rng.IntN(12)
 	}
-	if c.booking && c.rng.IntN(3) == 0 { // more than a log can hold
+	if c.booking && c.rng.IntN(3) == 0 { // this exceeds the capacity of a log
 		limit = ratelimit.SlidingLog(ratelimit.PerDay(4))
 		c.fill(2)
 	}
@@ -86,7 +85,7 @@ func (c *changer) change() {
 		c.expire()
 	}
 	if !model.Alike(c.limit, limit) {
-		if c.left = !c.left; !c.left { // in memory, the limits that the key has left go on counting
+		if c.left = !c.left; !c.left { // in memory, former limits go on counting
 			c.note("reset")
 			c.memory.Reset(context.Background(), twinKey)
 			require.NoError(c.t, c.remote.Reset(context.Background(), twinKey))
@@ -96,7 +95,7 @@ func (c *changer) change() {
 	c.note("SetLimit(%v)", limit)
 	require.NoError(c.t, c.memory.SetLimit(limit))
 	require.NoError(c.t, c.remote.SetLimit(limit))
-	bucket := limit.Algorithm == ratelimit.AlgorithmTokenBucket // on Redis it does not notice another burst that nothing is owed beyond
+	bucket := limit.Algorithm == ratelimit.AlgorithmTokenBucket // Redis does not notice a new burst if the debt is below both
 	c.open = slices.DeleteFunc(c.open, func(o openPair) bool {
 		return bucket && o.due <= c.clock.Now() || limit.Algorithm != c.limit.Algorithm
 	})
@@ -117,7 +116,7 @@ func (c *changer) change() {
 	require.NoError(c.t, c.remote.Reset(context.Background(), twinKey))
 }
 
-// fill spends all, and books the capacity ahead, once less than the given number of times.
+// fill spends all, and books the capacity ahead the given number of times, less one.
 func (w *twin) fill(times int) {
 	cost := w.limit.Capacity()
 	for range times {
@@ -132,7 +131,7 @@ func (w *twin) fill(times int) {
 	}
 }
 
-// near reports whether two decisions differ by rounding only.
+// near reports whether two decisions differ only by rounding.
 func near(memory, remote ratelimit.Decision) bool {
 	within := func(a, b time.Duration) bool { return (a - b).Abs() <= 2*time.Microsecond }
 	return (memory.Allowed == remote.Allowed || within(remote.RetryAfter, 0)) && memory.Remaining-remote.Remaining <= 1 &&
@@ -172,7 +171,8 @@ func TestSettlementsAmongChangesOfLimitsPassNoMoreThanTheBound(t *testing.T) {
 	})
 }
 
-// Two processes have one limit each, as while a fleet's share is rolled out. The key's spendings keep their instants.
+// Two processes have one limit each, for example while a fleet's
+// share is rolled out. The key's spendings keep their instants.
 func TestALogThatFlipsServesAsMuchAsTheLowerLimit(t *testing.T) {
 	testsize.Sequential(t)
 	client, clock := startServer(t).client(), new(ratelimittest.Clock)
@@ -196,14 +196,14 @@ func TestALogThatFlipsServesAsMuchAsTheLowerLimit(t *testing.T) {
 	require.LessOrEqual(t, served, 750)
 }
 
-// openChanges are a token bucket's limits between which open reservations are converted without rounding: the time of a unit is
-// 2 to 16 s, and all happens at multiples of 64 µs.
+// openChanges are limits of a token bucket between which open reservations are converted
+// without rounding: a unit takes 2 to 16 s, and everything happens at multiples of 64 µs.
 func openChanges(rng *rand.Rand) ratelimit.Limit {
 	return ratelimit.TokenBucket(ratelimit.Per(1, time.Second<<(1+rng.IntN(4))), 1+rng.IntN(24))
 }
 
-// Open reservations survive each change of the limit's figures as in memory, whatever else happens: bookings, grants, debts, units set
-// aside and their end. There are no more reservations than the script keeps apart.
+// Open reservations survive each change of the limit's figures as in memory, among bookings, grants,
+// debts, units set aside and their end. Their number is at most that which the script keeps apart.
 func TestOpenReservationsSurviveRandomChangesAsInMemory(t *testing.T) {
 	testsize.Sequential(t)
 	client := startServer(t).client()
@@ -243,7 +243,7 @@ func TestOpenReservationsSurviveRandomChangesAsInMemory(t *testing.T) {
 				require.NoError(t, o.remote.Settle(actual))
 			case op < 10:
 				w.note("adjust by 1")
-				require.NoError(t, w.memory.Adjust(t.Context(), twinKey, 1)) // see changer.change
+				require.NoError(t, w.memory.Adjust(t.Context(), twinKey, 1)) // for the reason in changer.change
 				require.NoError(t, w.remote.Adjust(t.Context(), twinKey, 1))
 				w.limit = openChanges(rng)
 				w.note("SetLimit(%v)", w.limit)

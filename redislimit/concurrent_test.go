@@ -40,7 +40,7 @@ func TestConcurrentMatchesACounterOverRandomHistories(t *testing.T) {
 	for seed := range model.Rounds(100) {
 		clock := new(ratelimittest.Clock)
 		model.InUse(t, clock, seed, 300, time.Microsecond, func(limit ratelimit.Limit) (all []model.Holder) {
-			for range 3 { // processes
+			for range 3 { // the processes
 				all = append(all, holding(t, client, fmt.Sprint("counter", seed), limit, clock))
 			}
 			return all
@@ -81,7 +81,7 @@ func heeding(t *testing.T) *redis.Client {
 	return client
 }
 
-// deaf is a hook that loses answers.
+// deaf is a hook that drops answers.
 type deaf struct {
 	redis.Hook
 	on atomic.Bool
@@ -122,7 +122,7 @@ func TestConcurrentUnitsEndAlsoAfterAnExtensionWithoutAnAnswer(t *testing.T) {
 	require.True(t, mustReserve(t, l, "k", 3).Allowed)
 }
 
-// Of many reservations the script reads a sample.
+// If there are many reservations, the script reads a sample.
 func TestTheEstimateOfManyReservationsIsTheirMeanAge(t *testing.T) {
 	client, clock := startServer(t).client(), new(ratelimittest.Clock)
 	l := holding(t, client, "many", ratelimit.Concurrent(300, time.Hour), clock)
@@ -217,7 +217,7 @@ func TestConcurrentOnRedisRefusesCallsWithoutAnEnd(t *testing.T) {
 	require.ErrorContains(t, err, "cannot be leased")
 }
 
-// The hour of an LLM gateway of three processes: see model.GatewayHour.
+// This test plays the hour of an LLM gateway with three processes: see model.GatewayHour.
 func TestAnHourOfStreamsUsesTheCapsAndNoMore(t *testing.T) {
 	testsize.Sequential(t)
 	client, clock := startServer(t).client(), new(ratelimittest.Clock)

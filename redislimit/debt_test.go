@@ -28,7 +28,7 @@ func TestTheDebtOfAKeyIsReadOnRedisAsInMemory(t *testing.T) {
 				assert.Equal(t, want, d.Debt, "%s: a denial", name)
 			}
 		}
-		debt(0) // and spends 1
+		debt(0) // this spends 1, too
 		require.NoError(t, l.Adjust(t.Context(), "k", 16))
 		debt(7)
 		require.NoError(t, l.Adjust(t.Context(), "k", 25))
@@ -40,7 +40,7 @@ func TestTheDebtOfAKeyIsReadOnRedisAsInMemory(t *testing.T) {
 	}
 }
 
-// The usual script of a log answers while nothing is owed; the general one, if the log has a debt.
+// Without a debt the usual script of a log answers, and with a debt the general one.
 func TestALogWithoutADebtHasNone(t *testing.T) {
 	l, err := New(startServer(t).client(), ratelimit.SlidingLog(ratelimit.PerHour(3)), &Options{Name: "log", Timeout: 20 * time.Second})
 	require.NoError(t, err)

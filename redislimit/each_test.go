@@ -43,9 +43,9 @@ func TestEachVisitsEveryKeyOnceWithTheResultOfPeek(t *testing.T) {
 				similar = append(similar, other)
 			}
 			require.Eventually(t, func() bool { _, err := l.Peek(t.Context(), "k", 1); return err == nil }, 30*time.Second, 10*time.Millisecond)
-			n := testsize.Of(1500, 5000) // a SCAN looks at a thousand
+			n := testsize.Of(1500, 5000) // a SCAN examines a thousand keys
 			var wg sync.WaitGroup
-			for first := range 50 { // concurrent callers, which share round trips
+			for first := range 50 { // these concurrent callers share round trips
 				wg.Go(func() {
 					for i := first; i < n; i += 50 {
 						assert.True(t, l.Allow(fmt.Sprint(i), 1+i%3))

@@ -18,8 +18,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// virtual plays a scenario in virtual time, with processes that have limiters of their own on a real server: time passes only while all
-// wait, and not while a call is under way.
+// virtual plays a scenario in virtual time on a real server. Each process has its
+// own limiter. Time passes only while all wait, and not while a call is under way.
 func virtual(t *testing.T, limit ratelimit.Limit, processes int, weight func(string) int, play func(t *testing.T, fleet []*Fair, calls func() int64)) {
 	server := startServer(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -33,7 +33,7 @@ func virtual(t *testing.T, limit ratelimit.Limit, processes int, weight func(str
 			fleet[i] = f
 		}
 		play(t, fleet, func() int64 { return figureOf(t, server, "calls") })
-		time.Sleep(time.Minute) // without callers the processes give back what they hold, and their goroutines end
+		time.Sleep(time.Minute) // without callers the processes give back their units, and their goroutines end
 		for _, f := range fleet {
 			f.mu.Lock()
 			assert.Zero(t, f.heldLocked(false))
@@ -60,7 +60,8 @@ func figureOf(t *testing.T, server *server, name string) (figure int64) {
 	return figure
 }
 
-// Of 50 tenants half request more than their share, in Wait in some of the processes, and half a part of it, with Allow.
+// Half of 50 tenants request more than their share, in Wait in some
+// of the processes. The others request a part of it, with Allow.
 func TestAFleetServesItsTenantsByTheirMaxMinShares(t *testing.T) {
 	const processes, tenants, rate, seconds = 8, 50, 1000, 30
 	weight := func(tenant string) int {
@@ -93,7 +94,7 @@ func TestAFleetServesItsTenantsByTheirMaxMinShares(t *testing.T) {
 				continue
 			}
 			rng := rand.New(rand.NewPCG(1, uint64(n)))
-			all.Go(func() { // two thirds of a share among all
+			all.Go(func() { // all of them together request two thirds of a share
 				for ctx.Err() == nil {
 					time.Sleep(time.Duration(rng.ExpFloat64() * float64(time.Second) / (float64(rate) * float64(weight(key)) / 100 * 2 / 3)))
 					ok := fleet[rng.IntN(processes)].Allow(key, 1)
@@ -140,13 +141,13 @@ func TestAFleetServesItsTenantsByTheirMaxMinShares(t *testing.T) {
 	})
 }
 
-// gathering is the tenants of a fleet, in phases: some join and some leave.
+// gathering is a fleet with tenants, of which some join and some leave in each phase.
 type gathering struct {
 	burst, rate int
 	refill      time.Duration
 	weights     []int
 	costs       []int
-	settles     []bool // it reserves twice its real cost
+	settles     []bool // the tenant reserves twice its real cost
 	there       [][]bool
 	ends        []time.Duration
 
@@ -199,8 +200,8 @@ func (g *gathering) between(tenant int, from, to time.Duration) (units float64) 
 	return units
 }
 
-// What a tenant used while nobody else wanted it is not held against it, on any process: from 1.2 refills after each change all that wait get
-// their shares.
+// Units that a tenant used while nobody else wanted them do not count against it later,
+// in any process. From 1.2 refills after each change, all that wait get their shares.
 func TestAFleetsTenantsGetTheirSharesSoonAfterOthersJoinAndLeave(t *testing.T) {
 	worst, least := 10.0, 10.0
 	for i := range testsize.Of(3, 100) {
@@ -215,7 +216,7 @@ func TestAFleetsTenantsGetTheirSharesSoonAfterOthersJoinAndLeave(t *testing.T) {
 			g.start = time.Now()
 			var all sync.WaitGroup
 			for tenant := range g.weights {
-				for caller := range 16 { // enough for the share between two calls of a process
+				for caller := range 16 { // enough callers for the share between two calls of a process
 					f := fleet[(tenant+caller)%len(fleet)]
 					r := rand.New(rand.NewPCG(seed, uint64(10*tenant+caller)))
 					all.Go(func() {
@@ -234,7 +235,7 @@ func TestAFleetsTenantsGetTheirSharesSoonAfterOthersJoinAndLeave(t *testing.T) {
 		})
 		begin := time.Duration(0)
 		for phase, end := range g.ends {
-			weights, bound := 0, 0.85 // of a tenant alone, whose callers come again and again
+			weights, bound := 0, 0.85 // the bound for a single tenant whose callers call again and again
 			for tenant, there := range g.there[phase] {
 				if there {
 					if weights > 0 {
@@ -286,7 +287,7 @@ func (g *gathering) call(ctx context.Context, all *sync.WaitGroup, r *rand.Rand,
 	})
 }
 
-// The real costs of all processes together are within burst + rate·t over every interval, however reservations are settled.
+// The real costs of all processes together are within burst + rate·t over every interval, with any settlements.
 func TestRealCostsOfAFleetsTenantsStayWithinTheSharedLimit(t *testing.T) {
 	for i := range testsize.Of(15, 1000) {
 		seed := testsize.Seed(uint64(i))
@@ -317,7 +318,7 @@ func TestRealCostsOfAFleetsTenantsStayWithinTheSharedLimit(t *testing.T) {
 					used = append(used, mine)
 					mu.Unlock()
 					if work > 4*time.Second {
-						return // it is never settled
+						return // this reservation is never settled
 					}
 					time.Sleep(work)
 					mu.Lock()
@@ -340,7 +341,8 @@ func TestRealCostsOfAFleetsTenantsStayWithinTheSharedLimit(t *testing.T) {
 	}
 }
 
-// LLM calls whose estimates are eight times too high use the rate, since each refund is as if the real cost had been charged.
+// LLM calls with estimates that are eight times too high use the whole
+// rate, because each refund has the effect of charging the real cost.
 func TestAFleetsSettledReservationsUseTheRate(t *testing.T) {
 	const perMinute, estimate, actual = 100_000, 4000, 500
 	virtual(t, ratelimit.TokenBucket(ratelimit.PerMinute(perMinute), perMinute), 4, nil, func(t *testing.T, fleet []*Fair, _ func() int64) {
@@ -384,7 +386,7 @@ func TestAFleetLosesLittleWithAProcess(t *testing.T) {
 						if fleet[p].Wait(ctx, fmt.Sprint(tenant), 5) == nil {
 							used[p].Add(5)
 						} else if p == 0 {
-							return // its client is closed
+							return // the client of this process is closed
 						}
 					}
 				})
@@ -415,7 +417,7 @@ func TestAFleetLosesLittleWithAProcess(t *testing.T) {
 	})
 }
 
-// Ten thousand tenants take little of Redis's memory, and no more calls than few.
+// Ten thousand tenants take little of Redis's memory, and no more calls than a few tenants.
 func TestAFleetHasRoomForTenThousandTenants(t *testing.T) {
 	tenants := testsize.Of(2000, 10_000)
 	virtual(t, ratelimit.TokenBucket(ratelimit.PerSecond(tenants/2), 2*tenants), 2, nil, func(t *testing.T, fleet []*Fair, calls func() int64) {

@@ -88,7 +88,7 @@ func TestAFairRefusesWrongCallsAndChargesNothing(t *testing.T) {
 	d, err := f.Take(ctx, "a", 0)
 	require.NoError(t, err)
 	assert.True(t, d.Allowed)
-	d, err = f.Take(ctx, "", 7) // an eighth of the burst is kept for those who come
+	d, err = f.Take(ctx, "", 7) // an eighth of the burst is reserved for new tenants
 	require.NoError(t, err)
 	assert.True(t, d.Allowed)
 	d, err = f.Take(ctx, "a", 7)
@@ -106,18 +106,18 @@ func TestMisusedReservationsOfAFairChargeAtMostOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, r.Allowed)
 	require.NoError(t, r.Settle(10))
-	require.NoError(t, r.Settle(0)) // the second one has no effect
+	require.NoError(t, r.Settle(0)) // the second settlement has no effect
 	require.NoError(t, r.Cancel())
 	require.NoError(t, f.Flush(ctx))
 	assert.Equal(t, int64(10), spentOf(t, server))
 	r, err = f.Reserve(ctx, "b", 5, 0)
 	require.NoError(t, err)
-	require.NoError(t, r.Settle(math.MaxInt)) // all that is left, and a debt of the tenant alone
+	require.NoError(t, r.Settle(math.MaxInt)) // takes all that is left, and makes a debt of this tenant alone
 	require.NoError(t, f.Flush(ctx))
 	assert.Equal(t, int64(80), spentOf(t, server))
 }
 
-// spentOf returns the units that are granted and not regained.
+// spentOf returns the number of units that are granted and not regained.
 func spentOf(t *testing.T, server *server) (spent int64) {
 	text, err := server.Do("HGET", "ratelimit:{f}!fair", "spent")
 	require.NoError(t, err)
@@ -179,13 +179,14 @@ func TestALineOfAFairIsBounded(t *testing.T) {
 	all.Wait()
 }
 
-// While Redis is down, a part of the limit is shared in this process.
+// While Redis is down, this process shares a part of the limit among the tenants.
 func TestAFairFailsOverToAPartOfTheLimit(t *testing.T) {
 	server := startServer(t)
 	limit := ratelimit.TokenBucket(ratelimit.PerSecond(100), 80)
 	f, err := NewFair(server.client(), limit, &FairOptions{Name: "f", Timeout: 10 * time.Second})
 	require.NoError(t, err)
-	local, err := fair.New[string](ratelimit.TokenBucket(ratelimit.PerDay(1), 20), nil) // a quarter of the burst, for one of four processes
+	// a quarter of the burst, because this is one of four processes
+	local, err := fair.New[string](ratelimit.TokenBucket(ratelimit.PerDay(1), 20), nil)
 	require.NoError(t, err)
 	both, err := failover.New(f, local, nil)
 	require.NoError(t, err)

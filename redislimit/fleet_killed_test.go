@@ -20,17 +20,17 @@ import (
 
 const (
 	killedProcesses = 4
-	killedCallers   = 20 // of each process
+	killedCallers   = 20 // the number of callers in each process
 )
 
-// killedLimit is what the fleet shares: about 60 calls a second, whose costs are at most 8.
+// killedLimit is the limit of the fleet: about 60 calls a second, whose costs are at most 8.
 var killedLimit = ratelimit.TokenBucket(ratelimit.PerSecond(200), 20)
 
 // turnOf is one served call of a fleet's process.
 type turnOf struct{ process, caller, cost int }
 
-// A fleet whose processes are killed while their callers wait: those of the others are not barred, all of them are served again and again, and
-// the real costs stay within the bound.
+// Processes of a fleet are killed while their callers wait. The callers of other processes
+// are not blocked, and all are served again and again. The real costs stay within the bound.
 func TestAFleetServesItsWaitersThoughProcessesAreKilled(t *testing.T) {
 	if addr := os.Getenv("REDISLIMIT_KILLED"); addr != "" {
 		waitInFleet(addr)
@@ -63,7 +63,7 @@ func TestAFleetServesItsWaitersThoughProcessesAreKilled(t *testing.T) {
 		all = append(all, c)
 	}
 	used := 0
-	// everyone waits until each caller of the processes from one on has been served some times.
+	// everyone waits until each caller of the processes from a number on has been served some times.
 	everyone := func(from, times int) {
 		t.Helper()
 		counts, missing := map[turnOf]int{}, (killedProcesses-from)*killedCallers
@@ -96,7 +96,7 @@ func TestAFleetServesItsWaitersThoughProcessesAreKilled(t *testing.T) {
 	assert.LessOrEqual(t, float64(used), most)
 }
 
-// waitInFleet is one process of the fleet: each caller waits with an estimate, gives back what it has not used, and comes again.
+// waitInFleet is one process of the fleet. Each caller waits with an estimate, gives back the unused part, and comes again.
 func waitInFleet(addr string) {
 	l, err := New(redis.NewClient(&redis.Options{Addr: addr}), killedLimit.Named("killed"), &Options{Name: "killed", Timeout: 20 * time.Second})
 	if err != nil {

@@ -34,15 +34,15 @@ func TestMain(m *testing.M) {
 // fleetCapacity is the cost that the processes of a fleet may spend together under each limit.
 const fleetCapacity = 500
 
-// fleetLimits regain so slowly that nothing is regained during a test.
+// fleetLimits are limits that regain so slowly that nothing is regained during a test.
 func fleetLimits() []ratelimit.Limit {
 	r := ratelimit.Per(fleetCapacity, 24*time.Hour)
 	return []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerDay(20), fleetCapacity), ratelimit.LeakyBucket(ratelimit.PerDay(20), fleetCapacity),
 		ratelimit.FixedWindow(r), ratelimit.SlidingLog(r), ratelimit.SlidingCounter(r)}
 }
 
-// worker takes from one key of each limit, from several goroutines, until denied, and prints how much it was allowed. For each
-// limit it waits for the other processes.
+// worker takes from one key of each limit, from several goroutines, until it is denied.
+// Then it prints how much it was allowed. For each limit it waits for the other processes.
 func worker(addr string) {
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	for _, limit := range fleetLimits() {
@@ -86,7 +86,7 @@ func takeAll(l *Limiter) (sum int) {
 	return sum
 }
 
-// processes is how many share a fleet's budgets.
+// processes is the number of processes that share a fleet's budgets.
 const processes = 8
 
 func TestEightProcessesShareOneBudgetExactly(t *testing.T) {

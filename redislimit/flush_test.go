@@ -23,13 +23,13 @@ func init() {
 	}
 }
 
-// flushAll flushes what every leased layer of a test's process holds: leases belong to their limiter.
+// flushAll flushes every leased layer of a test's process, because leases belong to their limiter.
 func flushAll(_ any, ctx context.Context) error {
 	flushing.Lock()
 	defer flushing.Unlock()
 	var errs []error
 	for _, s := range flushable {
-		if err := s.Flush(ctx); !errors.Is(err, redis.ErrClosed) { // else it is the lease of a test that has ended
+		if err := s.Flush(ctx); !errors.Is(err, redis.ErrClosed) { // a closed client belongs to a test that has ended
 			errs = append(errs, err)
 		}
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// FuzzState stores any bytes where a state should be. Every call answers: with a
-// decision if that looks like a state, else with errForeignState; and an error changes nothing.
+// FuzzState stores any bytes in the place of a state. If they look like a state, every call
+// returns a decision; otherwise it returns errForeignState. A call with an error changes nothing.
 func FuzzState(f *testing.F) {
 	client := startServer(f).client()
 	limits := fiveLimits()
@@ -49,8 +49,8 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// correctedStates are stored states with open reservations, one of them booked, with a debt, and with units that a lowered limit
-// has set aside, beside bookings too.
+// correctedStates are stored states with open reservations. One of these is booked. Some
+// states have a debt, or units that a lowered limit has set aside, with or without bookings.
 func correctedStates(t testing.TB, client *redis.Client, limit ratelimit.Limit) (states [][]byte) {
 	ctx := context.Background()
 	lower := limit
@@ -98,7 +98,7 @@ func fuzzCalls(t *testing.T, client *redis.Client, l *Limiter, state []byte, cos
 			if err != nil {
 				return err
 			}
-			state = []byte(client.Get(ctx, key).Val()) // data that Settle refuses as a state may look like one to Reserve
+			state = []byte(client.Get(ctx, key).Val()) // Reserve may accept data as a state that Settle refuses
 			return r.Settle(cost / 2)
 		},
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// request is sent straight to the handler, and comes from the address 192.0.2.1.
+// get sends a request straight to the handler, from the address 192.0.2.1.
 func get(h http.Handler) *http.Response {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
@@ -87,14 +87,14 @@ func TestLeakyBucketsDelayRequestsThatAreSettled(t *testing.T) {
 	m, err := httplimit.New(stack, &httplimit.Options{Settle: httplimit.RefundServerErrors})
 	require.NoError(t, err)
 	h := m.Wrap(http.HandlerFunc(answerOK))
-	for range 3 { // the limiter's clock stands still, so the second and the third are held
+	for range 3 { // the limiter's clock stands still, so the second and the third request are held
 		assert.Equal(t, http.StatusOK, get(h).StatusCode)
 	}
 	assert.Equal(t, httplimit.Stats{Allowed: 3}, m.Stats())
 	assert.Equal(t, 2, f.left(leaky, "/"))
 }
 
-// The server is out of memory while a handler runs, so it refuses writes: the settlement certainly does not happen.
+// The server is out of memory while a handler runs, and refuses writes, so the settlement certainly has no effect.
 func TestAFailedSettlementIsReportedOnceASecondAndTheChargeStays(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(perMinute(10), "unsettled")

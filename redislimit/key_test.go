@@ -97,7 +97,7 @@ func TestNewNamesTheFault(t *testing.T) {
 		_, err := New(c.client, c.limit, c.opts)
 		assert.ErrorContains(t, err, want)
 	}
-	if big := int64(1) << 52; big <= math.MaxInt { // so an int can be more than a script counts
+	if big := int64(1) << 52; big <= math.MaxInt { // only here can an int exceed what a script counts
 		_, err := New(client, ratelimit.TokenBucket(ratelimit.Per(int(big), 1<<20), int(2*big)).Named("x"), nil)
 		assert.ErrorContains(t, err, "Burst is 9007199254740992")
 		_, err = New(client, ratelimit.FixedWindow(ratelimit.Per(int(2*big), 1<<20*1000)).Named("x"), nil)
@@ -121,7 +121,7 @@ func TestEveryKeyHasItsOwnBudget(t *testing.T) {
 	assert.EqualValues(t, len(awkwardKeys()), f.client.DBSize(t.Context()).Val())
 }
 
-// Slot receives a key in full: a client that sends a long key must not be able to leave the slot of its tenant.
+// Slot receives the whole key: a client must not be able to leave the slot of its tenant with a long key.
 func TestOptionsSlotGetsKeysOfAnyLength(t *testing.T) {
 	tenant := func(key string) string { name, _, _ := strings.Cut(key, "/"); return name }
 	n, err := newNamespace("", "a", tenant)

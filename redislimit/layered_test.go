@@ -21,7 +21,7 @@ import (
 
 func identity(key string) (string, error) { return key, nil }
 
-// stackOfOne is a stack of one layer with the methods of its limiter that a stack lacks.
+// stackOfOne is a stack of one layer, with the methods of its limiter that a stack lacks.
 type stackOfOne struct {
 	*ratelimit.Layered[string]
 	l *Limiter
@@ -33,8 +33,8 @@ func (s stackOfOne) Adjust(ctx context.Context, key string, delta int) error {
 func (s stackOfOne) Reset(ctx context.Context, key string) error { return s.l.Reset(ctx, key) }
 func (s stackOfOne) SetLimit(limit ratelimit.Limit) error        { return s.l.SetLimit(limit) }
 
-// TestSuiteThroughAStack leaves out the differences of a stack: it books nothing ahead, and so its Wait tries again where a
-// limiter's reports a full queue.
+// TestSuiteThroughAStack leaves out the cases in which a stack differs:
+// it books nothing ahead, and its Wait tries again if the queue is full.
 func TestSuiteThroughAStack(t *testing.T) {
 	testsize.Extra(t)
 	testsize.Sequential(t)
@@ -56,7 +56,7 @@ func TestSuiteThroughAStack(t *testing.T) {
 	ratelimittest.Run(t, config)
 }
 
-// stackTwin plays the same calls on a stack in Redis and on one in memory.
+// stackTwin makes the same calls on a stack in Redis and on a stack in memory.
 type stackTwin struct {
 	t      *testing.T
 	rng    *rand.Rand
@@ -65,11 +65,11 @@ type stackTwin struct {
 	memory *ratelimit.Layered[string]
 	remote *ratelimit.Layered[string]
 	open   [][2]*ratelimit.Reservation
-	events [2]map[int]ratelimit.Event[string] // by layer: its events, in memory and in Redis
+	events [2]map[int]ratelimit.Event[string] // the events of each layer, in memory and in Redis
 	log    []string
 
 	twice   bool         // two layers charge one key
-	shadows map[int]bool // which layers are shadows
+	shadows map[int]bool // the layers that are shadows
 }
 
 func newStackTwin(t *testing.T, client redis.UniversalClient, seed uint64) *stackTwin {
@@ -98,7 +98,7 @@ func newStackTwin(t *testing.T, client redis.UniversalClient, seed uint64) *stac
 	}
 	all := func(_ string, which []int) []int {
 		for i := range memory {
-			which = append(which, i, i/2) // twice is once
+			which = append(which, i, i/2) // a layer that is picked twice counts once
 		}
 		return which
 	}
@@ -119,8 +119,8 @@ func (w *stackTwin) shadow(m ratelimit.Layer[string], r ratelimit.Layer[string],
 	return model.AsShadow(m), model.AsShadow(r)
 }
 
-// layer makes one layer of each kind: with a key of its own or one for all, and sometimes a cost of its own, or a layer that
-// leaves itself out.
+// layer makes one layer of each kind. It has a key of its own or one for
+// all. Sometimes it has a cost of its own, or is left out of requests.
 func (w *stackTwin) layer(client redis.UniversalClient, limit ratelimit.Limit, name string) (ratelimit.Layer[string], ratelimit.Layer[string]) {
 	w.limits = append(w.limits, limit)
 	memory, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: w.clock})
@@ -156,8 +156,8 @@ func (w *stackTwin) same(what string, memory, remote ratelimit.Decision, err1, e
 	if err1 != nil && err2 != nil {
 		return
 	}
-	memory.Limit, remote.Limit = ratelimit.Limit{}, ratelimit.Limit{} // of equals, either may bind
-	if remote.NextAfter == 0 {                                        // unknown, where a layer's own cost, or several layers of one key, leave no room for a unit
+	memory.Limit, remote.Limit = ratelimit.Limit{}, ratelimit.Limit{} // if two bind equally, either may be reported
+	if remote.NextAfter == 0 {                                        // unknown if a layer's own cost, or several layers of one key, leave no room for a unit
 		memory.NextAfter = 0
 	}
 	if memory != remote || (err1 == nil) != (err2 == nil) {
@@ -185,7 +185,7 @@ func (w *stackTwin) step() {
 		d, err := w.memory.Reserve(ctx, key, cost, ahead)
 		e, err2 := w.remote.Reserve(ctx, key, cost, ahead)
 		w.same(fmt.Sprintf("Reserve(%s, %d, %v)", key, cost, ahead), d.Decision, e.Decision, err, err2)
-		if cost > 0 || !w.twice { // a debt may differ that is charged at once, or layer by layer
+		if cost > 0 || !w.twice { // debts may differ if they are charged at once or layer by layer
 			w.open = append(w.open, [2]*ratelimit.Reservation{d, e})
 		}
 	case 3:
@@ -310,7 +310,7 @@ func TestShadowErrorsStayWithTheShadow(t *testing.T) {
 	assert.ErrorIs(t, events[0].Err, errForeignState)
 	require.NoError(t, r.Cancel())
 	assert.Equal(t, 5, f.left(wide, "k"))
-	// Costs above a shadow's capacity are its own affair too.
+	// A cost above a shadow's capacity concerns only the shadow.
 	require.NoError(t, f.client.Del(t.Context(), broken.space.key("k")).Err())
 	assert.True(t, l.Allow("k", 3))
 	require.Len(t, events, 2)

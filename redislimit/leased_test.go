@@ -58,7 +58,7 @@ func TestALeasedLayerIsAllOrNothingWithTheOthers(t *testing.T) {
 		require.NoError(t, err)
 		return d.Remaining
 	}
-	for i := range 20 { // 15 are denied by the tenant's limit, and cost the total nothing
+	for i := range 20 { // the tenant's limit denies 15 of them, which are not charged to the total
 		d, err := stack.Take(t.Context(), visit{tenant: "a"}, 1)
 		require.NoError(t, err)
 		assert.Equal(t, i < 5, d.Allowed)
@@ -89,7 +89,7 @@ func TestALeasedLayerIsAllOrNothingWithTheOthers(t *testing.T) {
 	assert.Equal(t, 89, left(), "a layer whose cost is 0 stays at that, whatever the caller's cost is")
 
 	require.NoError(t, total.Adjust(t.Context(), "", 89))
-	time.Sleep(150 * time.Millisecond) // no denial is remembered for longer
+	time.Sleep(150 * time.Millisecond) // by then no denial is repeated
 	d, err = stack.Take(t.Context(), visit{tenant: "d"}, 1)
 	require.NoError(t, err)
 	assert.False(t, d.Allowed)
@@ -191,7 +191,7 @@ func TestLeasedNamesTheFault(t *testing.T) {
 	assert.ErrorContains(t, err, "one limiter")
 }
 
-// A Ring uses the server of the first key for all of them: without a check each server would have a budget of its own.
+// A Ring uses the server of the first key for all keys. Without a check, each server would have a budget of its own.
 func TestARingRefusesKeysOfSeveralServers(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": startServer(t).addr, "b": startServer(t).addr, "c": startServer(t).addr}})
 	defer ring.Close()
@@ -246,8 +246,8 @@ func TestARingRefusesKeysOfSeveralServers(t *testing.T) {
 	}
 }
 
-// Several processes have tenants in slots of their own, and lease from a total and a limit for each route. They run on
-// a real cluster of six servers, while slots move and a master dies.
+// Several processes have tenants in slots of their own, and lease from a total and a limit for
+// each route. They run on a real cluster of six servers, while slots move and a master dies.
 func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, true)
@@ -275,7 +275,7 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 	var byTenant [tenants]atomic.Int64
 	var byRoute [2]atomic.Int64
 	var stop atomic.Bool
-	var calling sync.RWMutex // held by calls; locking it for writing waits for them, and holds up the next ones
+	var calling sync.RWMutex // calls hold it for reading; locking it for writing waits for them and delays later ones
 	take := func(rng *rand.Rand, stack *ratelimit.Layered[visit]) (admitted bool, err error) {
 		calling.RLock()
 		defer calling.RUnlock()
@@ -303,7 +303,8 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 							failed.Add(1)
 						}
 						if !admitted {
-							time.Sleep(testsize.Of[time.Duration](5, 1) * time.Millisecond) // the end of the test is denials and waiting for a new master
+							// the end of the test consists of denials and the wait for a new master
+							time.Sleep(testsize.Of[time.Duration](5, 1) * time.Millisecond)
 						}
 					}
 				})
@@ -314,8 +315,8 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 
 	before, start := serverCalls(t, cluster), time.Now()
 	run(125 * size).Wait()
-	// A batch lasts for 50 ms, so a slow machine fetches more of them for a decision: for each process the
-	// total's and two routes'.
+	// A batch lasts for 50 ms, so a slow machine fetches more of them for each
+	// decision: in each process the batches of the total and of two routes.
 	fetches := max(0.1*float64(calls.Load()), 3*processes*time.Since(start).Seconds()/0.05)
 	after := serverCalls(t, cluster)
 	require.Zero(t, failed.Load())
@@ -336,7 +337,7 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 	assert.Zero(t, failed.Load(), "nobody sees that slots move")
 	require.Eventually(t, func() bool { return int(allowed.Load()) >= totalLimit*9/10 }, 2*time.Minute, 10*time.Millisecond, "the budget is used")
 	calling.Lock()
-	require.NoError(t, cluster.Replicated(0)) // otherwise lost charges would be admitted once more
+	require.NoError(t, cluster.Replicated(0)) // otherwise the cost of lost charges would be admitted again
 	cluster.Kill(t, 0)
 	calling.Unlock()
 	time.Sleep(3 * time.Second)
@@ -355,7 +356,7 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 	t.Logf("%d calls, %d allowed, %d failed; calls of the masters before %v, after %v", calls.Load(), allowed.Load(), failed.Load(), before, after)
 }
 
-// serverCalls returns how many script calls each node has had.
+// serverCalls returns the number of script calls of each node.
 func serverCalls(t *testing.T, cluster *redistest.Cluster) (calls []int) {
 	for _, s := range cluster.Nodes {
 		info, err := s.Do("INFO", "commandstats")
@@ -370,8 +371,8 @@ func serverCalls(t *testing.T, cluster *redistest.Cluster) (calls []int) {
 	return calls
 }
 
-// A random history of a stack with a leased layer, beside plain sums: each reported charge is charged in all layers alike, even
-// if one of them settled, cancelled or denied.
+// This is a random history of a stack with a leased layer, checked against plain sums. Each
+// reported charge is charged in all layers alike, even if one of them settled, cancelled or denied.
 func TestRandomHistoriesOfLeasedLayersAddUp(t *testing.T) {
 	client := startServer(t).client()
 	begin := time.Now()
@@ -447,7 +448,7 @@ func TestRandomHistoriesOfLeasedLayersAddUp(t *testing.T) {
 	}
 }
 
-// heldUnits returns the cost charged to a key beyond the admitted cost, of a limit that regains nothing.
+// heldUnits returns the cost charged to a key above the admitted cost, under a limit that regains nothing.
 func heldUnits(t *testing.T, l *Limiter, key string, admitted int) int {
 	d, err := l.Peek(t.Context(), key, 0)
 	require.NoError(t, err)
@@ -503,7 +504,7 @@ func TestAKeyUnderSeveralLimitsHoldsOneBatch(t *testing.T) {
 	assert.True(t, d.Allowed, "no limit's denial is that of another one")
 }
 
-// A plan changes seldom: its requests are leased again as soon as nothing is left of the batches of the one before.
+// A plan changes seldom. Its requests are leased again as soon as nothing is left of the earlier plan's batches.
 func TestAKeyIsLeasedUnderItsNewLimitAfterAWhile(t *testing.T) {
 	l := newOn(t, redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), ratelimit.FixedWindow(ratelimit.PerDay(1_000_000)), "plans", Options{Timeout: time.Millisecond})
 	s, err := newLeases(l, 100)
@@ -527,7 +528,8 @@ func TestAKeyIsLeasedUnderItsNewLimitAfterAWhile(t *testing.T) {
 	assert.LessOrEqual(t, len(s.limits), minSweep+1, "idle keys are forgotten")
 }
 
-// TestALeasedLimiterByItself decides most calls without a round trip, whatever the call, and reports each decision.
+// TestALeasedLimiterByItself checks that most calls of each method are
+// decided without a round trip, and that each decision is reported.
 func TestALeasedLimiterByItself(t *testing.T) {
 	client := startServer(t).client()
 	var events []ratelimit.Event[string]

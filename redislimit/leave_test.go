@@ -34,11 +34,11 @@ func everyClient(t *testing.T, addr string) map[string]redis.UniversalClient {
 	return clients
 }
 
-// sole starts a server of a cluster that has all the slots.
+// startSole starts the only server of a cluster.
 func startSole(t *testing.T) *server {
 	s := startServer(t, "--cluster-enabled", "yes")
 	require.NoError(t, s.client().ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
-	warm(t, defaultsFor(t, s)) // it takes a while to find itself complete
+	warm(t, defaultsFor(t, s)) // it takes some time until the server finds the cluster complete
 	return s
 }
 
@@ -58,7 +58,7 @@ func TestACancelledContextEndsACallAtOnce(t *testing.T) {
 					defer s.resume(t)
 					ctx, cancel := context.WithCancel(t.Context())
 					var calls []func() error
-					for range 5 { // alone, leading, in flight and in the queue
+					for range 5 { // one call alone, one that leads a batch, one in flight and one in the queue
 						calls = append(calls,
 							func() error { _, err := l.Take(ctx, "k", 1); return err },
 							func() error { _, err := l.Peek(ctx, "k", 1); return err },
@@ -89,7 +89,7 @@ func TestACancelledContextEndsACallAtOnce(t *testing.T) {
 	}
 }
 
-// A call whose caller has left before it was sent is not sent any more, and so certainly has charged nothing.
+// If the caller has left before the call was sent, the call is never sent, and so has certainly charged nothing.
 func TestACallThatIsNotSentInTimeIsNeverSent(t *testing.T) {
 	t.Parallel()
 	s := startSole(t)
@@ -111,7 +111,7 @@ func TestACallThatIsNotSentInTimeIsNeverSent(t *testing.T) {
 func notSentInTime(t *testing.T, l, direct *Limiter, key string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
-	var charged atomic.Int64 // perhaps
+	var charged atomic.Int64 // counts the calls that may have been charged
 	var callers sync.WaitGroup
 	for range 5 {
 		callers.Go(func() {
@@ -128,8 +128,8 @@ func notSentInTime(t *testing.T, l, direct *Limiter, key string) {
 	}
 }
 
-// newSlowProxy passes everything on at once but a connection's first answer, which is that to
-// HELLO.
+// newSlowProxy delays the first answer of each connection, which
+// is the answer to HELLO, and passes everything else on at once.
 func newSlowProxy(t *testing.T, addr string, delay time.Duration) net.Listener {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -154,7 +154,7 @@ func newSlowProxy(t *testing.T, addr string, delay time.Duration) net.Listener {
 	return l
 }
 
-// relay copies the data of one connection to another one, the first of it late.
+// relay copies the data of one connection to another. It delays the first part.
 func relay(to, from net.Conn, delay time.Duration) {
 	defer to.Close()
 	defer from.Close()
@@ -240,7 +240,7 @@ func TestALaneKeepsItsOrder(t *testing.T) {
 	first := l.take()
 	assert.Equal(t, []*call{calls[1], calls[2], calls[3]}, first.calls)
 	first.staying = 3
-	l.leave(calls[2]) // of the batch
+	l.leave(calls[2]) // a call of the batch
 	assert.Equal(t, 2, first.staying)
 	l.leave(calls[5]) // the first waiting call
 	assert.Equal(t, []*call{calls[6], calls[7], calls[8]}, l.take().calls)
@@ -269,7 +269,7 @@ func (h *counting) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 func (h *counting) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		_ = fmt.Sprint(cmds) // as a tracer does: that is no sending
+		_ = fmt.Sprint(cmds) // formats the commands, as a tracer does, which does not send them
 		h.pipelines.Add(1)
 		return next(ctx, cmds)
 	}
@@ -304,7 +304,7 @@ func TestHooksRunForCalls(t *testing.T) {
 	}
 }
 
-// A client that heeds deadlines is used as it is, and bounded all the same.
+// A client that heeds deadlines is used as it is, and its calls are bounded nevertheless.
 func TestAClientThatHeedsDeadlinesIsBounded(t *testing.T) {
 	s := startServer(t)
 	client := redis.NewClient(&redis.Options{Addr: s.addr, ContextTimeoutEnabled: true})
@@ -325,8 +325,8 @@ func TestACallerThatLeavesTakesNothingFromTheOthers(t *testing.T) {
 	assert.False(t, deserted.write(), "nobody does")
 }
 
-// Where the server has slots, decisions share a call only if their keys share a slot: others would be refused
-// together, and sent again.
+// If the server has slots, decisions share a call only if their keys
+// share a slot. Otherwise they would be refused together, and sent again.
 func TestDecisionsOfOneSlotShareACall(t *testing.T) {
 	b := new(batch)
 	for _, key := range []string{"x{a}", "x{b}", "y{a}"} {
@@ -339,11 +339,11 @@ func TestDecisionsOfOneSlotShareACall(t *testing.T) {
 	assert.Len(t, gather(b, shareAll), 1)
 }
 
-// silentConn is a connection that answers nothing any more once something is written while its server is silent.
+// silentConn is a connection that passes on no answers once something is written while its server is silent.
 type silentConn struct {
 	net.Conn
 	silent     *atomic.Bool
-	unanswered chan<- struct{} // a value for each write that is not answered
+	unanswered chan<- struct{} // receives a value for each write without an answer
 	end        <-chan struct{}
 	dead       atomic.Bool
 }
@@ -366,7 +366,7 @@ func (c *silentConn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// A client that does not heed deadlines goes on with calls that have no waiting caller. Later calls are sent all the same.
+// A client that does not heed deadlines continues with calls whose callers have left. Later calls are sent nevertheless.
 func TestCallsThatAllHaveLeftHoldUpNoOther(t *testing.T) {
 	s := startServer(t)
 	var silent atomic.Bool

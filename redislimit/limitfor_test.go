@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// A slow LimitFor, such as a query of a database, is not called by each of the callers that come while it runs.
+// LimitFor may be slow, for example a query of a database. Callers that come while it runs do not call it again.
 func TestConcurrentCallersOfAKeyShareOneCallOfLimitFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
@@ -26,7 +26,7 @@ func TestConcurrentCallersOfAKeyShareOneCallOfLimitFor(t *testing.T) {
 			if calls.Add(1); key == "panics" {
 				panic("the database is gone")
 			}
-			return ratelimit.Blocked() // which needs no Redis
+			return ratelimit.Blocked() // this limit needs no Redis
 		}})
 		require.NoError(t, err)
 		stack, err := ratelimit.All(ratelimit.By(l, func(key string) (string, error) { return key, nil }))
@@ -62,7 +62,7 @@ func TestConcurrentCallersOfAKeyShareOneCallOfLimitFor(t *testing.T) {
 	})
 }
 
-// The beats of a line run on a timer's goroutine, where no caller could recover a panic: it would end the program.
+// The beats of a line run on a timer's goroutine. No caller could recover a panic there, so it would end the program.
 func TestAPanicOfLimitForIsTheErrorOfTheCallersThatWaitForSlots(t *testing.T) {
 	t.Parallel()
 	f := startServer(t)

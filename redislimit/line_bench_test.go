@@ -42,8 +42,8 @@ func BenchmarkDeniedAmongBookings(b *testing.B) {
 	}
 }
 
-// BenchmarkAmongLooseBookings measures the server's time for a Take of a key whose bookings are from before a raise, or before the limit was
-// lowered: denied until the next one is due, or allowed before them.
+// BenchmarkAmongLooseBookings measures the server's time for a Take of a key with bookings from before a change of the
+// limit. After a raise the Take is allowed before them, and under a lowered limit it is denied until the next one is due.
 func BenchmarkAmongLooseBookings(b *testing.B) {
 	client := startServer(b).client()
 	limits := map[string]func(n int) ratelimit.Limit{
@@ -56,7 +56,7 @@ func BenchmarkAmongLooseBookings(b *testing.B) {
 		for _, bookings := range []int{0, 16, 600, 1000} {
 			for _, mix := range []string{"raised", "lowered", "allowed"} {
 				if name == "log" && mix == "allowed" {
-					continue // it has no room for so many
+					continue // this limit has no room for so many bookings
 				}
 				b.Run(fmt.Sprintf("algorithm=%s/bookings=%d/mix=%s", name, bookings, mix), func(b *testing.B) {
 					ctx := context.Background()
@@ -117,8 +117,8 @@ func BenchmarkFirstDenialAmongBookings(b *testing.B) {
 	}
 }
 
-// BenchmarkDeniedByTurns measures the server's time for a denied Take of a key by one of several limits in turn, of which the key is stored
-// under the first one.
+// BenchmarkDeniedByTurns measures the server's time for a denied Take
+// under several limits in turn. The key is stored under the first of them.
 func BenchmarkDeniedByTurns(b *testing.B) {
 	client := startServer(b).client()
 	for name, limit := range map[string]func(n int) ratelimit.Limit{

@@ -18,12 +18,12 @@ type localCall struct {
 	tokens     int
 }
 
-// half is the share of one process of two.
+// half is the share of one of two processes.
 func half(l ratelimit.Limit) ratelimit.Limit {
 	return ratelimit.FixedWindow(ratelimit.Per(l.Rate.Units/2, l.Rate.Per))
 }
 
-// TestLocalIsTheSameStackInMemory makes no call to Redis: Local's stack is in memory.
+// TestLocalIsTheSameStackInMemory checks that Local's stack makes no call of Redis.
 func TestLocalIsTheSameStackInMemory(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer client.Close()
@@ -119,7 +119,7 @@ func TestLocalNamesTheFault(t *testing.T) {
 	_, err = stack.Local(half, -1)
 	require.ErrorContains(t, err, "layer 0: ")
 	require.ErrorContains(t, err, "MaxKeys")
-	_, err = stack.Local(half, 0) // half a unit
+	_, err = stack.Local(half, 0) // the share would be half a unit
 	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
 	_, err = (*ratelimit.Layered[string])(nil).Local(half, 0)
 	require.Error(t, err)

@@ -17,7 +17,8 @@ import (
 
 var wholeReads = regexp.MustCompile(`cmdstat_get:calls=(\d+)`)
 
-// A denial among bookings reads the whole state once, and no more until something changes: neither after a raise nor under a lower limit.
+// A denial among bookings reads the whole state once. Later denials do not
+// until something changes, neither after a raise nor under a lower limit.
 func TestADenialAmongFarBookingsReadsThemOnce(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -65,7 +66,7 @@ func TestADenialAmongFarBookingsReadsThemOnce(t *testing.T) {
 	}
 }
 
-// book books ahead on a key of the limiter "noted".
+// book makes n bookings ahead for a key of the limiter "noted".
 func (f *fixture) book(t *testing.T, limit ratelimit.Limit, n int) {
 	l, err := New(f.client, limit, &Options{Name: "noted", Timeout: 10 * time.Second})
 	require.NoError(t, err)
@@ -76,7 +77,7 @@ func (f *fixture) book(t *testing.T, limit ratelimit.Limit, n int) {
 	}
 }
 
-// wholeReads returns how many whole states the server has read.
+// wholeReads returns the number of whole states that the server has read.
 func (f *fixture) wholeReads(t *testing.T) int {
 	info, err := f.client.Info(t.Context(), "commandstats").Result()
 	require.NoError(t, err)
@@ -89,7 +90,7 @@ func (f *fixture) wholeReads(t *testing.T) int {
 	return n
 }
 
-// Without the right to change a part of a state, a denial is decided as ever.
+// Without the right to change a part of a state, denials are decided as usual.
 func TestADenialAmongBookingsNeedsNoRightToNoteIt(t *testing.T) {
 	f := newFixture(t)
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(2))
@@ -108,7 +109,7 @@ func TestADenialAmongBookingsNeedsNoRightToNoteIt(t *testing.T) {
 	}
 }
 
-// stepping returns scripts that leave in the key "steps" how often they looked for an instant or spent a cost.
+// stepping returns scripts that count in the key "steps" how often they look for an instant or spend a cost.
 func stepping(t *testing.T) *scripts {
 	files := fstest.MapFS{}
 	require.NoError(t, fs.WalkDir(luaFiles, "lua", func(path string, d fs.DirEntry, err error) error {
@@ -136,7 +137,8 @@ end
 	return newScripts(files)
 }
 
-// The first call after a change puts each booking to its place once, and finds out on the way whether it still fits there.
+// The first call after a change books each booking again once, and
+// determines at the same time whether it still fits at its instant.
 func TestTheFirstCallAfterAChangeWeighsEachBookingOnce(t *testing.T) {
 	f := newFixture(t)
 	scripts := stepping(t)

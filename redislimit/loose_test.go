@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// 60 calls are booked at 1 a second. At 100 a second they take 1 of each 100, and each of them keeps its instant.
+// 60 calls are booked at 1 a second. At 100 a second they take 1 unit of each 100, and each keeps its instant.
 func TestAfterARaiseFarBookingsLeaveTheRestToOthers(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -45,7 +45,7 @@ func TestAfterARaiseFarBookingsLeaveTheRestToOthers(t *testing.T) {
 			f.clock.Advance(100 * time.Millisecond)
 		}
 		require.GreaterOrEqual(t, passed, 99*4, "%v", limit(100))
-		if limit(1).Algorithm != ratelimit.AlgorithmLeakyBucket { // its queue holds the booked calls, too
+		if limit(1).Algorithm != ratelimit.AlgorithmLeakyBucket { // the queue of a leaky bucket contains the booked calls, too
 			require.LessOrEqual(t, passed, 99*6, "%v", limit(100))
 		}
 		for _, r := range booked[10:] {
@@ -54,7 +54,7 @@ func TestAfterARaiseFarBookingsLeaveTheRestToOthers(t *testing.T) {
 	}
 }
 
-// Another burst alone makes the bookings of a token bucket loose, too.
+// A new burst alone also makes the bookings of a token bucket loose.
 func TestAfterARaiseOfTheBurstOthersGoBeforeBookings(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -74,13 +74,14 @@ func TestAfterARaiseOfTheBurstOthersGoBeforeBookings(t *testing.T) {
 	require.False(t, d.Allowed)
 }
 
-// Keys with bookings from before a change answer as in memory, after any takes, bookings, settlements and adjustments.
+// Keys have bookings from before a change. After any takes, bookings,
+// settlements and adjustments, their answers equal those in memory.
 func TestKeysWithBookingsFromBeforeARaiseAnswerAsInMemory(t *testing.T) {
 	verdicts(t)
 	client := startServer(t).client()
 	for i, limit := range twinLimits() {
 		if limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
-			continue // in a queue that grows, Redis keeps no places apart
+			continue // in a growing queue, Redis does not keep places apart
 		}
 		for seed := range histories(3) {
 			w := newTwin(t, client, limit, fmt.Sprintf("loose%d-%d", i, seed), uint64(seed))
@@ -90,7 +91,7 @@ func TestKeysWithBookingsFromBeforeARaiseAnswerAsInMemory(t *testing.T) {
 				for range 1 + w.rng.IntN(12) {
 					w.reserve(1 + w.rng.IntN(limit.Capacity()))
 				}
-				w.open = nil // of a bucket, open ones are converted with roundings
+				w.open = nil // open reservations of a bucket are converted with rounding
 				raised := limit
 				raised.Rate.Units *= []int{2, 5, 10}[w.rng.IntN(3)]
 				raised.Burst *= 1 + w.rng.IntN(3)
@@ -109,7 +110,7 @@ func TestKeysWithBookingsFromBeforeARaiseAnswerAsInMemory(t *testing.T) {
 	}
 }
 
-// pester asks again and again, as callers do that poll.
+// pester repeats a call again and again, as callers do that poll.
 func (w *twin) pester() {
 	for range w.rng.IntN(4) {
 		w.clock.Advance(time.Duration(w.rng.Int64N(w.per().Microseconds()/100)) * time.Microsecond)

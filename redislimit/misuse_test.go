@@ -25,7 +25,7 @@ func TestZeroValuesNameTheFault(t *testing.T) {
 	assert.ErrorContains(t, err, "this Limiter is nil or zero")
 }
 
-// unreachable returns a limiter on a server that does not exist.
+// unreachable returns a limiter whose server does not exist.
 func unreachable(t *testing.T, limit ratelimit.Limit, o *Options) *Limiter {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1})
 	t.Cleanup(func() { client.Close() })
@@ -92,7 +92,7 @@ func TestOnDecisionReceivesEachDecision(t *testing.T) {
 	assert.False(t, events[3].Spent)
 }
 
-// TestAnyClientIsLeftInTime calls a paused server by a client that has no timeout to set.
+// TestAnyClientIsLeftInTime calls a paused server through a client without a timeout to set.
 func TestAnyClientIsLeftInTime(t *testing.T) {
 	s := startServer(t)
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": s.addr}, HeartbeatFrequency: time.Hour})
@@ -177,7 +177,8 @@ func TestHugeFiguresAreCounted(t *testing.T) {
 	}
 }
 
-// A bucket and a calendar of one name would share a key, and each would read the other's spending as its own under another limit.
+// A bucket and a calendar of one name would share a key, and each
+// would read the other's spending as its own under another limit.
 func TestAStackRefusesTwoLimitersOfOneName(t *testing.T) {
 	client, other := startServer(t).client(), startServer(t).client()
 	bucket := ratelimit.Must(New(client, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), &Options{Name: "api"}))

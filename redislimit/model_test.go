@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// twin plays the same calls on a limiter in Redis and on one in memory.
+// twin makes the same calls on a limiter in Redis and on a limiter in memory.
 type twin struct {
 	t       *testing.T
 	rng     *rand.Rand
@@ -26,18 +26,18 @@ type twin struct {
 	open    []openPair
 	booking bool // it books ahead
 	silent  bool // the script does not report the debt and the next unit of a log
-	nearby  bool // no further than the next window, as Redis does with a calendar
-	solvent bool // no debts
+	nearby  bool // it books no further than the next window, as Redis does with a calendar
+	solvent bool // it makes no debts
 	log     []string
-	newest  time.Duration // when the last booking begins
+	newest  time.Duration // the time of the last booking
 	granted time.Duration // the instant after the last grant
 }
 
-// openPair is one reservation in both.
+// openPair is one reservation in both limiters.
 type openPair struct {
 	memory, remote *ratelimit.Reservation
 	cost           int
-	due            time.Duration // when it begins
+	due            time.Duration // the time at which it begins
 }
 
 const twinKey = "k"
@@ -69,7 +69,8 @@ func (w *twin) same(what string, memory, remote ratelimit.Decision, err1, err2 e
 	}
 }
 
-// inMicroseconds rounds times up as in Redis: after a change of limits a share of a window may be no whole number of them.
+// inMicroseconds rounds times up as Redis does: after a change of
+// limits a share of a window may not be a whole number of them.
 func inMicroseconds(d ratelimit.Decision) ratelimit.Decision {
 	for _, x := range []*time.Duration{&d.RetryAfter, &d.ResetAfter, &d.NextAfter, &d.Delay} {
 		*x = (*x + time.Microsecond - 1).Truncate(time.Microsecond)
@@ -134,7 +135,8 @@ func (w *twin) reserve(cost int) {
 	q, err2 := w.remote.Reserve(context.Background(), twinKey, cost, ahead)
 	w.same(fmt.Sprintf("Reserve(%d, %v)", cost, ahead), r.Decision, q.Decision, err, err2)
 	if due := w.clock.Now() + r.Delay; r.Allowed && cost > 0 {
-		if w.limit.Algorithm != ratelimit.AlgorithmTokenBucket || due >= w.granted { // the script keeps no reservations of an instant with a grant apart
+		// the script does not keep apart reservations of an instant with a grant
+		if w.limit.Algorithm != ratelimit.AlgorithmTokenBucket || due >= w.granted {
 			w.open = append(w.open, openPair{r, q, cost, due})
 		}
 		w.newest = max(w.newest, w.clock.Now()+r.Delay)
@@ -147,8 +149,8 @@ func (w *twin) windowLeft() time.Duration {
 	return ends.Sub(w.clock.Wall())
 }
 
-// settle settles any of the open reservations; of a leaky bucket the last, since a place in
-// the middle of a queue comes back in memory when all behind it leave, and in Redis not.
+// settle settles one of the open reservations at random. Under a leaky bucket it settles the last one: a
+// place in the middle of a queue comes back in memory when all later places leave, but never in Redis.
 func (w *twin) settle() {
 	if len(w.open) == 0 {
 		return
@@ -171,7 +173,8 @@ func (w *twin) settle() {
 	}
 }
 
-// entered records that a cost entered a queue and stays: an earlier reservation is no longer at the queue's end.
+// entered records that a cost has entered a queue and stays, so
+// that an earlier reservation is not at the queue's end any more.
 func (w *twin) entered() {
 	if w.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		w.open = nil
@@ -191,11 +194,11 @@ func (w *twin) adjust() {
 		w.granted = w.clock.Now() + 1
 	}
 	if delta < 0 && w.limit.Algorithm == ratelimit.AlgorithmCalendar {
-		w.open = nil // it is unknown whether a booking that the grant gave back is given back once more
+		w.open = nil // it is not known whether a booking that the grant gave back is given back again
 	}
 }
 
-// per returns how long a window is, in microseconds.
+// per returns the length of a window.
 func (w *twin) per() time.Duration {
 	if w.limit.Algorithm == ratelimit.AlgorithmCalendar {
 		return w.limit.RefillTime()

@@ -27,7 +27,7 @@ func spreadClients(t *testing.T) map[string]redis.UniversalClient {
 	return map[string]redis.UniversalClient{"ring": ring, "cluster": startCluster(t)}
 }
 
-// hooked are clients that hooks can be added to.
+// hooked are clients that accept hooks.
 type hooked interface{ AddHook(redis.Hook) }
 
 func TestDecisionsShareRoundTripsByServer(t *testing.T) {
@@ -107,7 +107,7 @@ func TestAServerThatHangsHoldsUpNoOther(t *testing.T) {
 		})
 	}
 	require.Eventually(t, func() bool { return failing.Load() > 0 }, 20*time.Second, time.Millisecond)
-	// A busy machine may be late now and then. If the hanging server held them up, none would pass.
+	// A busy machine may be late sometimes. But if the hanging server delayed the calls, none would pass.
 	passed := 0
 	for range 200 {
 		if l.Allow(other, 1) {
@@ -155,8 +155,8 @@ func (b *books) note(key string, cost int, d ratelimit.Decision, err error) {
 	}
 }
 
-// Slots move while callers decide, and then a master dies. No decision is charged twice, and only decisions that the replica of
-// the dead master had not received are lost.
+// Slots move while callers decide, and then a master dies. No decision is charged twice,
+// and only decisions that the replica of the dead master had not received are lost.
 func TestAClusterOfSixWhileSlotsMoveAndAMasterDies(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, true)
@@ -241,7 +241,7 @@ func TestAClusterOfSixWhileSlotsMoveAndAMasterDies(t *testing.T) {
 	time.Sleep(100 * time.Millisecond)
 	cluster.Kill(t, 0)
 	time.Sleep(100 * time.Millisecond)
-	require.Eventually(t, func() bool { // each tenant is served again
+	require.Eventually(t, func() bool { // by then each tenant is served again
 		for tenant := range tenants {
 			key := fmt.Sprintf("%02d-0", tenant)
 			d, err := l.Take(t.Context(), key, 3)
@@ -265,7 +265,8 @@ func TestAClusterOfSixWhileSlotsMoveAndAMasterDies(t *testing.T) {
 	t.Logf("%d calls failed while a master was gone; %d of %d keys have lost nothing", failed.Load(), exact, len(b.keys))
 }
 
-// closingHash lets a Ring find shards, and closes it at the first call after armed is set, as early as the Ring lets it.
+// closingHash makes a Ring find shards. At the first call after
+// armed is set it closes the Ring, as early as the Ring permits.
 type closingHash struct {
 	shards []string
 	armed  *atomic.Bool
@@ -275,19 +276,19 @@ type closingHash struct {
 func (h *closingHash) Get(string) string {
 	if h.armed.CompareAndSwap(true, false) {
 		go h.close()
-		time.Sleep(20 * time.Millisecond) // until it waits for the lock that is held here
+		time.Sleep(20 * time.Millisecond) // by then it waits for the lock that is held here
 	}
 	return h.shards[0]
 }
 
-// armingHook sets armed when several decisions come to the Ring at once.
+// armingHook sets armed when several decisions come to the Ring in one batch.
 type armingHook struct{ armed *atomic.Bool }
 
 func (h armingHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (h armingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Args()[2] != 1 { // keys
+		if cmd.Args()[2] != 1 { // the number of keys
 			h.armed.Store(true)
 		}
 		return next(ctx, cmd)
@@ -318,7 +319,7 @@ func TestARingThatIsClosedDuringACallIsAnError(t *testing.T) {
 		wg.Go(func() {
 			var err error
 			for err == nil {
-				if g%2 == 0 { // by another script
+				if g%2 == 0 { // these use another script
 					_, err = l.Peek(t.Context(), strconv.Itoa(g), 1)
 				} else {
 					_, err = l.Take(t.Context(), strconv.Itoa(g), 1)

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// changedLimits are pairs of limits, of which a key has spent the first one.
+// changedLimits are pairs of limits. A key has spent the first one of a pair.
 func changedLimits() (pairs [][2]ratelimit.Limit) {
 	for _, from := range fiveLimits() {
 		for _, to := range fiveLimits() {
@@ -24,7 +24,8 @@ func changedLimits() (pairs [][2]ratelimit.Limit) {
 	return pairs
 }
 
-// A denial under a changed limit carries the state over once. Later ones find its note, and so need neither the whole state nor a write.
+// A denial under a changed limit carries the state over once. Later
+// denials use its note, and so need neither the whole state nor a write.
 func TestADenialAfterAChangeOfLimitCarriesTheStateOverOnce(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -53,7 +54,7 @@ func TestADenialAfterAChangeOfLimitCarriesTheStateOverOnce(t *testing.T) {
 	}
 }
 
-// deny takes what is denied, and returns the RetryAfter.
+// deny makes a call that must be denied, and returns the RetryAfter.
 func (f *fixture) deny(l *Limiter, cost int) time.Duration {
 	f.t.Helper()
 	d, err := l.Take(f.t.Context(), "k", cost)
@@ -72,7 +73,7 @@ func TestADenialBesideUnitsSetAsideReadsTheStateOnce(t *testing.T) {
 		f.clock.Advance(time.Second)
 		limit.Rate.Units, limit.Burst = 4, min(4, limit.Burst)
 		require.NoError(t, l.SetLimit(limit))
-		require.NoError(t, l.Adjust(t.Context(), "k", 1)) // which stores what is set aside
+		require.NoError(t, l.Adjust(t.Context(), "k", 1)) // this stores the units set aside
 		f.deny(l, 1)
 		f.resetStats()
 		for range 20 {
@@ -84,7 +85,7 @@ func TestADenialBesideUnitsSetAsideReadsTheStateOnce(t *testing.T) {
 	}
 }
 
-// So do denials of a window in debt, although nothing is noted there.
+// The same is true for denials of a window in debt, although nothing is noted there.
 func TestADenialOfAWindowInDebtReadsTheStateInTheUsualCase(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -125,7 +126,8 @@ func TestDenialsByTwoLimitsDoNotWriteInTurn(t *testing.T) {
 	}
 }
 
-// A state has one note. With three limits, two of which differ from the stored one, it is replaced once a second at most.
+// A state has one note. With three limits, of which two differ
+// from the stored one, the note is replaced at most once a second.
 func TestDenialsByThreeLimitsReplaceANoteOnceASecond(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -147,7 +149,7 @@ func TestDenialsByThreeLimitsReplaceANoteOnceASecond(t *testing.T) {
 	assert.LessOrEqual(t, stats["get"], 410)
 }
 
-// A process that has put the limit in force earlier is not answered as one that did so later, by which less is regained.
+// Of two processes, one has put the limit in force earlier. It must not use the note of the other, by which less is regained.
 func TestANoteAnswersNoProcessThatHadTheLimitEarlier(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -157,7 +159,7 @@ func TestANoteAnswersNoProcessThatHadTheLimitEarlier(t *testing.T) {
 	f.deny(first, 10)
 	f.clock.Advance(5 * time.Second)
 	f.deny(last, 10)
-	f.deny(last, 10) // notes it
+	f.deny(last, 10) // this call notes the denial
 	require.Equal(t, 5*time.Second, f.deny(first, 10))
 	f.clock.Advance(time.Second)
 	require.Equal(t, 4*time.Second, f.deny(last, 10), "the limit has been in force for so long")
@@ -170,7 +172,7 @@ func TestANoteAnswersNoProcessThatHadTheLimitEarlier(t *testing.T) {
 	require.True(t, first.Allow("k", 10))
 }
 
-// A spending that is appended to a log takes a note off.
+// When a spending is appended to a log, the note is dropped.
 func TestALogKeepsNoNoteAmongItsSpendings(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -192,7 +194,7 @@ func TestALogKeepsNoNoteAmongItsSpendings(t *testing.T) {
 	require.Equal(t, 13, f.left(from, "k"))
 }
 
-// Layers find a usual state though a note stands behind it.
+// Layers read a usual state even if a note follows it.
 func TestAStackReadsAStateWithANoteAsUsual(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)

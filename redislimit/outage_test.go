@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/failover"
 )
 
-// A server that refuses the client is as good as none: the stand-in decides, and the error says what to change.
+// If a server refuses the client, the stand-in decides, and the error says what to change.
 func TestAServerThatRefusesTheClientIsAnOutage(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// slowly is a hook by which each round trip of a script takes a time. The client holds a lock while it greets the server: in a bubble it must
-// not sleep then, since time stands still while another goroutine waits for a lock.
+// slowly is a hook that makes each round trip of a script take some time. It does not sleep while the client greets the
+// server, because the client holds a lock then, and in a bubble time stands still while another goroutine waits for a lock.
 type slowly time.Duration
 
 func (s slowly) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -39,8 +39,8 @@ func (s slowly) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// realStore is a real server, which counts by the bubble's time: that passes only while all wait, and not while a call is under way. A decision
-// takes a call, and a second one if the server does not know the script.
+// realStore is a real server that counts by the bubble's time. That time passes only while all wait, and
+// not while a call is under way. A decision takes one call, or two if the server does not know the script.
 func realStore(t *testing.T) linetest.Bubble {
 	server, names := startServer(t), 0
 	return linetest.Bubble{Calls: 2, Open: func(t *testing.T, takes time.Duration) func(ratelimit.Limit) linetest.Process {
@@ -48,7 +48,7 @@ func realStore(t *testing.T) linetest.Bubble {
 		name := fmt.Sprintf("bubble%d", names)
 		return func(limit ratelimit.Limit) linetest.Process {
 			client := redis.NewClient(&redis.Options{Addr: server.addr})
-			t.Cleanup(func() { _ = client.Close() }) // it is closed if the process was killed
+			t.Cleanup(func() { _ = client.Close() }) // it is already closed if the process was killed
 			l, err := New(client, limit, &Options{Name: name, Timeout: 10 * time.Second, Hooks: []redis.Hook{slowly(takes)}})
 			require.NoError(t, err)
 			l.store.clock, l.store.grace = func() int64 { return time.Now().UnixMicro() }, outlive
@@ -57,7 +57,8 @@ func realStore(t *testing.T) linetest.Bubble {
 	}}
 }
 
-// Each process has one or two callers in line, most of whom hang up while they have a booking: other processes book in the gaps.
+// Each process has one or two callers in line. Most of them leave
+// while they have a booking, and other processes book in the gaps.
 func TestCallersOfMixedCostsThatHangUpUseTheRateOnRedis(t *testing.T) {
 	testsize.Sequential(t)
 	s := realStore(t)
@@ -89,7 +90,8 @@ func TestAnHourOfReservationsThatWaitUsesTheLimitOnRedis(t *testing.T) {
 	realStore(t).Hour(t, testsize.Of(8, 60), .93)
 }
 
-// The others go on when one of three processes is killed: its bookings, which may be two minutes ahead, bar nobody for longer.
+// One of three processes is killed, and the others go on. The bookings of
+// the killed process may be two minutes ahead, and delay nobody for longer.
 func TestAnHourOfReservationsThatWaitUsesTheLimitOnRedisThoughAProcessIsKilled(t *testing.T) {
 	testsize.Extra(t)
 	testsize.Sequential(t)

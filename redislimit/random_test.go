@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// randomFor is how long each of the random runs takes:
+// randomFor is the time that each of the random runs takes:
 //
 //	go test -race -run Random -random 2m -timeout 0
 var randomFor = flag.Duration("random", 0, "how long each random run takes; 0 means an eighth of a second, or a second at full size")
@@ -33,18 +33,18 @@ func randomDuration() time.Duration {
 	return testsize.Of(time.Second/8, time.Second)
 }
 
-// moodyProxy passes everything on to a server, but in both directions it pauses at random, and breaks a connection now and
-// then, in the middle of a message.
+// moodyProxy passes data on between clients and a server. It pauses at random in
+// both directions, and sometimes breaks a connection in the middle of a message.
 type moodyProxy struct {
 	net.Listener
 	addr  string
-	pause time.Duration // at most
+	pause time.Duration // the maximum pause
 
 	mu    sync.Mutex
 	conns []net.Conn
 }
 
-// hangUp closes all connections: go-redis forgets one whose caller leaves while it is made.
+// hangUp closes all connections, because go-redis forgets a connection whose caller leaves while it is made.
 func (p *moodyProxy) hangUp() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,7 +107,7 @@ func (p *moodyProxy) copy(to, from net.Conn) {
 	}
 }
 
-// randomClients are clients of every type, all of which reach one server through a proxy.
+// randomClients are clients of every type that reach one server through a proxy.
 func randomClients(t *testing.T, s *server, proxy *moodyProxy) map[string]redis.UniversalClient {
 	addr := proxy.Addr().String()
 	direct := func(context.Context, string, string) (net.Conn, error) { return net.Dial("tcp", addr) }
@@ -131,8 +131,8 @@ type received struct {
 	calls, allowed, perhaps int
 }
 
-// Each key has its own cost. If a key's spending is no multiple of that cost, the key was charged for another one. If a
-// key has spent more than its calls have returned, it was charged without them.
+// Each key has its own cost. A spending that is no multiple of the cost shows a charge that was
+// meant for another key. A spending above the results of the calls shows a charge without a caller.
 func TestRandomTimeoutsChargeEachCallerItsOwn(t *testing.T) {
 	testsize.Client(t)
 	t.Parallel()
@@ -150,7 +150,7 @@ func TestRandomTimeoutsChargeEachCallerItsOwn(t *testing.T) {
 				patient, err := New(s.client(), limit, &Options{Name: name, Timeout: 20 * time.Second})
 				require.NoError(t, err)
 				all := randomCalls(l, stack)
-				time.Sleep(100 * time.Millisecond) // late messages arrive, too
+				time.Sleep(100 * time.Millisecond) // by then late messages have arrived
 				for i, k := range all {
 					d, err := patient.Peek(t.Context(), strconv.Itoa(i), 0)
 					require.NoError(t, err)

@@ -9,13 +9,13 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// The statements of redislimit/README.md about a kill -9 and a restart.
+// The test checks the statements of redislimit/README.md about a kill -9 and a restart.
 func TestARestartOfRedisKeepsWrittenSpendingAlone(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		args []string
-		save bool // a snapshot between the two charges
-		left int  // of 10, of which 3 and 4 were spent before
+		save bool // a snapshot is saved between the two charges
+		left int  // the rest of 10 units, after charges of 3 and 4
 	}{
 		{"nothing is kept", nil, false, 10},
 		{"a snapshot keeps what was before it", nil, true, 7},

@@ -86,7 +86,7 @@ func TestReleaseReportsSlotsThatHadEnded(t *testing.T) {
 	require.NoError(t, next.Release(t.Context()))
 	require.NoError(t, next.Release(t.Context()))
 	repeated := f.held(s, 1)
-	_, err := repeated.release(t.Context()) // the answer is lost
+	_, err := repeated.release(t.Context()) // the answer to this release is lost
 	require.NoError(t, err)
 	repeated.released.Store(false)
 	assert.NoError(t, repeated.Release(t.Context()))

@@ -27,7 +27,7 @@ func (f *fixture) held(s *Semaphore, n int) *Permit {
 	return p
 }
 
-// inLine puts a request of another process into the line: that process makes no other call.
+// inLine puts a request of another process into the line. That process makes no other call.
 func (f *fixture) inLine(s *Semaphore, n int, how byte) *Permit {
 	f.t.Helper()
 	p := s.permit("k", n)
@@ -37,7 +37,7 @@ func (f *fixture) inLine(s *Semaphore, n int, how byte) *Permit {
 	return p
 }
 
-// subscribed receives the messages of a process, and does nothing.
+// subscribed receives the messages of a process, and does not react to them.
 func (f *fixture) subscribed(s *Semaphore) <-chan *redis.Message {
 	f.t.Helper()
 	sub := f.client.SSubscribe(f.t.Context(), s.space.key("k")+"!"+s.process)
@@ -47,7 +47,7 @@ func (f *fixture) subscribed(s *Semaphore) <-chan *redis.Message {
 	return sub.Channel()
 }
 
-// sleeps is longer than a beat's pause.
+// sleeps is longer than the pause between two beats.
 const sleeps = 20 * time.Second
 
 func served(t *testing.T, got <-chan *Permit, what string) *Permit {
@@ -110,7 +110,7 @@ func TestAStoppedWaiterIsPassedByWhenItDoesNotClaim(t *testing.T) {
 	held := f.held(s, 1)
 	messages := f.subscribed(stopped)
 	behind := f.inLine(stopped, 1, howListen)
-	f.inLine(stopped, 1, howListen) // which is passed by with the first one
+	f.inLine(stopped, 1, howListen) // with the first request, this one is skipped, too
 	next := f.waiter(s, 1)
 	f.clock.Advance(freshFor + time.Microsecond)
 	require.NoError(t, held.Release(t.Context()))
@@ -136,8 +136,8 @@ func TestAWaiterThatStopsRightAfterACallKeepsItsSlotsForHold(t *testing.T) {
 	f.clock.Advance(freshFor)
 	require.NoError(t, held.Release(t.Context()))
 	assert.Equal(t, "p", (<-messages).Payload[:1])
-	// A beat carries the test's time. One that was sent before the clock advanced, and arrives now, looks like a clock that has
-	// stepped back, and bounds the slot's end.
+	// A beat carries the test's time. If it was sent before the clock advanced and
+	// arrives now, it looks as if the clock had stepped back, and bounds the slot's end.
 	f.clock.Advance(s.hold - 2*freshFor)
 	assert.Equal(t, 1, f.snapshot(s).InFlight)
 	f.clock.Advance(2 * freshFor)
@@ -187,7 +187,8 @@ func TestAPatientHeadIsServedBeforeManyImpatientFollowers(t *testing.T) {
 	f.nothingStays(s)
 }
 
-// nothingStays waits until no slot is in use and no caller in line: callers that have given up may still give back in the background.
+// nothingStays waits until no slot is in use and no caller in line.
+// Callers that have given up may still give slots back in the background.
 func (f *fixture) nothingStays(s *Semaphore) {
 	f.t.Helper()
 	require.EventuallyWithT(f.t, func(t *assert.CollectT) {
@@ -227,14 +228,14 @@ func TestALeaveThatRacesWithAGrantLeavesNothing(t *testing.T) {
 }
 
 func TestAClockThatLeapsForAMomentKeepsNoDeadSlots(t *testing.T) {
-	for _, leap := range []time.Duration{time.Hour, 10 * time.Second} { // one is shorter than Hold
+	for _, leap := range []time.Duration{time.Hour, 10 * time.Second} { // one leap is shorter than Hold
 		t.Run(leap.String(), func(t *testing.T) {
 			f := newFixture(t)
 			s, long := f.semaphore(4), f.semaphore(4)
 			long.hold = 3 * time.Hour
 			f.held(long, 1)
 			f.clock.Advance(leap)
-			f.held(s, 1) // and its process dies
+			f.held(s, 1) // the process that holds this slot dies
 			f.inLine(f.semaphore(4), 3, howListen)
 			revoked := s.permit("k", 1)
 			revoked.unanswered.Store(true)
@@ -261,7 +262,8 @@ func TestAClockThatLeapsForAMomentKeepsNoDeadSlots(t *testing.T) {
 	}
 }
 
-// In the leap the places end, and the slots: another caller has them. The callers enter the line again, in their order.
+// During the leap the places and the slots end, and another caller gets
+// the slots. Then the callers enter the line again, in their order.
 func TestALineOutlivesAClockThatLeaps(t *testing.T) {
 	f := newFixture(t)
 	s, other, third := f.semaphore(1), f.semaphore(1), f.semaphore(1)
@@ -269,21 +271,21 @@ func TestALineOutlivesAClockThatLeaps(t *testing.T) {
 	all := []<-chan *Permit{f.waiter(s, 1), f.waiter(other, 1), f.waiter(s, 1)}
 	f.clock.Advance(time.Hour)
 	p, err := third.TryAcquire(t.Context(), "k", 1)
-	if err != nil { // a caller in line had it first
+	if err != nil { // a caller in line had the slot first
 		require.ErrorIs(t, err, ratelimit.ErrLimited)
 	}
 	f.clock.Advance(-time.Hour)
 	release := func(p *Permit) {
-		if err := p.Release(t.Context()); err != nil { // a call that read the clock in the leap came later, and ended the slot again
+		if err := p.Release(t.Context()); err != nil { // a call that read the clock during the leap arrived later, and ended the slot again
 			require.ErrorIs(t, err, ErrLost)
 		}
 	}
-	if p != nil { // until all are in line again, or one has the slot
+	if p != nil { // by then all are in line again, or one has the slot
 		require.Eventually(t, func() bool { return f.snapshot(s).Waiting+len(all[0])+len(all[1])+len(all[2]) >= len(all) }, sleeps, time.Millisecond)
 		release(p)
 	}
 	merged := make(chan *Permit)
-	for _, got := range all { // callers that have come back into the line during the leap may have changed places
+	for _, got := range all { // callers that returned to the line during the leap may have changed places
 		go func() { merged <- <-got }()
 	}
 	for i := range all {
@@ -292,7 +294,7 @@ func TestALineOutlivesAClockThatLeaps(t *testing.T) {
 	f.nothingStays(s)
 }
 
-// The summary is missing after a script that failed midway.
+// After a script that failed midway the summary is missing.
 func TestASemaphoreCountsAnewAfterAScriptThatFailedMidway(t *testing.T) {
 	f := newFixture(t)
 	s := f.semaphore(3)
@@ -303,7 +305,8 @@ func TestASemaphoreCountsAnewAfterAScriptThatFailedMidway(t *testing.T) {
 	one.of = few
 	require.Error(t, one.Release(t.Context()))
 	if summary, err := f.client.ZScore(t.Context(), s.space.key("k"), "u").Result(); assert.NoError(t, err) && summary != 0 {
-		require.NoError(t, f.client.ZAdd(t.Context(), s.space.key("k"), redis.Z{Member: "u"}).Err()) // as one leaves it that fails later
+		// the state that a failing script leaves
+		require.NoError(t, f.client.ZAdd(t.Context(), s.space.key("k"), redis.Z{Member: "u"}).Err())
 	}
 	_, err = s.TryAcquire(t.Context(), "k", 2)
 	assert.ErrorIs(t, err, ratelimit.ErrLimited)
@@ -340,7 +343,7 @@ func TestOfDifferentLimitsTheLargestHolds(t *testing.T) {
 	first, second := f.waiter(large, 3), f.waiter(small, 1)
 	require.NoError(t, b.Release(t.Context()))
 	assert.Empty(t, first)
-	require.NoError(t, a.Release(t.Context())) // the small limit serves nothing: the large one's process polls
+	require.NoError(t, a.Release(t.Context())) // the small limit permits no grant, but the process with the large limit polls
 	p := served(t, first, "it is not served by its own limit")
 	require.NoError(t, p.Release(t.Context()))
 	require.NoError(t, served(t, second, "it is not served").Release(t.Context()))
@@ -366,7 +369,7 @@ func TestALimitForThatFallsBelowAWaitersSlotsEndsItsWait(t *testing.T) {
 	require.NoError(t, served(t, behind, "the line is blocked").Release(t.Context()))
 }
 
-// A call that arrives when its caller has gone takes nothing, whether it was revoked or not.
+// A call that arrives after its caller has left takes nothing, even if it was not revoked.
 func TestACallThatArrivesTooLateTakesNothing(t *testing.T) {
 	f := newFixture(t)
 	s := f.semaphore(1)
@@ -403,7 +406,7 @@ func TestResetEndsPermitsAndPlacesButNotRevocations(t *testing.T) {
 	require.NoError(t, s.Reset(t.Context(), "k"))
 	assert.ErrorIs(t, held.Extend(t.Context()), ErrLost)
 	var p *Permit
-	select { // both enter the line again, in either order
+	select { // both enter the line again, in any order
 	case p = <-first:
 	case p = <-second:
 		second = first
@@ -441,7 +444,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// work has callers of two semaphores share a slot.
+// work makes callers of two semaphores share a slot.
 func work(t *testing.T, all []*Semaphore, callers, each int) {
 	t.Helper()
 	var inFlight atomic.Int64
@@ -567,7 +570,7 @@ func TestASemaphoreWithoutWaitersEndsItsConnection(t *testing.T) {
 	assert.False(t, s.releasing)
 }
 
-// A message that comes after Hold is no permit.
+// A message that arrives after Hold grants no permit.
 func TestAMessageThatIsLaterThanHoldIsNoPermit(t *testing.T) {
 	s := &Semaphore{hold: time.Second}
 	p := &Permit{of: s, request: strings.Repeat("r", slotRequestSize)}

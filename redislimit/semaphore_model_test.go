@@ -15,10 +15,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// slotModel is a semaphore as a list: its permits, and its line of requests of processes that poll.
+// slotModel is a semaphore as a list: its permits, and its line of requests by processes that poll.
 type slotModel struct {
 	limit   int
-	permits map[*Permit]time.Duration // when they end
+	permits map[*Permit]time.Duration // the end of each permit
 	line    []*Permit
 }
 
@@ -37,7 +37,7 @@ func (m *slotModel) expire(now time.Duration) {
 	}
 }
 
-// serve grants slots to the line. The requests have to claim them, at once in this model.
+// serve grants slots to the line. The requests have to claim them, which in this model they do at once.
 func (m *slotModel) serve(t *testing.T, now time.Duration) {
 	for len(m.line) > 0 && m.used()+m.line[0].n <= m.limit {
 		p := m.line[0]
@@ -49,8 +49,8 @@ func (m *slotModel) serve(t *testing.T, now time.Duration) {
 	}
 }
 
-// Random calls, without the goroutines that wait, are compared with the model. After each, the summary that the scripts keep
-// is the sum over the permits.
+// Random calls, without goroutines that wait, are compared with the model.
+// After each call, the scripts' summary is the sum over the permits.
 func TestRandomCallsOnASemaphoreAgreeWithAModel(t *testing.T) {
 	for i := range testsize.Of(6, 60) {
 		seed := testsize.Seed(uint64(i))
@@ -72,7 +72,7 @@ func TestRandomCallsOnASemaphoreAgreeWithAModel(t *testing.T) {
 				switch op := rng.IntN(10); {
 				case op < 3:
 					p, err := s.TryAcquire(t.Context(), "k", n)
-					m.serve(t, now) // that call has granted slots that ended
+					m.serve(t, now) // the call has granted slots that had ended
 					free := len(m.line) == 0 && err == nil || m.used()+n <= m.limit && len(m.line) == 0
 					require.Equal(t, free, err == nil, "step %d: %d of %d used, %d in line: %v", step, m.used(), m.limit, len(m.line), err)
 					if err == nil {
@@ -99,7 +99,7 @@ func TestRandomCallsOnASemaphoreAgreeWithAModel(t *testing.T) {
 					known = append(known, p)
 				case op < 8 && len(known) > 0:
 					p := known[rng.IntN(len(known))]
-					p.released.Store(false) // a second release reaches Redis too
+					p.released.Store(false) // so that a second release reaches Redis, too
 					p.returned.Store(false)
 					held, err := p.giveBack(t.Context())
 					require.NoError(t, err)
@@ -127,7 +127,7 @@ func TestRandomCallsOnASemaphoreAgreeWithAModel(t *testing.T) {
 					f.clock.Advance(time.Duration(rng.IntN(3_000_000)) * time.Microsecond)
 					now = time.Duration(f.clock.Now())
 					m.expire(now)
-					for _, p := range m.line { // their processes poll
+					for _, p := range m.line { // the processes of these requests poll
 						state, err := p.take(t.Context(), int64(m.limit), howPoll)
 						require.NoError(t, err)
 						if state == slotsTaken {
@@ -154,7 +154,7 @@ func (f *fixture) agrees(s *Semaphore, m *slotModel) {
 		kinds[member[0]]++
 	}
 	assert.LessOrEqual(f.t, kinds['s'], kinds['p'], "the first time of a permit ends with it")
-	if summary != 0 { // else the set is gone
+	if summary != 0 { // otherwise the set is gone
 		assert.GreaterOrEqual(f.t, int(summary%(1<<14)), stats.InFlight, "permits that have ended may still be in it")
 	}
 }

@@ -198,7 +198,7 @@ func TestACallerThatDiesLosesItsPlace(t *testing.T) {
 	require.NoError(t, held.Release(t.Context()))
 }
 
-// A call that was not answered may have taken the slots. The next one finds them.
+// A call without an answer may have taken the slots. The next call finds them.
 func TestACallThatIsRepeatedTakesItsSlotsOnce(t *testing.T) {
 	f := newFixture(t)
 	s := f.semaphore(3)
@@ -325,14 +325,14 @@ func TestASemaphoreWithoutAnAnswer(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		_, err := s.TryAcquire(t.Context(), "k", 1)
-		return err == nil || errors.Is(err, ratelimit.ErrLimited) // by a late call
+		return err == nil || errors.Is(err, ratelimit.ErrLimited) // refused by a late call
 	}, 20*time.Second, time.Millisecond)
 	server.pause(t)
 	_, err = s.TryAcquire(t.Context(), "k", 1)
 	assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
 	assert.ErrorIs(t, promptly(t, func() error { _, err := s.Acquire(t.Context(), "k", 1); return err }), ratelimit.ErrUnavailable)
 	server.resume(t)
-	require.Eventually(t, func() bool { // the calls that were left behind have come
+	require.Eventually(t, func() bool { // by then the calls of callers that had left have arrived
 		stats, err := s.Snapshot(t.Context(), "k")
 		return err == nil && stats.InFlight == 1 && stats.Waiting == 0
 	}, 20*time.Second, time.Millisecond)
@@ -357,12 +357,12 @@ func TestASemaphoreWithoutAnAnswer(t *testing.T) {
 	assert.ErrorIs(t, <-waiting, ratelimit.ErrUnavailable, "it gives up after a while")
 }
 
-// A call that comes after its own undoing takes nothing.
+// A call that arrives after its own release takes nothing.
 func TestACallThatComesAfterItsReleaseTakesNothing(t *testing.T) {
 	f := newFixture(t)
 	s := f.semaphore(1)
 	p := s.permit("k", 1)
-	p.unanswered.Store(true) // as after a call that was not answered
+	p.unanswered.Store(true) // as after a call without an answer
 	require.ErrorIs(t, p.Release(t.Context()), ErrLost)
 	for _, how := range []byte{howTry, howPoll, howListen} {
 		_, err := p.take(t.Context(), 1, how)
@@ -374,7 +374,7 @@ func TestACallThatComesAfterItsReleaseTakesNothing(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A key that is lost, as in a failover, has its line again.
+// If a key is lost, for example in a failover, its line is formed again.
 func TestALostLineComesBack(t *testing.T) {
 	f := newFixture(t)
 	s, other := f.semaphore(1), f.semaphore(1)
@@ -391,7 +391,7 @@ func TestALostLineComesBack(t *testing.T) {
 	assert.Zero(t, f.snapshot(s))
 }
 
-// Of two processes each has the callers of both in line, and gives its slot to the next one of all.
+// Two processes have the callers of both in line. Each gives its slot to the next caller of both.
 func TestALineOfTwoProcessesIsServedInOrder(t *testing.T) {
 	f := newFixture(t)
 	both := []*Semaphore{f.semaphore(1), f.semaphore(1)}

@@ -31,10 +31,10 @@ func (f *fixture) capped(limit, total int, o SemaphoreOptions) *Semaphore {
 	return s
 }
 
-// poll repeats a request that waits. It reports whether it has its slots.
+// poll repeats a request that waits, and reports whether it has its slots.
 func (f *fixture) poll(p *Permit) bool {
 	f.t.Helper()
-	f.clock.Advance(10 * time.Microsecond) // each script takes time, by which tokens rise
+	f.clock.Advance(10 * time.Microsecond) // each script takes some time, by which tokens rise
 	limit, err := p.of.limitOf(p.key, p.n)
 	require.NoError(f.t, err)
 	state, err := p.take(f.t.Context(), limit, howPoll)
@@ -148,8 +148,8 @@ func TestUnderTotalARequestForManySlotsIsServedAmongNewKeys(t *testing.T) {
 	assert.True(t, f.poll(large))
 }
 
-// Random calls of three processes on several keys: no limit is exceeded, no slot is idle while a caller that may have it waits, the
-// sum that the scripts keep is right, and nothing stays behind. Scripts fail midway now and then.
+// Three processes make random calls on several keys. No limit is exceeded, and no slot is idle while a caller
+// that may have it waits. The scripts' sum is right, and nothing stays behind. Scripts fail midway now and then.
 func TestRandomCallsUnderTotalExceedNothingAndLeaveNoSlotIdle(t *testing.T) {
 	for i := range testsize.Of(6, 60) {
 		seed := testsize.Seed(uint64(i))
@@ -199,7 +199,7 @@ func TestRandomCallsUnderTotalExceedNothingAndLeaveNoSlotIdle(t *testing.T) {
 					}
 				default:
 					f.clock.Advance(time.Duration(rng.IntN(1_500_000)) * time.Microsecond)
-					if rng.IntN(4) == 0 { // as a script leaves it that has failed midway
+					if rng.IntN(4) == 0 { // the state that a failing script leaves
 						f.client.HSet(t.Context(), all[0].shared[0], "", "x")
 					}
 				}
@@ -241,8 +241,8 @@ func TestRandomCallsUnderTotalExceedNothingAndLeaveNoSlotIdle(t *testing.T) {
 	}
 }
 
-// A minute, or an hour, of a fleet that runs ten jobs in all and three of each tenant: some tenants have hundreds of jobs, another one has
-// a job now and then, and a process is killed.
+// A fleet runs ten jobs in all and three of each tenant, for a minute or an hour. Some
+// tenants have hundreds of jobs, another one has a job now and then, and a process is killed.
 func TestTwoCapsOfAFleetAreUsedInFullAndALoneTenantWaitsAJob(t *testing.T) {
 	testsize.Sequential(t)
 	f := newFixture(t)
@@ -274,7 +274,7 @@ func TestTwoCapsOfAFleetAreUsedInFullAndALoneTenantWaitsAJob(t *testing.T) {
 	lone := 0
 	for now := time.Duration(0); now < lasts; now += tick {
 		f.clock.Set(now)
-		if now == lasts/3 { // a process is killed: its jobs hold their slots until hold has passed, and its callers are gone
+		if now == lasts/3 { // a process is killed: its jobs hold their slots until hold has passed, and its callers have gone
 			for _, j := range jobs {
 				j.dead = j.dead || j.p.of == all[2]
 			}
@@ -290,7 +290,7 @@ func TestTwoCapsOfAFleetAreUsedInFullAndALoneTenantWaitsAJob(t *testing.T) {
 		for _, j := range jobs {
 			switch {
 			case j.dead && (j.ends == 0 || now > lasts/3+hold):
-				begin(j.p.key, now) // another process does the work
+				begin(j.p.key, now) // another process repeats the work
 				continue
 			case j.dead:
 				running++
@@ -386,7 +386,7 @@ func TestTokensRiseWithEachGrantHoweverItArrives(t *testing.T) {
 	last := held.Token()
 	for range 5 {
 		f.clock.Advance(time.Millisecond)
-		got := f.waiter(s, 1) // its grant arrives by a message, an answer or a beat
+		got := f.waiter(s, 1) // the grant arrives by a message, an answer or a beat
 		require.NoError(t, held.Release(t.Context()))
 		held = <-got
 		require.Greater(t, held.Token(), last)
@@ -447,7 +447,7 @@ func TestRevokedWorkOfDoEndsWithErrLost(t *testing.T) {
 	s, err := NewSemaphore(client, 3, &SemaphoreOptions{Name: "slots", Hold: time.Second, Timeout: 10 * time.Second})
 	require.NoError(t, err)
 	var wg sync.WaitGroup
-	for i := range 3 { // their extensions share a call
+	for i := range 3 { // the extensions of these share a call
 		wg.Go(func() {
 			err := s.Do(t.Context(), fmt.Sprint("k", i%2), 1, func(ctx context.Context) error {
 				<-ctx.Done()
@@ -480,7 +480,7 @@ func TestStatsForgetPermitsThatAreNeverReleased(t *testing.T) {
 	require.Eventually(t, func() bool { return s.Stats() == SemaphoreStats{} }, 20*time.Second, time.Millisecond)
 }
 
-// Callers that wait for many keys cost calls by the server and not by the key.
+// For callers that wait for many keys, the number of calls depends on the servers, and not on the keys.
 func TestWaitersOfManyKeysShareTheirBeats(t *testing.T) {
 	t.Parallel()
 	for name, total := range map[string]int{"each key alone": 0, "with a total": 150} {
@@ -502,7 +502,7 @@ func TestWaitersOfManyKeysShareTheirBeats(t *testing.T) {
 					assert.ErrorIs(t, err, context.Canceled)
 				})
 			}
-			together := func() int { // the lines whose beats are made together
+			together := func() int { // the number of lines whose beats share calls
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				n := 0
@@ -523,7 +523,7 @@ func TestWaitersOfManyKeysShareTheirBeats(t *testing.T) {
 				}
 				return n
 			}
-			time.Sleep(beatEvery) // the last beats of single keys
+			time.Sleep(beatEvery) // by then the last beats of single keys have been made
 			begin, before := time.Now(), calls()
 			time.Sleep(4 * beatEvery)
 			beats := int(time.Since(begin)/(beatEvery*3/4)) + 2

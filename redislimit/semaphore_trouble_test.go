@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// lateConn delays writes, as a network does: data written shortly before Close arrives, too.
+// lateConn delays writes, as a network does. So data written shortly before Close arrives, too.
 type lateConn struct {
 	net.Conn
 	delay  func() time.Duration
@@ -77,7 +77,7 @@ func (l *lateConn) deliver() {
 	}
 }
 
-// dialLate returns a dialer of connections that delay.
+// dialLate returns a dialer whose connections delay.
 func dialLate(delay func() time.Duration) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		var d net.Dialer
@@ -89,7 +89,7 @@ func dialLate(delay func() time.Duration) func(ctx context.Context, network, add
 	}
 }
 
-// slotServers are servers of a kind, and clients of them.
+// slotServers are servers of one kind, with clients.
 type slotServers struct {
 	servers []*redistest.Server
 	client  func(dial func(ctx context.Context, network, addr string) (net.Conn, error)) redis.UniversalClient
@@ -122,8 +122,8 @@ func startSlotServers(t *testing.T, kind string) (s slotServers) {
 	return s
 }
 
-// Callers give up after at most 20 ms, while the servers stop for moments, or some of the requests arrive late. A slot that one
-// of them leaves would be taken for a minute.
+// Callers give up after at most 20 ms, while the servers stop now and then, or some of the
+// requests arrive late. A slot that one of them left behind would be taken for a minute.
 func TestCallersThatGiveUpLeaveNoSlots(t *testing.T) {
 	lasts := testsize.Of(time.Second, 10*time.Second)
 	for _, kind := range []string{"single", "ring", "cluster"} {
@@ -166,7 +166,7 @@ func TestCallersThatGiveUpLeaveNoSlots(t *testing.T) {
 	}
 }
 
-// giveUp has callers give up for a while, and checks that they leave nothing.
+// giveUp makes callers give up for a while, and checks that they leave nothing behind.
 func giveUp(t *testing.T, client, direct redis.UniversalClient, name string, timeout, lasts time.Duration, trouble func()) {
 	t.Cleanup(func() { assert.NoError(t, client.Close()); assert.NoError(t, direct.Close()) })
 	const limit, keys = 5, 3
@@ -204,7 +204,7 @@ func giveUp(t *testing.T, client, direct redis.UniversalClient, name string, tim
 				assert.LessOrEqual(t, inFlight[k].Add(int64(1+i%2)), int64(limit))
 				time.Sleep(rand.N(3 * time.Millisecond))
 				inFlight[k].Add(-int64(1 + i%2))
-				_ = p.Release(context.Background()) // it is repeated
+				_ = p.Release(context.Background()) // an unanswered release is repeated
 				done.Add(1)
 			}
 		})
@@ -220,7 +220,7 @@ func giveUp(t *testing.T, client, direct redis.UniversalClient, name string, tim
 			assert.Zero(t, stats)
 		}, sleeps, 10*time.Millisecond)
 	}
-	time.Sleep(500 * time.Millisecond) // the latest requests have arrived
+	time.Sleep(500 * time.Millisecond) // by then the last requests have arrived
 	for k := range keys {
 		stats, err := look.Snapshot(context.Background(), fmt.Sprint("k", k))
 		require.NoError(t, err)
@@ -228,7 +228,7 @@ func giveUp(t *testing.T, client, direct redis.UniversalClient, name string, tim
 	}
 }
 
-// Each answer comes later than a reservation lasts, so no caller is served. That leaves no slot.
+// Each answer comes later than a reservation lasts, so no caller is served. No slot stays in use.
 func TestRoundTripsThatAreLongerThanAReservation(t *testing.T) {
 	t.Parallel()
 	where := startSlotServers(t, "single")
@@ -240,7 +240,7 @@ func TestRoundTripsThatAreLongerThanAReservation(t *testing.T) {
 	var held *Permit
 	require.Eventually(t, func() bool { held, err = s.TryAcquire(t.Context(), "k", 1); return err == nil }, sleeps, time.Millisecond)
 	waiting := make(chan error, 1)
-	for { // until the first call of a waiting caller was answered in time
+	for { // waits until the first call of a waiting caller is answered in time
 		ctx, cancel := contextWithCancel(t)
 		go func() { _, err := s.Acquire(ctx, "k", 1); waiting <- err }()
 		time.Sleep(100 * time.Millisecond)
@@ -278,7 +278,7 @@ func TestAnAnswerThatIsLaterThanHoldIsNoPermit(t *testing.T) {
 	}
 }
 
-// Releases that Redis does not answer are repeated, many of them too.
+// Releases without an answer are repeated, even if they are many.
 func TestReleasesAreRepeatedUntilRedisAnswers(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -353,7 +353,7 @@ func TestARingThatIsClosedUnderWaitersIsAnError(t *testing.T) {
 	}
 }
 
-// A slot of the cluster moves to and fro, with waiting callers and without. No call fails.
+// A slot of the cluster moves back and forth, with waiting callers and without. No call fails.
 func TestASemaphoreWhileItsSlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, false)
@@ -406,7 +406,7 @@ func TestASemaphoreWhileItsSlotMoves(t *testing.T) {
 	}
 }
 
-// A semaphore on a client whose servers it does not know polls.
+// If a semaphore cannot determine the servers of its client, it polls.
 func TestASemaphoreOnAClientOfAnotherTypePolls(t *testing.T) {
 	f := newFixture(t)
 	logger, text := logged()

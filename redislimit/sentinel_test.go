@@ -19,11 +19,12 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 )
 
-// startSentinel starts a Sentinel that promotes a replica of the master if that is silent for half a second. It returns its address.
+// startSentinel starts a Sentinel that promotes a replica when the master
+// has been silent for half a second. It returns the Sentinel's address.
 func startSentinel(t *testing.T, master string) string {
 	host, port, err := net.SplitHostPort(master)
 	require.NoError(t, err)
-	for range 5 { // another process may take a port first
+	for range 5 { // another process may take the port first
 		own := redistest.FreePort(t)
 		if cmd := sentinelOn(t, own, host, port); answers(t, own, cmd.Process.Pid) {
 			return fmt.Sprintf("127.0.0.1:%d", own)
@@ -46,12 +47,12 @@ sentinel failover-timeout main 5000
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // it was killed
+		_ = cmd.Wait() // Wait reports that it was killed
 	})
 	return cmd
 }
 
-// answers reports whether a process answers on a port.
+// answers reports whether a certain process answers on a port.
 func answers(t *testing.T, port, pid int) bool {
 	client := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", port)})
 	defer client.Close()
@@ -64,8 +65,8 @@ func answers(t *testing.T, port, pid int) bool {
 	return false
 }
 
-// With a client that finds the master through Sentinel, a failover takes some seconds of ErrUnavailable, and loses the data
-// that was not replicated: none here.
+// If the client finds the master through Sentinel, a failover means some seconds
+// of ErrUnavailable. Only data that was not replicated is lost: none here.
 func TestAFailoverBySentinelKeepsReplicatedSpending(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -95,7 +96,7 @@ func TestAFailoverBySentinelKeepsReplicatedSpending(t *testing.T) {
 	for name, l := range limiters {
 		require.Eventually(t, func() bool {
 			d, err := l.Take(t.Context(), name, 10)
-			if errors.Is(err, ratelimit.ErrUnanswered) { // it may be charged, and then the next is denied
+			if errors.Is(err, ratelimit.ErrUnanswered) { // the cost may be charged, and then the next call is denied
 				assert.NoError(t, master.client().Del(t.Context(), l.space.key(name)).Err())
 			}
 			return err == nil && d.Allowed

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 )
 
-// server is a redis-server of a test's own, with nothing saved.
+// server is a redis-server for one test, without saved data.
 type server struct {
 	*redistest.Server
 	t    testing.TB

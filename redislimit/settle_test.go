@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// past is a token bucket's key on Redis, and all that has happened to it, in the order of the instants.
+// past is the key of a token bucket on Redis, and all its events in the order of their instants.
 type past struct {
 	t      *testing.T
 	rng    *rand.Rand
@@ -29,19 +29,19 @@ type past struct {
 	events []*happened
 	open   []*happened
 
-	still, grants bool // many calls within one instant; grants among them
-	passes        bool // some charges are given back, at once or later, by a call that another limiter denies
+	still, grants bool // many calls come within one instant, and some are grants
+	passes        bool // some charges are given back, at once or later, as by a call that another limiter denies
 
-	// The history begins with this number of calls: reservations, each at a debt of one level more, so that each gives back at
-	// most a little more than the one before, and settlements of these.
+	// The history begins with this number of reservations, and their settlements. Each is made
+	// at a higher debt than the one before, so that each gives back at most a little more.
 	crowd int
 	level int64
 
 	kept  map[int64]bool // the instants of reservations since the debt was last paid
-	exact bool           // the script keeps all that it needs
+	exact bool           // the script keeps all data that it needs
 }
 
-// happened is a charge, or a grant, which is a real cost below 0.
+// happened is a charge, or a grant, whose real cost is below 0.
 type happened struct {
 	at, cost, real int64
 	res            *ratelimit.Reservation
@@ -70,8 +70,8 @@ func (p *past) plan() *plan { return p.l.plan.Load() }
 
 func (p *past) now() int64 { return p.l.store.clock() }
 
-// owed returns the time in which all is regained, in parts of a microsecond of which the plan's units are one: in Redis, and of
-// a key that was charged the real costs.
+// owed returns the time in which all is regained: in Redis, and for a key that was
+// charged the real costs. It is in parts of a microsecond, 1/units of the plan.
 func (p *past) owed() (stored, replayed int64) {
 	units, now := p.plan().units, p.now()*p.plan().units
 	b, err := p.client.Get(context.Background(), p.l.space.key(p.key)).Bytes()
@@ -109,7 +109,8 @@ func (p *past) newest() int64 {
 	return at
 }
 
-// cost is small beside the burst, so that many reservations are open at a time, or any.
+// cost returns a cost that is small compared with the burst, so
+// that many reservations are open at the same time, or any cost.
 func (p *past) cost() int {
 	most := p.plan().capacity
 	if p.crowd > 0 || p.rng.IntN(2) == 0 {
@@ -176,10 +177,10 @@ func (p *past) step() {
 			e.real = actual
 			require.NoError(p.t, e.res.Settle(int(actual)))
 		}
-	case op < 19 && p.grants && p.newest() == p.now(): // else it takes from bookings
+	case op < 19 && p.grants && p.newest() == p.now(): // otherwise the grant takes from bookings
 		n := 1 + p.rng.Int64N(p.plan().capacity)
 		require.NoError(p.t, p.l.Adjust(ctx, p.key, -int(n)))
-		p.exact = p.exact && !p.kept[p.now()] // the script keeps no reservations of one instant apart
+		p.exact = p.exact && !p.kept[p.now()] // the script does not keep reservations of one instant apart
 		p.add(&happened{p.now(), 0, -n, nil})
 	case op == 19:
 		n := 1 + p.rng.Int64N(p.plan().capacity)
@@ -189,7 +190,7 @@ func (p *past) step() {
 	}
 }
 
-// pass reserves a cost as a call does that gives it back itself.
+// pass reserves a cost and gives it back, as a call does that is denied elsewhere.
 func (p *past) pass() {
 	at := p.now()
 	r, err := p.l.Reserve(new(optional.Passing).From(context.Background()), p.key, p.cost(), 0)
@@ -209,8 +210,8 @@ func (p *past) String() (text string) {
 }
 
 // A key whose reservations are settled owes as much as a key that was charged their real costs from the beginning. It
-// never owes less. It may owe more where the script rounds: it drops the fraction of a microsecond of a least debt and
-// the order of the reservations of an instant with a grant, and it merges two of many open reservations.
+// never owes less. It may owe more because the script rounds. The script drops the fraction of a microsecond of a least
+// debt, and the order of the reservations of an instant with a grant. It also merges two of many open reservations.
 func TestASettledKeyOwesTheRealCosts(t *testing.T) {
 	client := startServer(t).client()
 	exact, whole := 0, 0
@@ -233,8 +234,8 @@ func TestASettledKeyOwesTheRealCosts(t *testing.T) {
 	require.Greater(t, exact, 20*whole, "most of the time nothing is rounded")
 }
 
-// Two reservations of an instant, a grant, and a settlement that gives back the rest of the debt. A third reservation of the
-// same instant owes its cost, also when the second is settled.
+// Two reservations of an instant are followed by a grant, and by a settlement that gives back the rest
+// of the debt. A third reservation of that instant still owes its cost after the second is settled.
 func TestASettledReservationGivesBackNothingOfALaterOneOfItsInstant(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.TokenBucket(ratelimit.PerMinute(1), 100), "instant")
@@ -252,11 +253,11 @@ func TestASettledReservationGivesBackNothingOfALaterOneOfItsInstant(t *testing.T
 	require.Equal(t, 90, f.left(l, "k"))
 }
 
-// A charge beyond the largest debt is cut. Reservations from before it give back nothing: with their real costs the debt would
-// be as large.
+// A charge beyond the maximum debt is cut. Reservations from before it give
+// back nothing, because with their real costs the debt would be as large.
 func TestAReservationGivesBackNothingOfADebtThatIsCut(t *testing.T) {
 	f := newFixture(t)
-	l := f.limiter(ratelimit.TokenBucket(ratelimit.Per(1, 8766*time.Hour), 20), "cut") // a century is worth 100
+	l := f.limiter(ratelimit.TokenBucket(ratelimit.Per(1, 8766*time.Hour), 20), "cut") // 100 units take a century
 	r, err := l.Reserve(t.Context(), "k", 15, 0)
 	require.NoError(t, err)
 	require.NoError(t, l.Adjust(t.Context(), "k", 1000))
@@ -269,9 +270,9 @@ func TestAReservationGivesBackNothingOfADebtThatIsCut(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
-// A leaky bucket on Redis keeps no place of its queue apart. So it gives back only from the end of the queue. In memory a place
-// in the middle comes back, too, once all places behind it have. The queue on Redis is never shorter than in memory, and as long
-// as the places leave from the end it is equal.
+// A leaky bucket on Redis keeps no place of its queue apart. So it gives back only from the end of the
+// queue. In memory a place in the middle comes back, too, once all later places have come back. The queue
+// on Redis is never shorter than in memory. If places are given back only from the end, both are equal.
 func TestAQueueOnRedisIsNeverShorterThanInMemory(t *testing.T) {
 	client := startServer(t).client()
 	longer, equal := 0, 0
@@ -299,7 +300,7 @@ func TestAQueueOnRedisIsNeverShorterThanInMemory(t *testing.T) {
 	require.Positive(t, equal)
 }
 
-// queueStep makes a call that both limiters allow. From the end only, reservations are settled in the reverse order.
+// queueStep makes a call that both limiters allow. If fromTheEnd is set, reservations are settled in the reverse order.
 func (w *twin) queueStep(fromTheEnd bool) {
 	ctx, cost := context.Background(), 1+w.rng.IntN(4)
 	d, err := w.memory.Peek(context.Background(), twinKey, cost)
@@ -334,8 +335,8 @@ func (w *twin) queueStep(fromTheEnd bool) {
 	}
 }
 
-// In memory the places of reservations keep their instants when a leaky bucket's limit becomes another algorithm's, and later
-// costs queue behind them. On Redis the queue counts as spent at the change.
+// When the limit changes from a leaky bucket to another algorithm, reservations in memory keep the instants
+// of their places, and later costs queue behind them. On Redis the queue counts as spent at the change.
 func TestAQueueThatBecomesAnotherAlgorithmsCountsAsSpentOnRedis(t *testing.T) {
 	f := newFixture(t)
 	queue, bucket := ratelimit.LeakyBucket(ratelimit.PerSecond(10), 10), ratelimit.TokenBucket(ratelimit.PerSecond(10), 15)

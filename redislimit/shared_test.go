@@ -43,7 +43,7 @@ func together(ctx context.Context, l *Limiter, all ...*queued) {
 	l.store.lane.pipeline(ctx, b)
 }
 
-// wants holds the answers of decisions against verdicts.
+// wants compares the answers of decisions with verdicts.
 func wants(t *testing.T, all []*queued, verdicts ...bool) {
 	t.Helper()
 	for i, a := range all {
@@ -105,7 +105,7 @@ func TestDecisionsOfSeveralKindsShareARoundTrip(t *testing.T) {
 		l = f.real(limit)
 		all = append(all, newQueued(l, "k", 6))
 	}
-	for range 2 { // the second time the scripts are known
+	for range 2 { // the second time the server knows the scripts
 		together(t.Context(), l, all...)
 	}
 	for _, a := range all {
@@ -139,7 +139,7 @@ func TestASoleServerWithSlotsDecidesOnKeysOfSeveralSlots(t *testing.T) {
 	l, err := New(client, perMinute(10), &Options{Name: "slots", Timeout: 20 * time.Second})
 	require.NoError(t, err)
 	warm(t, l)
-	for range 2 { // the second time it is known
+	for range 2 { // the second time the server knows it
 		all := []*queued{newQueued(l, "a", 4), newQueued(l, "b", 4), newQueued(l, "c", 4)}
 		together(t.Context(), l, all...)
 		wants(t, all, true, true, true)

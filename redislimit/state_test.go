@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// fiveLimits are one limit of each algorithm that counts, of a capacity of 10.
+// fiveLimits are one limit of each algorithm that counts, with a capacity of 10.
 func fiveLimits() []ratelimit.Limit {
 	return []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerMinute(10), 10).Named("token"),
@@ -28,7 +28,7 @@ func fiveLimits() []ratelimit.Limit {
 	}
 }
 
-// stats returns how often the server has run each command since the last reset.
+// stats returns the number of runs of each command on the server since the last reset.
 func (f *fixture) stats() map[string]int {
 	info, err := f.client.Info(f.t.Context(), "commandstats").Result()
 	require.NoError(f.t, err)
@@ -105,7 +105,7 @@ func TestADecisionThatChargesNothingWritesNothing(t *testing.T) {
 	}
 }
 
-// dump returns all that the server holds.
+// dump returns all data of the server.
 func (f *fixture) dump() map[string]string {
 	all := make(map[string]string)
 	keys, err := f.client.Keys(f.t.Context(), "*").Result()
@@ -155,7 +155,7 @@ func TestABigLogIsSearchedWhereItLies(t *testing.T) {
 	require.NoError(t, err)
 	l := f.limiter(ratelimit.SlidingLog(ratelimit.Per(1500, time.Hour)), "big")
 	rng := rand.New(rand.NewPCG(5, 6))
-	for i := range 3000 { // past the window, so that old spendings are dropped
+	for i := range 3000 { // the loop goes past the window, so that old spendings are dropped
 		f.clock.Advance(time.Duration(rng.IntN(4500)) * time.Millisecond)
 		cost := 1 + rng.IntN(2)*(i%5)
 		want, _ := memory.Take(t.Context(), "k", cost)
@@ -217,9 +217,9 @@ func (f *fixture) checkTTL(l *Limiter, key string) {
 	require.NoError(f.t, err)
 	ttl := f.client.PTTL(f.t.Context(), l.space.key(key)).Val()
 	if d.ResetAfter == 0 || ttl == -2 {
-		return // fresh, or on the point of being so
+		return // the key is fresh, or nearly so
 	}
-	const late = 100 * time.Millisecond // between the two calls
+	const late = 100 * time.Millisecond // time may pass between the two calls
 	assert.GreaterOrEqual(f.t, ttl+late, d.ResetAfter, "%v", d.Limit)
 	if d.Limit.Rate.Per > time.Second {
 		assert.LessOrEqual(f.t, ttl, 8*time.Minute, "%v", d.Limit)
@@ -261,7 +261,7 @@ func TestAReservationOfALostKeySettlesNothing(t *testing.T) {
 	}
 }
 
-// foreign are values that this package has not stored, or not as they are now.
+// foreign are values that this package has not stored, at least not in this form.
 func foreign(good string) map[string]string {
 	mutate := func(i int, b byte) string { return good[:i] + string([]byte{b}) + good[i+1:] }
 	return map[string]string{
@@ -308,8 +308,8 @@ func TestForeignValuesAreErrorsAndStayAsTheyAre(t *testing.T) {
 	assert.Equal(t, 10, f.left(other, "k"), "the other keys of the calls are untouched")
 }
 
-// A bucket's debt has a part of a microsecond in 1/units. Where whole microseconds deny a cost
-// the script does not look at it, and Go has to.
+// A bucket's debt contains a part of a microsecond in 1/units. If whole
+// microseconds deny a cost, the script does not read that part, but Go has to.
 func TestAPartOfAMicrosecondIsLessThanOne(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits()[:2] {
@@ -318,7 +318,7 @@ func TestAPartOfAMicrosecondIsLessThanOne(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, l.Allow("good", 10))
 		good := f.client.Get(t.Context(), l.space.key("good")).Val()
-		full := good[:stateN] + good[stateUnits:statePer] + good[stateGen:] // as many parts as units
+		full := good[:stateN] + good[stateUnits:statePer] + good[stateGen:] // the number of parts equals units
 		for name, at := range map[string]int64{"denied": f.now() + int64(time.Hour/time.Microsecond), "allowed": f.now() - 1} {
 			t.Run(limit.Name+"/"+name, func(t *testing.T) {
 				value := full[:stateAt] + string(put7(nil, at)) + full[stateN:]
@@ -333,7 +333,7 @@ func TestAPartOfAMicrosecondIsLessThanOne(t *testing.T) {
 // now returns the fixture's time in the scripts' form.
 func (f *fixture) now() int64 { return epoch + int64(f.clock.Now())/1000 }
 
-// refuses checks that every call answers with the error, and names the limit.
+// refuses checks that every call returns the error, which names the limit.
 func (f *fixture) refuses(l *Limiter, stack *ratelimit.Layered[string], key, name string) {
 	f.t.Helper()
 	ctx := f.t.Context()
@@ -367,7 +367,7 @@ func TestAGeneralDecisionIsTheQuickOne(t *testing.T) {
 	verdicts(t)
 	config := suiteOf(startServer(t).client(), new(ratelimittest.Clock))
 	config.Histories = histories(6)
-	config.Accepts = func(l ratelimit.Limit) bool { // stacks, which have the general case only, play the others
+	config.Accepts = func(l ratelimit.Limit) bool { // stacks, which use only the general case, play the other limits
 		some := l.Algorithm == ratelimit.AlgorithmSlidingLog || l.Algorithm == ratelimit.AlgorithmCalendar
 		return (some || testsize.Long()) && accepts(l)
 	}
@@ -383,8 +383,8 @@ func TestShortKeysTakeLittleMemory(t *testing.T) {
 	assert.LessOrEqual(t, f.client.StrLen(t.Context(), l.space.key("user:42")).Val(), int64(44), "a value of up to 44 bytes is kept within its object")
 }
 
-// The time at which Redis may drop a key is never earlier than the time at which the key is fresh, at any time after any call.
-// A second is allowed for, since whole seconds are stored.
+// Redis must not drop a key before it is fresh, at any time after any
+// call. The test permits a second, because whole seconds are stored.
 func TestAKeyStaysUntilItIsFreshAsTimePasses(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits() {
@@ -411,7 +411,7 @@ func TestAKeyStaysUntilItIsFreshAsTimePasses(t *testing.T) {
 					changed := limit
 					changed.Rate.Units += rng.IntN(5)
 					require.NoError(t, l.SetLimit(changed))
-					l.Allow("k", 1) // a look writes nothing
+					l.Allow("k", 1) // a Peek writes nothing
 				default:
 					l.Allow("k", 1+rng.IntN(4))
 				}
@@ -433,7 +433,7 @@ func TestAKeyStaysUntilItIsFreshAsTimePasses(t *testing.T) {
 func TestASettlementAfterAGrantLeavesNoMoreThanTheLimit(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits() {
-		for _, later := range []time.Duration{0, 61 * time.Second} { // in the same window, and in the next
+		for _, later := range []time.Duration{0, 61 * time.Second} { // once in the same window, and once in the next
 			l := f.limiter(limit, fmt.Sprint("granted", limit.Name, later))
 			r, err := l.Reserve(t.Context(), "k", 6, 0)
 			require.NoError(t, err)
@@ -448,8 +448,8 @@ func TestASettlementAfterAGrantLeavesNoMoreThanTheLimit(t *testing.T) {
 	}
 }
 
-// Settlements and adjustments record no reading below the highest, as decisions do not either: when the server's clock has
-// stepped back, the key waits until it has caught up. All results equal the limiter's in memory.
+// Settlements and adjustments, like decisions, record no reading below the highest. When the server's clock has
+// stepped back, time stands still for the key until the clock has caught up. All results equal those in memory.
 func TestCorrectionsRecordNoEarlierTime(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits() {
@@ -489,11 +489,11 @@ func TestCorrectionsRecordNoEarlierTime(t *testing.T) {
 	}
 }
 
-// The sum that a log carries on begins anew before it is more than a script can count.
+// The running sum of a log begins again before it exceeds what a script can count.
 func TestALogThatIsNeverIdleCountsOn(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
-	units := int(min(int64(1)<<52, math.MaxInt)) // with an int of 32 bits the sum stays small
+	units := int(min(int64(1)<<52, math.MaxInt)) // on a machine of 32 bits the sum stays small
 	l, err := New(f.client, ratelimit.SlidingLog(ratelimit.Per(units, 20*time.Millisecond)), &Options{Name: "large", MaxLog: units, Timeout: 10 * time.Second})
 	require.NoError(t, err)
 	onClock(l, f.clock)
@@ -505,7 +505,7 @@ func TestALogThatIsNeverIdleCountsOn(t *testing.T) {
 	}
 }
 
-// The debt and the cost may each end in a part of a microsecond, and both together in more than one.
+// The debt and the cost may each contain a part of a microsecond, and the sum of the parts may exceed one.
 func TestPartsOfAMicrosecondAddUp(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(7), 7), "sevenths")

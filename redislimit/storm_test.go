@@ -25,35 +25,35 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// ledger holds the spending that a key must have according to its callers' results: between two figures, and a multiple of its
-// own unit, so that a charge for another key shows. Late is the cost that unanswered calls may charge at any time.
+// ledger holds the spending that a key must have by its callers' results: between two figures, and a multiple of
+// its own unit, so that a charge for another key shows. late is the cost that unanswered calls may still charge.
 type ledger struct {
 	unit              int
 	least, most, late int
 }
 
-// stormed has callers of all methods of limiters and stacks. Their servers are paused, cut off, full, read-only, or
-// forget scripts, or are clusters whose slots move.
+// stormed has callers of all methods of limiters and stacks. Their servers are paused,
+// cut off, full, read-only, or forget scripts, or are clusters whose slots move.
 type stormed struct {
 	t       *testing.T
 	timeout time.Duration
 	running *testsize.Running
 	a, b    *Limiter
-	stack   *ratelimit.Layered[string] // of both
-	leased  *ratelimit.Layered[string] // a, and c from leases
+	stack   *ratelimit.Layered[string] // a stack of both limiters
+	leased  *ratelimit.Layered[string] // a stack of a, and of c with leases
 	c       *Limiter
 
 	mu                          sync.Mutex
-	books                       map[string]*ledger // of both limiters
-	losing                      bool               // the servers are losing all that they hold
-	lost                        time.Time          // when they last had lost it
+	books                       map[string]*ledger // the ledgers of both limiters
+	losing                      bool               // the servers are just losing all their data
+	lost                        time.Time          // the time at which they last had lost it
 	longest                     time.Duration
 	calls, unavailable, perhaps int
 }
 
 var stormCallers = flag.Int("callers", 64, "goroutines that call at once in a storm")
 
-var stormLimit = ratelimit.FixedWindow(ratelimit.PerDay(math.MaxInt32)) // of which nothing comes back
+var stormLimit = ratelimit.FixedWindow(ratelimit.PerDay(math.MaxInt32)) // under this limit nothing comes back
 
 func newStormed(t *testing.T, client redis.UniversalClient, name string, timeout time.Duration, batchSize int) *stormed {
 	limiter := func(which string) *Limiter {
@@ -72,7 +72,7 @@ func newStormed(t *testing.T, client redis.UniversalClient, name string, timeout
 
 var stormUnits = []int{3, 5, 7, 11, 13, 17, 19, 23}
 
-// bookLocked records that a key may have spent between least and most more, and late of it later.
+// bookLocked records that a key may have spent between least and most more, and late of that only later.
 func (s *stormed) bookLocked(limiter, key string, unit, least, most, late int) {
 	l := s.books[limiter+key]
 	if l == nil {
@@ -84,8 +84,8 @@ func (s *stormed) bookLocked(limiter, key string, unit, least, most, late int) {
 	l.late += late
 }
 
-// outcome books a call that charges, in each limiter. Began is the time of the call that charged: servers may have lost the
-// charge since, and with it the settlement's object.
+// outcome records a charge in each limiter. began is the time of the call that
+// charged: servers may have lost the charge since, so that there is nothing to settle.
 func (s *stormed) outcome(limiters, key string, unit, delta int, began time.Time, done bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,8 +105,8 @@ func (s *stormed) outcome(limiters, key string, unit, delta int, began time.Time
 	}
 }
 
-// lose makes the servers lose all their data. A concurrent charge may be lost or not, and a call that was left before may be
-// charged after it.
+// lose makes the servers lose all their data. A concurrent charge may be
+// lost or not, and a call whose caller had left may be charged after it.
 func (s *stormed) lose(servers []*redistest.Server) {
 	s.mu.Lock()
 	s.losing = true
@@ -115,7 +115,7 @@ func (s *stormed) lose(servers []*redistest.Server) {
 	}
 	s.mu.Unlock()
 	for _, server := range servers {
-		assert.Eventually(s.t, func() bool { // it may be read-only for now
+		assert.Eventually(s.t, func() bool { // the server may be read-only for now
 			_, err := server.Do("FLUSHALL")
 			return err == nil
 		}, 20*time.Second, time.Millisecond)
@@ -230,19 +230,19 @@ func (s *stormed) settle(rng *rand.Rand, r *ratelimit.Reservation, reserved time
 	ran := s.running.Now()
 	err := r.Settle(actual)
 	s.class(context.Background(), err, s.running.Now()-ran, 4)
-	if err != nil && limiters == "ac" { // of a limiter and leases: either may have failed
+	if err != nil && limiters == "ac" { // the call concerns a limiter and leases, of which either may have failed
 		err = ratelimit.ErrUnanswered
 	}
 	s.outcome(limiters, key, unit, actual-cost, reserved, err == nil, err)
 }
 
-// sky is servers, their clients, and the faults that strike them.
+// sky is a set of servers, their clients, and the faults that they suffer.
 type sky struct {
 	servers []*redistest.Server
 	client  func() redis.UniversalClient
 	trouble func(rng *rand.Rand, stop *atomic.Bool)
-	end     func() // of connections; may be nil
-	loses   bool   // all that it holds, again and again
+	end     func() // ends connections; may be nil
+	loses   bool   // the servers lose all their data again and again
 }
 
 // moves moves slots with keys from node to node.
@@ -261,7 +261,7 @@ func moves(t *testing.T, c *redistest.Cluster, rng *rand.Rand, stop *atomic.Bool
 	}
 }
 
-// trouble makes one trouble after the other on servers that are all there.
+// trouble makes one trouble after the other, while all servers run.
 func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
 	for !stop.Load() {
 		s := servers[rng.IntN(len(servers))]
@@ -280,11 +280,11 @@ func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
 			_, _ = s.Do("CONFIG", "SET", "maxmemory", "1")
 			time.Sleep(time.Duration(rng.IntN(5)) * time.Millisecond)
 			_, _ = s.Do("CONFIG", "SET", "maxmemory", "0")
-		case 5: // read-only, with its data: there is no such master. A cluster refuses that.
+		case 5: // read-only, but with its data: no real master is like that, and a cluster refuses it
 			_, _ = s.Do("REPLICAOF", "127.0.0.1", "1")
 			time.Sleep(time.Duration(rng.IntN(5)) * time.Millisecond)
 			_, _ = s.Do("REPLICAOF", "NO", "ONE")
-		case 6: // another caller's script takes long: after a millisecond, or never, the server replies that it is busy
+		case 6: // another caller's script takes long; the server replies that it is busy after a millisecond, or never
 			_, _ = s.Do("CONFIG", "SET", "lua-time-limit", strconv.Itoa(rng.IntN(2)))
 			_, _ = s.Do("EVAL", "for i = 1, tonumber(ARGV[1]) do local _ = math.sqrt(i) end", "0", strconv.Itoa(rng.IntN(1_000_000)))
 		}
@@ -295,9 +295,9 @@ func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
 	}
 }
 
-// TestInAStormCallersKnowTheirCharges plays all calls at once on servers in trouble. No caller is charged twice or for
-// another one. An error that does not wrap ratelimit.ErrUnanswered has charged nothing. No caller waits much longer
-// than the timeout, and nothing stays behind. The test counts goroutines, so no other test runs beside it.
+// TestInAStormCallersKnowTheirCharges makes all calls at the same time on servers in trouble. No caller is charged twice
+// or for another one. An error that does not wrap ratelimit.ErrUnanswered has charged nothing. No caller waits much longer
+// than the timeout, and nothing stays behind. The test counts goroutines, so no other test may run at the same time.
 func TestInAStormCallersKnowTheirCharges(t *testing.T) {
 	testsize.Client(t)
 	for _, kind := range []string{"plain", "cut", "ring", "losing", "cluster", "moving"} {
@@ -306,7 +306,7 @@ func TestInAStormCallersKnowTheirCharges(t *testing.T) {
 			for _, timeout := range []time.Duration{4 * time.Millisecond, 60 * time.Millisecond} {
 				for _, batchSize := range []int{1, 5, 64} {
 					if !testsize.Long() && *randomFor == 0 && (batchSize == 1 || (batchSize == 64) == (timeout > 10*time.Millisecond)) {
-						continue // a short run plays two of them
+						continue // a short run plays only two of them
 					}
 					t.Run(fmt.Sprint(timeout, batchSize), func(t *testing.T) { playStorm(t, where, fmt.Sprint("storm", timeout, batchSize), timeout, batchSize) })
 				}
@@ -321,7 +321,7 @@ func stormServers(t *testing.T, kind string) (where sky) {
 	case "plain", "cut":
 		s := startServer(t)
 		addr := s.addr
-		if kind == "cut" { // connections too, in the middle of a call or of its answer
+		if kind == "cut" { // cut connections, too, in the middle of a call or of its answer
 			proxy := newMoodyProxy(t, addr, 2*time.Millisecond)
 			addr, where.end = proxy.Addr().String(), proxy.hangUp
 		}
@@ -402,8 +402,8 @@ func playStorm(t *testing.T, where sky, name string, timeout time.Duration, batc
 			if book == nil {
 				continue
 			}
-			if limiter == "c" { // which is charged by batches, of which some are lost
-				if where.loses { // a batch of before the loss may be spent after it
+			if limiter == "c" { // this limiter is charged in batches, of which some are lost
+				if where.loses { // a batch from before the loss may be spent after it
 					continue
 				}
 				assert.GreaterOrEqual(t, spent, book.least, "%s%s: more was admitted than charged", limiter, key)
@@ -422,7 +422,7 @@ func playStorm(t *testing.T, where sky, name string, timeout time.Duration, batc
 	crowd.Gone(t, before+2)
 }
 
-// warmAll makes the connections and the scripts known.
+// warmAll makes connections, and makes the servers know the scripts.
 func warmAll(t *testing.T, s *stormed) {
 	for i := range stormUnits {
 		key := strconv.Itoa(i)

@@ -30,7 +30,7 @@ func onClock(l *Limiter, clock ratelimit.Clock) *Limiter {
 	return l
 }
 
-// verdicts makes the test fail where the script's verdict differs from Go's.
+// verdicts makes the test fail if the script's verdict differs from Go's.
 func verdicts(t testing.TB) {
 	checkVerdict = func(c *charge, reading int64) {
 		if want := !c.offer.Denied(reading); c.allowed != want {
@@ -40,16 +40,15 @@ func verdicts(t testing.TB) {
 	t.Cleanup(func() { checkVerdict = nil })
 }
 
-// accepts leaves out limits that take longer than 40 years to regain, or have a longer Per: with
-// them the suite's clock goes on for centuries, and so beyond the 2^53 µs that a script counts,
-// or back by a Per to before the Unix epoch.
+// accepts leaves out limits that take longer than 40 years to regain, or have a longer Per. For these the suite's
+// clock goes on for centuries, beyond the 2^53 µs that a script counts, or back by a Per to before the Unix epoch.
 func accepts(l ratelimit.Limit) bool {
 	const most = 40 * 365 * 24 * time.Hour
 	_, err := newPlan(l, defaultMaxLog)
 	return err == nil && l.RefillTime() < most && l.Rate.Per < most
 }
 
-// A leaky bucket of many units for each Per is soon empty, however long the Per is.
+// A leaky bucket with many units for each Per is soon empty, even if the Per is long.
 func TestTheSuiteIsNotPlayedBeforeTheEpoch(t *testing.T) {
 	limit := ratelimit.LeakyBucket(ratelimit.Per(math.MaxInt32, 90*365*24*time.Hour), 10)
 	require.Less(t, limit.RefillTime(), time.Hour)
@@ -73,13 +72,13 @@ func suiteOf(client redis.UniversalClient, clock *ratelimittest.Clock) ratelimit
 				return nil, err
 			}
 			onClock(l, clock)
-			l.store.clock = func() int64 { return clock.Wall().UnixMicro() } // a server has one time for all
+			l.store.clock = func() int64 { return clock.Wall().UnixMicro() } // all limiters of a server have the same time
 			return l, nil
 		},
 	}
 }
 
-// histories is how many random histories a test plays that plays n at its full size.
+// histories returns the number of random histories for a test that plays n at its full size.
 func histories(n int) int { return testsize.Of(max(1, n/12), n) }
 
 func TestSuite(t *testing.T) {

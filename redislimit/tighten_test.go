@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/model"
 )
 
-// tightenings are pairs of limits, of which the second one regains a hundred times more slowly.
+// tightenings are pairs of limits. The second one of a pair regains a hundred times more slowly.
 func tightenings() (pairs [][2]ratelimit.Limit) {
 	quick := []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.Per(20, 200*time.Millisecond), 20),
@@ -31,15 +31,15 @@ func tightenings() (pairs [][2]ratelimit.Limit) {
 	return pairs
 }
 
-// Keys expire by the server's own clock, so this test waits for that, once for all.
+// Keys expire by the server's own clock, so this test waits for that, once for all limits.
 func TestATightenedLimitForgivesNothing(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	type denial struct {
 		what string
 		take func() (ratelimit.Decision, error)
-		at   time.Time     // before which nothing is allowed
-		wide time.Duration // how far at may be off, since the calls took so long
+		at   time.Time     // the time before which nothing is allowed
+		wide time.Duration // the possible error of at, because the calls took so long
 	}
 	var all []denial
 	key := ""
@@ -114,7 +114,7 @@ func TestATightenedLimitForgivesNothing(t *testing.T) {
 			return take(limited)
 		})
 	}
-	time.Sleep(1300 * time.Millisecond) // the state stored under the old limit has expired
+	time.Sleep(1300 * time.Millisecond) // by then the state stored under the old limit has expired
 	for _, k := range all {
 		now := time.Now()
 		d, err := k.take()
@@ -129,7 +129,7 @@ func TestATightenedLimitForgivesNothing(t *testing.T) {
 func TestADenialUnderATightenedLimitWritesOnce(t *testing.T) {
 	f := newFixture(t)
 	for i, pair := range tightenings() {
-		pair[0].Rate.Per *= 100 // so long that nothing is regained during the test
+		pair[0].Rate.Per *= 100 // so slow that nothing is regained during the test
 		l, err := New(f.client, pair[0], &Options{Name: fmt.Sprint("once", i), Timeout: 20 * time.Second})
 		require.NoError(t, err)
 		require.NoError(t, l.Adjust(t.Context(), "k", 40))
@@ -157,7 +157,7 @@ func TestBookingsAheadOutliveAChangeOfRate(t *testing.T) {
 	for i, from := range changing() {
 		for j, to := range changing() {
 			if from.Algorithm == ratelimit.AlgorithmLeakyBucket || to.Algorithm == ratelimit.AlgorithmLeakyBucket {
-				continue // its queue is its debt
+				continue // the queue is the debt of a leaky bucket
 			}
 			what := fmt.Sprintf("%v to %v", from, to)
 			memory, err := ratelimit.New(from, &ratelimit.Options[string]{Clock: f.clock})
@@ -222,15 +222,14 @@ func TestADeniedBookingOnALogReadsAPartOfIt(t *testing.T) {
 	assert.True(t, r.Allowed)
 }
 
-// A debt that a tightened log has made waits no longer than a new one would once the limit is
-// raised again.
+// When the limit of a tightened log is raised again, its debt waits no longer than a new one would.
 func TestARaisedLogPlacesItsDebtAnew(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(12)), "raised")
 	require.True(t, l.Allow("k", 3))
 	require.NoError(t, l.SetLimit(ratelimit.SlidingLog(ratelimit.PerHour(2))))
 	require.False(t, l.Allow("k", 1))
-	require.NoError(t, l.Adjust(t.Context(), "k", 1)) // which puts the key under it
+	require.NoError(t, l.Adjust(t.Context(), "k", 1)) // this puts the key under the limit
 	require.NoError(t, l.SetLimit(ratelimit.SlidingLog(ratelimit.PerHour(8))))
 	assert.Equal(t, 4, f.left(l, "k"))
 	require.NoError(t, l.Adjust(t.Context(), "k", 6))

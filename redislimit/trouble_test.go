@@ -22,11 +22,11 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// soon bounds the duration of a call of 50 ms on a busy machine.
+// soon is the maximum duration of a call with a timeout of 50 ms on a busy machine.
 const soon = 4 * time.Second
 
-// promptly makes a call and checks that it ends about when its timeout does. Left to
-// itself, go-redis takes 5 s and more in all of these cases.
+// promptly makes a call and checks that it ends about when its timeout does.
+// Without that timeout, go-redis takes 5 s and more in all of these cases.
 func promptly(t *testing.T, call func() error) error {
 	t.Helper()
 	running := testsize.StartRunning()
@@ -67,14 +67,14 @@ func (s *server) resume(t *testing.T) {
 	require.NoError(t, s.Resume())
 }
 
-// warm makes a connection and the scripts known, however slow the machine.
+// warm makes a connection and makes the server know the scripts, even on a slow machine.
 func warm(t *testing.T, l *Limiter) {
 	t.Helper()
 	require.Eventually(t, func() bool { return l.Allow("warm", 1) }, 20*time.Second, 10*time.Millisecond)
 }
 
-// unanswered pauses a server and makes a call, and returns its error, according to which the call was sent. A busy machine may
-// be too late to send it; then it begins anew. The server stays paused.
+// unanswered pauses a server and makes a call whose error states that the call was sent. A
+// busy machine may be too late to send it; then it begins anew. The server stays paused.
 func unanswered(t *testing.T, s *server, l *Limiter, call func() error) error {
 	t.Helper()
 	for range 20 {
@@ -133,7 +133,7 @@ func TestAServerThatIsGoneIsUnavailable(t *testing.T) {
 	l := defaults(t, s.client())
 	warm(t, l)
 	s.kill()
-	_ = promptly(t, taking(l)) // on the connection that was open
+	_ = promptly(t, taking(l)) // this uses the connection that was open
 	unavailableUnsent(t, promptly(t, taking(l)))
 	assert.ErrorIs(t, promptly(t, func() error { return l.Wait(context.Background(), "k", 1) }), ratelimit.ErrUnavailable)
 	assert.ErrorIs(t, promptly(t, func() error { return l.Adjust(context.Background(), "k", 1) }), ratelimit.ErrUnavailable)
@@ -142,7 +142,7 @@ func TestAServerThatIsGoneIsUnavailable(t *testing.T) {
 
 func TestAnUnansweredDialEndsInTime(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "192.0.2.1:6379", Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		<-ctx.Done() // like an unanswered SYN
+		<-ctx.Done() // this is like a SYN without an answer
 		return nil, &net.OpError{Op: "dial", Err: ctx.Err()}
 	}})
 	defer client.Close()
@@ -150,8 +150,8 @@ func TestAnUnansweredDialEndsInTime(t *testing.T) {
 	unavailableUnsent(t, promptly(t, taking(l)))
 }
 
-// TestTheErrorOfATimeoutNamesTheOption: with the client's default options a refused connection is dialled again after the timeout, so that
-// the client can only report that a context has ended.
+// TestTheErrorOfATimeoutNamesTheOption uses the client's default options. With these a refused connection
+// is dialled again until after the timeout, so that the client can only report that a context has ended.
 func TestTheErrorOfATimeoutNamesTheOption(t *testing.T) {
 	refused := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer refused.Close()
@@ -280,7 +280,7 @@ func TestAForgottenScriptIsTaughtAgain(t *testing.T) {
 	assert.Equal(t, 1_000_000-2-64*20, f.left(l, "k"), "each was charged once")
 }
 
-// Redis 7.4 and Valkey 8 forget the scripts of others than SCRIPT LOAD if more than 500 of them are sent.
+// Redis 7.4 and Valkey 8 keep at most 500 scripts that were not loaded by SCRIPT LOAD, and forget further ones.
 func TestScriptsOfOthersPushOursOut(t *testing.T) {
 	f := newFixture(t)
 	l := f.real(ratelimit.FixedWindow(ratelimit.PerDay(1_000_000)))
@@ -301,7 +301,7 @@ func TestScriptsOfOthersPushOursOut(t *testing.T) {
 	}
 }
 
-// deafProxy passes everything on to a server, and while it is deaf breaks the connection
+// deafProxy passes data on between clients and a server. While it is deaf, it breaks the connection
 // instead of passing on a script's answer, a string or an array. Connections can still be made.
 type deafProxy struct {
 	net.Listener
@@ -365,7 +365,7 @@ func TestAnAnswerThatIsLostIsChargedOnce(t *testing.T) {
 			wg.Go(func() {
 				_, err := l.Take(context.Background(), "k", 1)
 				assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
-				if errors.Is(err, ratelimit.ErrUnanswered) { // else its connection broke before it was sent
+				if errors.Is(err, ratelimit.ErrUnanswered) { // otherwise its connection broke before it was sent
 					unanswered.Add(1)
 				}
 			})
@@ -404,7 +404,7 @@ func TestWaitReportsABookingThatItCouldNotGiveBack(t *testing.T) {
 		for !booked(key) && len(ended) == 0 {
 			time.Sleep(time.Millisecond)
 		}
-		time.Sleep(150 * time.Millisecond) // by then the booking is answered, or the Wait has failed
+		time.Sleep(150 * time.Millisecond) // by then the booking has an answer, or the Wait has failed
 		s.pause(t)
 		cancel()
 		if err = <-ended; errors.Is(err, context.Canceled) {
@@ -458,7 +458,7 @@ func TestNoCallerIsLostInACrowdOfTimeouts(t *testing.T) {
 	f := newFixture(t)
 	for _, timeout := range []time.Duration{100 * time.Microsecond, time.Millisecond, 5 * time.Millisecond} {
 		crowded(t, f, fmt.Sprint("late", timeout.Microseconds()), timeout, func(i, n int) (context.Context, context.CancelFunc) {
-			if n%10 == 0 { // beside callers whose contexts may end
+			if n%10 == 0 { // some callers have contexts that end
 				return context.WithTimeout(context.Background(), time.Duration(i)*50*time.Microsecond)
 			}
 			return context.Background(), func() {}
@@ -466,7 +466,7 @@ func TestNoCallerIsLostInACrowdOfTimeouts(t *testing.T) {
 	}
 }
 
-// crowded has many callers decide at once, whose contexts or whose limiter's timeout end early.
+// crowded makes many callers decide at the same time. Their contexts or the limiter's timeout end early.
 func crowded(t *testing.T, f *fixture, name string, timeout time.Duration, contextOf func(i, n int) (context.Context, context.CancelFunc)) {
 	t.Helper()
 	limit := ratelimit.FixedWindow(ratelimit.PerDay(1_000_000))
@@ -500,7 +500,7 @@ func crowded(t *testing.T, f *fixture, name string, timeout time.Duration, conte
 	assert.GreaterOrEqual(t, spent, allowed.Load())
 	assert.LessOrEqual(t, spent, allowed.Load()+unknown.Load(), "an error that is not ratelimit.ErrUnanswered has charged nothing")
 	c := l.store.lane
-	require.Eventually(t, func() bool { // the last timer has fired
+	require.Eventually(t, func() bool { // by then the last timer has fired
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.batches == 0 && c.isEmpty() && !c.armed

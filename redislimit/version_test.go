@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// While a program is rolled out, two versions of the scripts work on the same keys. The scripts in testdata/version1 know no
-// lowered limits: see TestAnOlderVersionLeavesUnknownStatesAlone.
+// While a program is rolled out, two versions of the scripts use the same keys. The scripts in
+// testdata/version1 have no lowered limits: see TestAnOlderVersionLeavesUnknownStatesAlone.
 func TestTwoVersionsOfTheScriptsShareAState(t *testing.T) {
 	verdicts(t)
 	version1 := newScripts(os.DirFS("testdata/version1"))
@@ -21,7 +21,7 @@ func TestTwoVersionsOfTheScriptsShareAState(t *testing.T) {
 	for i, limit := range twinLimits() {
 		for seed := range histories(3) {
 			w := newTwin(t, client, limit, fmt.Sprintf("versions%d-%d", i, seed), uint64(seed))
-			w.booking = kinds[limit.Algorithm] != kindLog // whose bookings the quick script of version 1 left to the general one
+			w.booking = kinds[limit.Algorithm] != kindLog // version 1 leaves the bookings of these to its general script
 			w.solvent = limit.Algorithm <= ratelimit.AlgorithmLeakyBucket
 			for n := range 120 {
 				w.silent = kinds[limit.Algorithm] == kindLog // version 1 does not report its debt and its next unit
@@ -32,8 +32,8 @@ func TestTwoVersionsOfTheScriptsShareAState(t *testing.T) {
 	}
 }
 
-// A state with units set aside, and a bucket in debt, has a format of its own. The older version refuses it and leaves
-// it as it is. Once the units have lapsed, or the debt is paid, the next spending stores the format that both know.
+// A state with units set aside, and a bucket in debt, has a format of its own. The older version refuses it and leaves it
+// as it is. Once the units have lapsed, or the debt is paid, the next spending stores the format that both versions know.
 func TestAnOlderVersionLeavesUnknownStatesAlone(t *testing.T) {
 	version1 := newScripts(os.DirFS("testdata/version1"))
 	f := newFixture(t)
@@ -84,7 +84,7 @@ func TestAnOlderVersionLeavesUnitsInUseAlone(t *testing.T) {
 	require.NoError(t, r.Cancel())
 }
 
-// The older version stores a bucket in debt as one with a larger burst, and so it is read: at most the capacity counts.
+// The older version stores a bucket in debt as one with a larger burst. It is read as such: at most the capacity counts.
 func TestADebtOfAnOlderVersionCountsAsALoweredLimit(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits()[:2] {
@@ -100,14 +100,14 @@ func TestADebtOfAnOlderVersionCountsAsALoweredLimit(t *testing.T) {
 	}
 }
 
-// A version of the format that is to come begins with another byte.
+// The first byte of a later format is another one.
 func TestAStateOfALaterVersionIsLeftAlone(t *testing.T) {
 	f := newFixture(t)
 	for i, limit := range append(fiveLimits(), fiveLimits()...) {
 		l := f.real(limit)
 		require.NoError(t, l.Reset(t.Context(), "k"))
 		require.True(t, l.Allow("k", 3))
-		for range i / len(fiveLimits()) * 20 { // a long state
+		for range i / len(fiveLimits()) * 20 { // makes a long state
 			_, err := l.Reserve(t.Context(), "k", 10, time.Hour)
 			require.NoError(t, err)
 		}

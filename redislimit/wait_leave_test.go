@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// waits are the methods Wait that share a budget in Redis, by the package that a process calls.
+// waits are the methods Wait that share a budget in Redis, by the package of the process.
 var waits = map[string]func(t *testing.T, l *Limiter) func(context.Context) error{
 	"redislimit": func(_ *testing.T, l *Limiter) func(context.Context) error {
 		return func(ctx context.Context) error { return l.Wait(ctx, "k", 1) }
@@ -30,7 +30,7 @@ var waits = map[string]func(t *testing.T, l *Limiter) func(context.Context) erro
 	},
 }
 
-// waitsOf returns the Waits of several processes: limiters of one name, each on a client of its own.
+// waitsOf returns the Waits of several processes: limiters of one name, each with its own client.
 func waitsOf(t *testing.T, s *server, kind string, n int, limit ratelimit.Limit, name string) (all []func(context.Context) error) {
 	for range n {
 		l := newOn(t, s.client(), limit, name, Options{})
@@ -40,7 +40,7 @@ func waitsOf(t *testing.T, s *server, kind string, n int, limit ratelimit.Limit,
 	return all
 }
 
-// The rate holds while half the callers or more leave: a crowd of twice the rate, in one process and in four.
+// A crowd of twice the rate, in one process and in four, uses the whole rate although half of the callers or more leave.
 func TestTheRateIsServedThoughCallersLeave(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds of real time")
@@ -102,7 +102,7 @@ func TestAWaiterThatStaysTakesOneRoundTrip(t *testing.T) {
 	l := newOn(t, startServer(t).client(), ratelimit.TokenBucket(ratelimit.PerSecond(20), 1), "stays", Options{Hooks: []redis.Hook{&sent}})
 	warm(t, l)
 	require.True(t, l.Allow("k", 1))
-	require.NoError(t, l.Wait(t.Context(), "k", 1)) // loads the script
+	require.NoError(t, l.Wait(t.Context(), "k", 1)) // this loads the script
 	for range 3 {
 		before := sent.calls.Load() + sent.pipelines.Load()
 		require.NoError(t, l.Wait(t.Context(), "k", 1))

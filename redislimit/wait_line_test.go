@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// A key's bookings, open reservations and the number of waiting callers are read by no denied call.
+// A denied call reads neither the bookings of a key nor its open reservations or waiting callers.
 func TestADeniedTakeOfAKeyWithBookingsDoesNotReadThem(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -46,7 +46,7 @@ func TestADeniedTakeOfAKeyWithBookingsDoesNotReadThem(t *testing.T) {
 	}
 }
 
-// A process whose callers wait is killed: its bookings bar the callers of others no longer than a second.
+// A process is killed while its callers wait. Its bookings delay the callers of others for a second at most.
 func TestAKilledProcessBarsNobody(t *testing.T) {
 	if addr := os.Getenv("REDISLIMIT_WAITERS"); addr != "" {
 		waitUntilKilled(t, addr)
@@ -66,7 +66,7 @@ func TestAKilledProcessBarsNobody(t *testing.T) {
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		d, err := l.Peek(t.Context(), "k", 1)
 		require.NoError(t, err)
-		if d.RetryAfter > 60*time.Millisecond { // it has bookings
+		if d.RetryAfter > 60*time.Millisecond { // the killed process has bookings
 			break
 		}
 		require.True(t, time.Now().Before(deadline), "the other process does not wait")
@@ -78,7 +78,7 @@ func TestAKilledProcessBarsNobody(t *testing.T) {
 	assert.LessOrEqual(t, d.RetryAfter, time.Second+50*time.Millisecond)
 }
 
-// waitUntilKilled has 600 callers wait.
+// waitUntilKilled makes 600 callers wait.
 func waitUntilKilled(t *testing.T, addr string) {
 	s := &server{t: t, addr: addr}
 	l := newOn(t, s.client(), ratelimit.TokenBucket(ratelimit.PerSecond(20), 1), "killed", Options{})
@@ -89,8 +89,8 @@ func waitUntilKilled(t *testing.T, addr string) {
 	wg.Wait()
 }
 
-// Callers of a stack wait in the line of the key that holds them up: a few calls for each caller that is served, nobody is left behind, and an
-// exhausted user holds back nobody else.
+// Callers of a stack wait in the line of the key that delays them. Each served caller
+// takes a few calls, all are served, and an exhausted user delays nobody else.
 func TestWaitingCallersOfAStackAreNoHerd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds of real time")
