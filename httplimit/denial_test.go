@@ -381,7 +381,7 @@ func TestPlainHTTPRefusesRPCsByTheStatus(t *testing.T) {
 
 // The fields of a denial that a page may read are present in every dialect.
 func TestExposedFieldsAreTheSentFields(t *testing.T) {
-	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(1))), httplimit.Options{Skip: httplimit.SkipPreflights})
+	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(1))), httplimit.Options{Skip: isPreflight})
 	h := cors("https://app.example", m.Wrap(preflights(http.NotFoundHandler())))
 	get := func() *http.Response {
 		return send(h, with("Origin: https://app.example"))

@@ -22,10 +22,15 @@ func cors(origin string, next http.Handler) http.Handler {
 	})
 }
 
+// isPreflight reports whether a request is a preflight of CORS. Other OPTIONS requests are requests of the application.
+func isPreflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
+}
+
 // preflights answers the preflight requests of CORS.
 func preflights(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !httplimit.SkipPreflights(r) {
+		if !isPreflight(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -37,9 +42,9 @@ func preflights(next http.Handler) http.Handler {
 
 // In front of an API that pages of another origin use: CORS is outside, the limiter inside, and
 // preflights are not charged.
-func ExampleSkipPreflights() {
+func ExampleOptions_cors() {
 	limit := ratelimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerMinute(1)), &httplimit.Options{
-		Skip: httplimit.SkipPreflights,
+		Skip: isPreflight, // their handler is cheap
 	}))
 	api := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") })
 	h := cors("https://app.example", limit.Wrap(preflights(api)))

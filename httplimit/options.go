@@ -20,7 +20,7 @@ type Options struct {
 	// even if KeyCode differs, and the error wraps [ratelimit.ErrNegativeCost]. It defaults to 1.
 	Cost func(r *http.Request) int
 
-	// Skip reports whether a request passes without a decision. If nil, none does.
+	// Skip reports whether a request passes without a decision, such as a preflight of CORS: see the example. If nil, none does.
 	Skip func(r *http.Request) bool
 
 	// Settle returns the real cost of a request, given the response's status and the charged cost; [ChargeOnly] makes such
@@ -152,9 +152,4 @@ func (o *Options) core() edge.Options[*http.Request] {
 		c.OnDecision = func(e event) { report(public(e)) }
 	}
 	return c
-}
-
-// SkipPreflights is for [Options].Skip: CORS preflight requests pass. Their handler must be cheap.
-func SkipPreflights(r *http.Request) bool {
-	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }

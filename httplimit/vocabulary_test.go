@@ -4,7 +4,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -17,20 +16,6 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/keyfunc"
 )
-
-func TestPreflightsAreSkipped(t *testing.T) {
-	skip := httplimit.SkipPreflights
-	preflight := func(method string, header ...string) *http.Request {
-		r := httptest.NewRequest(method, "/", nil)
-		r.Header = with(header...).Header
-		return r
-	}
-	const origin, requests = "Origin: https://app.example", "Access-Control-Request-Method: PUT"
-	assert.True(t, skip(preflight("OPTIONS", origin, requests)))
-	assert.False(t, skip(preflight("OPTIONS", origin)), "a request of the application")
-	assert.False(t, skip(preflight("OPTIONS", requests)))
-	assert.False(t, skip(preflight("GET", origin, requests)))
-}
 
 func TestStatusOfAMissingKeyIsChosen(t *testing.T) {
 	l := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
