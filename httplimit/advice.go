@@ -23,6 +23,8 @@ type Advice struct {
 	// no wait, and Budgets apply. An immediate retry is a Wait of one nanosecond.
 	Wait    time.Duration
 	Budgets []AdviceBudget
+	// Adds reports that the Transport reads the response itself too, and adds this advice: a refusal, a longer Wait and further budgets.
+	Adds bool
 }
 
 // AdviceBudget is a budget that a server leaves until a reset.

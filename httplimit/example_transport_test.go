@@ -57,11 +57,10 @@ func ExampleAdvice() {
 	defer server.Close()
 	perHost := ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil))
 	transport, err := httplimit.NewTransport(nil, ratelimit.Map(perHost, httplimit.TargetHost), &httplimit.TransportOptions{
-		Advice: func(resp *http.Response) (a httplimit.Advice, all bool) {
-			if left, err := strconv.ParseInt(resp.Header.Get("X-Quota-Today"), 10, 64); err == nil {
-				a.Budgets = []httplimit.AdviceBudget{{Name: "today", Left: left, Reset: time.Hour}}
-			}
-			return a, false
+		Advice: func(resp *http.Response) (a httplimit.Advice, ok bool) {
+			left, err := strconv.ParseInt(resp.Header.Get("X-Quota-Today"), 10, 64)
+			a.Budgets, a.Adds = []httplimit.AdviceBudget{{Name: "today", Left: left, Reset: time.Hour}}, true
+			return a, err == nil
 		},
 	})
 	if err != nil {

@@ -35,8 +35,8 @@ type TransportOptions struct {
 
 	// Advice reads a response in another dialect. If the status is 400 or above, it may read the body: it
 	// gets the first KiB, or nothing if that has not come within a second, and the caller gets the body in
-	// full. It must not read another body. If it reports false, the Transport reads the response as it does
-	// without Advice, and adds what Advice returns: a refusal, a longer Wait and budgets.
+	// full. It must not read another body. If Advice is nil or reports false, the Transport reads the
+	// response itself, and with [Advice].Adds too.
 	Advice func(resp *http.Response) (Advice, bool)
 
 	// MaxWait bounds the time for which a request may wait, for the client's own limiter or because a
@@ -330,7 +330,10 @@ func (t *Transport) learn(p *pace.Place, r *http.Request, resp *http.Response, e
 	if t.opts.Advice != nil {
 		a, known = t.opts.Advice(withHead(resp, head))
 	}
-	if !known {
+	switch {
+	case !known:
+		a = adviceOf(resp, head, now)
+	case a.Adds:
 		a = adviceOf(resp, head, now).with(a)
 	}
 	t.pacer.Learn(p, a.pace(now), now)
