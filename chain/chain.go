@@ -369,9 +369,9 @@ func (p *pass[R]) denied(ctx context.Context, r R) (ratelimit.Decision, error) {
 	return d, p.err
 }
 
-// resetAfter returns the time until all budgets are full, of the limiters up to the denying one. The answers of the limiters
-// before it still count the charge that has since been given back. Where that may matter, they are called again; a limiter that
-// cannot decide keeps its answer, which is no earlier than the real time.
+// resetAfter returns the time until the budgets of all limiters up to the denying one are full. The
+// earlier limiters' answers still count the charge that was given back. Where that may matter, resetAfter
+// calls them again. A limiter that cannot decide keeps its answer, which is at or after the real time.
 func (p *pass[R]) resetAfter(ctx context.Context, r R) time.Duration {
 	reset := p.end.ResetAfter
 	for i, with := range p.resets {

@@ -46,9 +46,9 @@ type Options struct {
 	// `Basic realm="api"`. It defaults to "Bearer".
 	Challenge string
 
-	// LimitFields sends RateLimit-Policy and RateLimit, as [httplimit.DialectDraft11] has them, with unary calls that
-	// return no error and with calls that are denied. A name that an interceptor outside uses gets a number; so give other
-	// names than middleware of httplimit outside.
+	// LimitFields sends RateLimit-Policy and RateLimit, as [httplimit.DialectDraft11] does, with
+	// unary calls that return no error and with calls that are denied. If an outer interceptor uses
+	// a name, too, a number is added to it. Outer middleware of httplimit must use other names.
 	LimitFields bool
 
 	// QuotaUnit names the unit that a limit counts, as in [httplimit.Options].

@@ -193,7 +193,7 @@ func (f *fleet) one(rng *rand.Rand, settling *sync.WaitGroup) {
 	}
 }
 
-// stripped hides that a limiter has Peek, which is an error where the store has none.
+// stripped hides the Peek of a limiter whose store does not have one.
 type stripped struct{ ratelimit.Limiter[string] }
 
 // Leases over failovers in front of other limiters, with every relation of the timeouts, short and long deadlines, few calls under way and

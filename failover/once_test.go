@@ -47,7 +47,9 @@ func quietly(o failover.Options) *failover.Options {
 	return &o
 }
 
-// TestARequestOfAFailoverIsReportedOnce: by the primary, if it decides it, and else by the stand-in, whether the primary hangs and answers late, or is not called; also where the primary is a failover itself, and if it runs on the caller's goroutine.
+// TestARequestOfAFailoverIsReportedOnce: by the primary, if it decides it, and else
+// by the stand-in, whether the primary hangs and answers late, or is not called; also
+// where the primary is a failover itself, and if it runs on the caller's goroutine.
 func TestARequestOfAFailoverIsReportedOnce(t *testing.T) {
 	testsize.Sequential(t)
 	for _, timeout := range []time.Duration{10 * time.Millisecond, -1} {

@@ -50,8 +50,8 @@ func (c *Call) release() {
 	calls.Put(c)
 }
 
-// Context returns the call's context, which is never nil. It has the peer and the incoming metadata, or of a client's call the outgoing
-// metadata.
+// Context returns the call's context, which is never nil. It contains the peer and
+// the incoming metadata. For a client's call it contains the outgoing metadata.
 func (c *Call) Context() context.Context {
 	if c.ctx == nil {
 		return context.Background()

@@ -29,7 +29,7 @@ func (c *Client) StreamClientInterceptor() grpc.StreamClientInterceptor {
 	}
 }
 
-// open opens a stream when its time has come. It has waited for a part of MaxWait.
+// open opens a stream when its turn comes. The call has already waited for a part of MaxWait.
 func (c *Client) open(call *Call, waited time.Duration, many bool, start func(*flight) (grpc.ClientStream, error)) (grpc.ClientStream, error) {
 	f := &flight{pacer: c.pacer, place: c.pacer.ArriveAfter(call.Context(), c.opts.Key(call), waited)}
 	opened := false

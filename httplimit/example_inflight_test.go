@@ -31,7 +31,7 @@ func ExampleNewInflight() {
 	// 1 served, 0 without room
 }
 
-// A client that has as many requests in flight to each host as that can take, and no more.
+// The client has as many requests in flight to each host as the host can serve at the same time.
 func ExampleNewTransport_inflight() {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }))
 	defer server.Close()

@@ -4,9 +4,10 @@
 //	...
 //	http.Handle("/", limit.Wrap(handler))
 //
-// A denied request gets 429, Retry-After and a problem document; gRPC, gRPC-Web and Connect calls are refused in
-// their own protocol, unless [Options].PlainHTTP is set. [PerKey] limits by another key. [New] takes any limiter, such as a [ratelimit.All] of several
-// limits. The package's example charges requests without a key to their address, by [keyfunc.Otherwise].
+// A denied request gets 429, Retry-After and a problem document; gRPC, gRPC-Web and Connect
+// calls are refused in their own protocol, unless [Options].PlainHTTP is set. [PerKey] limits
+// by another key. [New] takes any limiter, such as a [ratelimit.All] of several limits. The
+// package's example charges requests without a key to their address, by [keyfunc.Otherwise].
 //
 // Frameworks are in docs/frameworks.md. No goroutine is started.
 package httplimit

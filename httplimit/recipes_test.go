@@ -110,7 +110,7 @@ func nestedTransports(base http.RoundTripper) (http.RoundTripper, error) {
 func TestNestedTransportsKeepTheLimitsOfAccountAndRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		account := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(50), 1), nil))
-		routes := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(1), 2), nil)) // one waits for the account, and the next follows
+		routes := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(1), 2), nil)) // one request waits for the account
 		var served, refused atomic.Int32
 		tr, err := nestedTransports(roundTripper(func(r *http.Request) (*http.Response, error) {
 			if !account.Allow("", 1) || !routes.Allow(r.URL.Path, 1) {

@@ -91,7 +91,7 @@ func (a *learnt) target(l load) float64 {
 	return l.free() + l.busy + a.queue
 }
 
-// allowed returns the queue at a factor of 1.
+// allowed returns the length of the queue before the Tolerance multiplies it.
 func (a *learnt) allowed(l load) float64 {
 	root := math.Sqrt(l.busy)
 	switch {

@@ -439,7 +439,7 @@ func TestARuleThatBeginsToShareHasNewBudgets(t *testing.T) {
 	}
 }
 
-// The stand-in of a fleet shares this process's part.
+// While a fleet's store is down, the stand-in makes the keys share this process's part of the limit.
 func TestAStandInSharesThePartOfOneProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := policiesOf(t, upstream, &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{Processes: 4})})

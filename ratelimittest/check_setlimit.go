@@ -33,8 +33,8 @@ func playSettleChanged(h *history) {
 		"%d were spent beside what is cancelled, of %d now; %d remained before, and %d do after that", others, p.limit.Capacity(), was, got)
 }
 
-// playSettlePast reserves, and cancels when the reservation counts no longer and the limit is another: others' spending since is not given
-// back.
+// playSettlePast reserves, and cancels under another limit when the reservation does
+// not count any more. The cancellation must not give back what others have spent since.
 func playSettlePast(h *history) {
 	p := h.newKey()
 	r := p.reserve(h.cost(h.limit.Capacity()), 0)

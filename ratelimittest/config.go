@@ -51,9 +51,9 @@ type Config struct {
 	// to refuse invalid ones. If empty, the engine must know every limit that Accepts accepts.
 	Limits []ratelimit.Limit
 
-	// Skip names methods that the suite does not use although the limiters have them: "Reserve", for example, for a wrapper of an engine
-	// that cannot reserve. The names are Peek, Reserve, Wait, Adjust, Reset, SetLimit, Sweep, Len and Join, and Calendar and Concurrent for the limits of
-	// these algorithms.
+	// Skip names methods that the suite does not use although the limiters have them: "Reserve", for
+	// example, for a wrapper of an engine that cannot reserve. The names are Peek, Reserve, Wait, Adjust,
+	// Reset, SetLimit, Sweep, Len and Join, and Calendar and Concurrent for the limits of these algorithms.
 	Skip []string
 
 	// Want names methods that the limiters must have: if the suite does not find one, with a signature that it knows, the run fails.

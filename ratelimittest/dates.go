@@ -11,8 +11,9 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// dates are the windows of a Period, found by the reading of a wall calendar: a window begins with the first minute whose date in the zone
-// is the window's first date, or a later one; with a time of the day, the first at which the clock shows that time of that date, or a later one. Nothing of it is shared with the limiters of this module.
+// dates are the windows of a Period, found by the reading of a wall calendar: a window begins with the first minute
+// whose date in the zone is the window's first date, or a later one; with a time of the day, the first at which the
+// clock shows that time of that date, or a later one. Nothing of it is shared with the limiters of this module.
 type dates struct {
 	loc   *time.Location
 	unit  string        // minute, hour, day, week, month or year
@@ -158,8 +159,8 @@ func (d *dates) inMonth(y int, m time.Month) time.Time {
 	return last.AddDate(0, 0, min(0, d.day-last.Day()))
 }
 
-// start returns the first minute at which the clock shows the time of the windows on that date, or a later one. Midnight of every zone is a quarter of an
-// hour, unless it is left out; then clocks are set at a whole minute.
+// start returns the first minute at which the clock shows the time of the windows on that date, or a later one.
+// Midnight of every zone is a quarter of an hour, unless it is left out; then clocks are set at a whole minute.
 func (d *dates) start(date time.Time) time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()

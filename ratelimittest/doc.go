@@ -49,10 +49,10 @@
 //
 // Each key has its own budget (also the empty key), a Decision names its limit, and no call panics.
 //
-// The suite also tests these methods, if the limiter has them, by the documentation of [ratelimit.Keyed]: Peek, Wait, Adjust, Reset,
-// SetLimit, Sweep, Join (of a [ratelimit.Joinable]), Reserve with Settle and Cancel, and Len, the number of tracked keys, which is Len() int or the Keys of
-// Stats(). A Wait books its place and then sleeps, in real time. If an engine's Wait retries instead, as
-// [ratelimit.Layered.Wait] does, name Wait in Config.Skip.
+// The suite also tests these methods, if the limiter has them, by the documentation of [ratelimit.Keyed]: Peek,
+// Wait, Adjust, Reset, SetLimit, Sweep, Join (of a [ratelimit.Joinable]), Reserve with Settle and Cancel, and Len,
+// the number of tracked keys, which is Len() int or the Keys of Stats(). A Wait books its place and then sleeps,
+// in real time. If an engine's Wait retries instead, as [ratelimit.Layered.Wait] does, name Wait in Config.Skip.
 //
 // An engine may refuse a booking so far ahead that it and the capacity together take
 // more than 100 years to regain. Under a calendar it may refuse one after the beginning of the next window.

@@ -81,7 +81,7 @@ func (e *WindowEngine) Join(limiters []ratelimit.Joining) (ratelimit.Joint, erro
 type windowJoint []*WindowEngine
 
 func (j windowJoint) Limit(limiter int, _ string, ofRequest ratelimit.Limit) (ratelimit.Limit, any, error) {
-	limit := j[limiter].limit // which cannot change: there is no need of a plan
+	limit := j[limiter].limit // the limit cannot change, so Decide needs no plan
 	if ofRequest != (ratelimit.Limit{}) {
 		limit = ofRequest.Named(limit.Name)
 	}

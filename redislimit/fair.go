@@ -207,9 +207,9 @@ func (f *Fair) Wait(ctx context.Context, tenant string, cost int) error {
 	return err
 }
 
-// SetLimit changes the limit, in this process, from the next call on. Spending stays; a lowered limit counts at most its burst as spent. Callers in line
-// stay, unless their cost is now too large: these get [ratelimit.ErrExceedsLimit]. Each call to Redis applies the limit of its own
-// process. Errors are as for NewFair.
+// SetLimit changes the limit, in this process, from the next call on. Spending stays; a lowered limit counts at
+// most its burst as spent. Callers in line stay, unless their cost is now too large: these get
+// [ratelimit.ErrExceedsLimit]. Each call to Redis applies the limit of its own process. Errors are as for NewFair.
 func (f *Fair) SetLimit(limit ratelimit.Limit) error {
 	f.check()
 	shared, err := newFairLimit(limit)

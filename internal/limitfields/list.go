@@ -146,7 +146,7 @@ func (v *View) After(outer []string, names func(lines []string) []string) *View 
 	return n.list.views[slices.Index(v.list.views, v)]
 }
 
-// names returns the names of the list, as they are written after these.
+// names appends the names in the list to after.
 func (l *list) names(after []string) []string {
 	names := slices.Clip(after)
 	for _, v := range l.views {

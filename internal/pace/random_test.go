@@ -307,7 +307,7 @@ func (w *world) serve(r *request) {
 		}
 		a, now := w.answer(), time.Now()
 		func() {
-			defer func() { _ = recover() }() // in Cancel
+			defer func() { _ = recover() }() // Cancel may panic
 			w.pacer.Learn(p, a, now)
 		}()
 		if a.Wait > 0 {
@@ -336,7 +336,7 @@ func (w *world) flies(key string, more int) {
 }
 
 func (w *world) leave(p *pace.Place) {
-	defer func() { _ = recover() }() // in Cancel
+	defer func() { _ = recover() }() // Cancel may panic
 	w.pacer.Leave(p)
 }
 

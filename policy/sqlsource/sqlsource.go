@@ -6,9 +6,11 @@
 //
 //	ALTER TABLE rate_limit_rule ADD COLUMN more text NOT NULL DEFAULT ''
 //
-// in PostgreSQL; the files in migrations end with the statements of the other dialects. A row with an empty plan is a rule; one with a plan is the limit of that plan, or with a share the weight of its keys. Rules are in
-// the order of their names. The setting kill_switch is true or false; attributes lists the attributes that the program supplies, with
-// commas between them. There are no lists: a value such as "@bad" in match_attributes is an error of that field. While the database is down, or a row is wrong, the last good rules stay; the kill switch is read beside a wrong row, too.
+// in PostgreSQL; the files in migrations end with the statements of the other dialects. A row with an empty plan is a
+// rule; one with a plan is the limit of that plan, or with a share the weight of its keys. Rules are in the order of
+// their names. The setting kill_switch is true or false; attributes lists the attributes that the program supplies, with
+// commas between them. There are no lists: a value such as "@bad" in match_attributes is an error of that field. While
+// the database is down, or a row is wrong, the last good rules stay; the kill switch is read beside a wrong row, too.
 package sqlsource
 
 import (

@@ -20,10 +20,11 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// ShouldRateLimit answers Envoy. The entries of all descriptors with one addend are the attributes of one request, since a decision for
-// each descriptor would charge a rule that matches two of them twice. Descriptors that have other values of the same
-// key, or another addend, are decided apart, all or none: a request of 90 tokens is one request. A rule with charge always counts what it denies,
-// and denies an addend of 0 while nothing is left: Envoy asks with 0 before a stream, and charges it when it is done. An error does not deny: Envoy lets such requests pass, unless failure_mode_deny is set.
+// ShouldRateLimit answers Envoy. The entries of all descriptors with one addend are the attributes of one request, since a
+// decision for each descriptor would charge a rule that matches two of them twice. Descriptors that have other values of
+// the same key, or another addend, are decided apart, all or none: a request of 90 tokens is one request. A rule with
+// charge always counts what it denies, and denies an addend of 0 while nothing is left: Envoy asks with 0 before a stream,
+// and charges it when it is done. An error does not deny: Envoy lets such requests pass, unless failure_mode_deny is set.
 func (s *service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
 	if len(r.GetDescriptors()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "the request has no descriptors")

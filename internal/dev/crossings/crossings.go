@@ -37,7 +37,7 @@ type key struct {
 	open    int                  // estimates of reservations of this window
 	plan    string               // of the last decision
 	charged string               // of the last charge
-	made    int                  // how often it was reset
+	made    int                  // the number of resets
 	denials map[int]map[int]bool // the recorded notices that were denials
 	noticed map[int][]int        // by process: the capacities for which it sent a notice of 100 %
 }

@@ -15,13 +15,13 @@ import (
 // spent is one admitted cost, as it was settled.
 type spent struct {
 	op
-	at   int64 // when it counts; in a leaky bucket, when it enters
+	at   int64 // the instant at which it counts, or at which it enters a leaky bucket
 	left int64 // when it may be passed on
 	cost int64
 }
 
-// trace runs a script of spending, settling and cancelling and returns the spending that stays. Nothing is settled for more than was
-// reserved: that is debt, and above any bound.
+// trace runs a script of spending, settling and cancelling and returns the spending that stays. It settles
+// nothing for more than was reserved, because the excess is a debt, to which the bound does not apply.
 func trace(t testing.TB, data []byte) (ratelimit.Limit, []*spent) {
 	s := &script{data: data, onward: true, only: []opKind{opTake, opTake, opReserve, opReserve, opReserve, opReserve, opSettle, opCancel}}
 	s.pickLimit()

@@ -134,8 +134,9 @@ func (w *world) makes(m move) bool {
 	return (own || w.evicts()) && w.made[m.id] != nil && !w.judge(m.key).convertsRefund(r, w.now)
 }
 
-// convertsRefund reports whether a settlement gives back of a token bucket units that were reserved under other figures. The limiter converts such refunds,
-// and rounds them down: internal/meter compares them with a replay. The model gives nothing back.
+// convertsRefund reports whether a settlement gives back of a token bucket units that
+// were reserved under other figures. The limiter converts such refunds, and rounds
+// them down: internal/meter compares them with a replay. The model gives nothing back.
 func (j *judge) convertsRefund(r *receipt, now ratelimit.Limit) bool {
 	pending := j.known && j.limit.Named("") != now.Named("") // until the key's next decision
 	if r != nil && r.changed && pending && j.limit.Algorithm == ratelimit.AlgorithmTokenBucket {
@@ -304,8 +305,8 @@ func (w *world) playSweep(m move) string {
 func (w *world) playStack(m move) string {
 	d, err := w.stack.Take(context.Background(), [2]string{m.key, m.other}, m.n)
 	keys := slices.Compact([]string{m.key, m.other})
-	m.n = max(-1, min(m.n, math.MaxInt/2)) // so that twice as much is no less
-	cost := m.n * (3 - len(keys))          // of one key twice
+	m.n = max(-1, min(m.n, math.MaxInt/2)) // twice this must not overflow
+	cost := m.n * (3 - len(keys))          // a single key is charged twice
 	allowed := true
 	for _, key := range keys {
 		j := w.judge(key)

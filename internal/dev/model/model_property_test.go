@@ -22,7 +22,7 @@ type op struct {
 	kind  opKind
 	raw   int64
 	n     int           // cost, delta or actual cost
-	ahead time.Duration // of a Reserve
+	ahead time.Duration // the maxDelay of a Reserve
 	id    int           // of the reservation that is made or settled
 }
 

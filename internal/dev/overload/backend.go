@@ -79,10 +79,10 @@ type Phase struct {
 	WaveEach time.Duration    // in each of these times
 }
 
-// Capacity is how many requests a second the backend can do.
+// Capacity returns the number of requests a second that the backend can do.
 func (p *Phase) Capacity() float64 { return float64(p.Servers) / p.mean().Seconds() }
 
-// mean is the mean service time, with the slow ones.
+// mean returns the mean service time, including slow requests.
 func (p *Phase) mean() time.Duration {
 	return time.Duration(float64(p.Service) * (1 + p.SlowShare*max(0, p.SlowBy-1)))
 }

@@ -1,6 +1,7 @@
-// Language counts phrases that make comments and pages hard to read: clauses that stand for a noun, data flow described as speech, pronouns far from
-// their noun, and dated adverbs. It also measures words of chains (of, which, that, whose), "for example", and identifiers named by speech. It prints figures for
-// each 1,000 words, beside those of four models; no check fails because of them.
+// Language counts phrases that make comments and pages hard to read: clauses that stand for a noun,
+// data flow described as speech, pronouns far from their noun, and dated adverbs. It also measures
+// words of chains (of, which, that, whose), "for example", and identifiers named by speech. It
+// prints figures for each 1,000 words, beside those of four models; no check fails because of them.
 //
 //	go -C internal/tools run ./language -dir ../..          # a table of folders
 //	go -C internal/tools run ./language -dir ../../lease -hits # and each hit, with its file and line

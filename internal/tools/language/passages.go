@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// passage is consecutive prose of one file: a comment, a paragraph or a string. Each of its lines is one line of the file, blank where it has code only.
+// passage is consecutive prose of one file: a comment, a paragraph or a string.
+// Each of its lines is one line of the file, blank where it has code only.
 type passage struct {
 	kind  kind
 	first int // the number of its first line

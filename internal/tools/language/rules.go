@@ -17,9 +17,10 @@ var rules = [...]struct {
 	{"adverbs", regexp.MustCompile(`(?i)\b(tak(e|es|en|ing) note|took note|in vain|meanwhile|nobody|somebody|as good as|mistakes? of ours)\b`), nil},
 }
 
-// measured are words that are good English and make a sentence hard to read where they pile up, or help a reader where they are rare. They are counted, not
-// listed as hits. The range is from four models, as this program counts their Go comments: log/slog of Go 1.26, zap 1.27.0 with its licence headers, otter
-// 2.2.1 and bbolt 1.4.0. They have no identifier that is named by speech.
+// measured are words that are good English and make a sentence hard to read where they pile up,
+// or help a reader where they are rare. They are counted, not listed as hits. The range is from
+// four models, as this program counts their Go comments: log/slog of Go 1.26, zap 1.27.0 with its
+// licence headers, otter 2.2.1 and bbolt 1.4.0. They have no identifier that is named by speech.
 var measured = [...]struct {
 	name   string
 	expr   *regexp.Regexp
@@ -54,7 +55,8 @@ func notNounClause(before, after string) bool {
 	return false
 }
 
-// lastWord returns the last word before a match in lower case, or "" if a sentence begins there. A comma between them counts for nothing: "the caller, who".
+// lastWord returns the last word before a match in lower case, or "" if a sentence
+// begins there. A comma between them counts for nothing: "the caller, who".
 func lastWord(before string) string {
 	before = strings.TrimRight(before, " \n\t,(—–*_")
 	if before == "" || strings.ContainsAny(before[len(before)-1:], ".;:!?|") {

@@ -30,7 +30,8 @@ func additions(t *testing.T, root, begin string) string {
 	return row
 }
 
-// TestTheRowsForFieldsNameTheFilesOfTheFieldsBefore: a new field of a Decision or of a rule needs about the files that its newest predecessors are in.
+// TestTheRowsForFieldsNameTheFilesOfTheFieldsBefore: a new field of a Decision
+// or of a rule needs about the files that its newest predecessors are in.
 func TestTheRowsForFieldsNameTheFilesOfTheFieldsBefore(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs in CI, and with scripts/test -long")

@@ -188,7 +188,7 @@ func (m *place) groups(method string) (groups []*group) {
 // empty reports whether there are no patterns.
 func (x *Tree) empty() bool { return x.allHosts == nil && len(x.hosts) == 0 }
 
-// ofHost returns where the paths of the request's host begin, nil if no pattern names it.
+// ofHost returns the node at which the paths of the request's host begin, or nil if no pattern names the host.
 func (x *Tree) ofHost(r Request) *node {
 	if len(x.hosts) == 0 {
 		return nil

@@ -19,7 +19,7 @@ const (
 	// Window is how long one window is. Counts cover the window that runs and the one before: 5 to 10 minutes.
 	Window = 5 * time.Minute
 
-	// Counters is how many counters a window of a shard has.
+	// Counters is the number of counters in a window of a shard.
 	Counters = 256
 
 	// shards share the keys, so that denials of many keys seldom wait for one lock.
