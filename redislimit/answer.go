@@ -14,6 +14,7 @@ import (
 const (
 	quickDenied  = '-'
 	quickAllowed = '+'
+	quickNoted   = '=' // a denial that a note repeats: the time, the same sign and the note's reply follow
 )
 
 // errAnswer is the error for an answer that no script of this package gives.
@@ -31,6 +32,8 @@ func (r *request) answer(reply string) (err error) {
 		return errAnswer
 	case reply[0] == quickAllowed || reply[0] == quickDenied:
 		return r.quick(reply)
+	case reply[0] == quickNoted:
+		return r.noted(reply)
 	case reply[0] == answerOutside:
 		return errOutside
 	case reply[0] >= answerWrongType:
@@ -102,8 +105,31 @@ func (r *request) quick(reply string) (err error) {
 		if rest, err = c.stored(rest, r.reading, r.mark()); err != nil {
 			return err
 		}
+		if len(r.charges) == 1 && len(rest) == 7 {
+			c.bookedUntil(get7(rest))
+		}
 		c.check(r.reading)
 	}
+	return nil
+}
+
+// noted reads the answer of a denial that repeats a noted one.
+func (r *request) noted(reply string) (err error) {
+	var rest string
+	if r.reading, rest, err = readTime(reply[1:]); err != nil {
+		return err
+	}
+	if len(rest) != 1+noteReply || len(r.charges) != 1 {
+		return errAnswer
+	}
+	c, rest := &r.charges[0], rest[1:]
+	r.allowed, c.allowed = false, false
+	if loose := rest[noteLoose-noteDigest:]; loose[0] == 1 {
+		c.loosened(loose[1:])
+	}
+	c.gen, c.changes, c.now = get3(rest), rest[digestChanges], r.reading
+	c.digested(rest[digestNow:])
+	c.check(r.reading)
 	return nil
 }
 
@@ -180,18 +206,30 @@ func (c *charge) unpack(raw string, reading int64) error {
 // digest reads the digest of a state.
 func (c *charge) digest(s string) {
 	c.gen, c.changes, c.now = get3(s), s[digestChanges], get7(s[digestNow:])
-	c.state = meter.State{At: get7(s[digestAt:]), N: get7(s[digestN:]), M: get7(s[digestM:])}
-	c.newest = get7(s[digestNewest:])
+	c.digested(s[digestAt:])
+}
+
+// digested reads the part of a digest behind the instant of the decision.
+func (c *charge) digested(s string) {
+	c.state = meter.State{At: get7(s), N: get7(s[digestN-digestAt:]), M: get7(s[digestM-digestAt:])}
+	newest := get7(s[digestNewest-digestAt:])
 	if c.plan.kind == kindCalendar {
 		c.state.At = c.now // the script has stored the end of the window
 	}
 	if c.plan.kind == kindLog {
-		c.state.M, c.newest, c.spent = 0, c.state.M, c.newest
+		c.state.M, c.newest, c.spent = 0, c.state.M, newest
 		if !c.loose {
-			c.next = get7(s[digestNext:])
+			c.next = get7(s[digestNext-digestAt:])
 		}
-	} else if c.newest > c.now && !c.plan.meter.Delays() {
-		c.state = c.state.Behind(c.newest)
+		return
+	}
+	c.bookedUntil(newest)
+}
+
+// bookedUntil puts the state behind the last booking of the key.
+func (c *charge) bookedUntil(newest int64) {
+	if c.newest = newest; newest > c.now && !c.plan.meter.Delays() {
+		c.state = c.state.Behind(newest)
 	}
 }
 

@@ -79,6 +79,10 @@ const (
 	tailPart    = 16 * recordSize           // the part of a longer log that is read next
 	baseSize    = 28                        // the part before the bookings: at, n and m of the state below them, and whether there is room before them
 	bookingSize = 14                        // the instant and the cost
+
+	// the part of any other state that is read first: all of it, unless it has more than 16 bookings or several open reservations
+	headPart = wideSize + asideSize + baseSize + 16*bookingSize + noteSize + 1
+
 	// at the end of a reply: the charge whose bookings are loose, the instant
 	// of its cost, the remaining budget, the debt, the instant of the next unit
 	looseSize = 1 + 4*7
@@ -90,6 +94,7 @@ const (
 	noteDigest = noteFrom + 3*7 // after the two instants between which the note holds, and the instant of the limit's change
 	noteLoose  = noteDigest + digestSize - 1 - 7
 	noteSize   = noteLoose + looseSize
+	noteReply  = noteSize - noteDigest // the part that a later denial replies with
 
 	// noteStays is the time for which a valid note stays when the note of another call could replace it.
 	noteStays = time.Second
@@ -254,9 +259,9 @@ const (
 var names = map[string]int64{
 	"TOKEN": kindToken, "LEAKY": kindLeaky, "FIXED": kindFixed, "LOG": kindLog, "COUNTER": kindCounter, "CALENDAR": kindCalendar, "HELD": kindHeld,
 	"ID_SIZE": idSize, "STATE_PER": statePer + 1, "STATE_N": stateN + 1, "STATE_GEN": stateGen + 1, "STATE_EXPIRY": stateExpiry + 1, "STATE_SIZE": stateSize,
-	"STATE_M": stateM + 1, "WIDE_SIZE": wideSize, "RECORD_SIZE": recordSize, "FIRST_PART": firstPart, "TAIL_PART": tailPart, "BASE_SIZE": baseSize,
-	"BOOKING_SIZE": bookingSize, "ASIDE": asideFlag, "ASIDE_SIZE": asideSize,
-	"NOTE_SIZE": noteSize, "NOTE_FROM": noteFrom + 1, "NOTE_STAYS": inMicros(noteStays), "NOTE_DIGEST": noteDigest + 1, "NOTE_LOOSE": noteLoose + 1, "NOTE_BOOKED": noteSize % bookingSize, "NOTE_LOG": noteSize % recordSize, "LOOSE_SIZE": looseSize,
+	"STATE_M": stateM + 1, "WIDE_SIZE": wideSize, "RECORD_SIZE": recordSize, "FIRST_PART": firstPart, "FIRST_END": firstPart - 1, "HEAD_PART": headPart, "HEAD_END": headPart - 1, "TAIL_PART": tailPart, "NOTED_TAIL": tailPart + noteSize, "BEFORE_NOTE": noteSize + 1, "BASE_SIZE": baseSize,
+	"BOOKING_SIZE": bookingSize, "BOOKED": bookingSize - 6, "NOTED_BOOKING": bookingSize + noteSize, "NOTED_BOOKED": bookingSize + noteSize - 6, "ASIDE": asideFlag, "ASIDE_SIZE": asideSize,
+	"NOTE_SIZE": noteSize, "NOTE_FROM": noteFrom + 1, "NOTE_STAYS": inMicros(noteStays), "NOTE_DIGEST": noteDigest + 1, "NOTE_LOOSE": noteLoose + 1, "NOTE_BOOKED": noteSize % bookingSize, "NOTE_LOG": noteSize % recordSize, "NOTE_REPLY": noteReply, "LOOSE_SIZE": looseSize,
 	"MAX_BOOKED": maxBooked, "MAX_QUEUED": maxQueued, "LOOKS": maxLooks, "MAX_EXPIRY": maxExpiry, "GENERATIONS": generations,
 	"MOST": most, "TOP": 2 * most, "LATEST": 2*most - century, "CENTURY": century,
 	"HEAD_SIZE": headSize, "CHARGE_ID": chargeID, "CHARGE_FIRST": chargeFirst, "CHARGE_SECOND": chargeSecond, "CHARGE_COST": chargeCost, "CHARGE_OWNER": chargeOwner, "CHARGE_AHEAD": chargeAhead, "CHARGE_SINCE": chargeSince, "CHARGE_SIZE": chargeSize,

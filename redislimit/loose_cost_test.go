@@ -66,6 +66,30 @@ func TestADenialAmongFarBookingsReadsThemOnce(t *testing.T) {
 	}
 }
 
+// A token bucket that has no room once all its bookings are due denies a limiter's first call, too, without the whole state.
+func TestADenialBehindDueBookingsReadsNoWholeState(t *testing.T) {
+	verdicts(t)
+	f := newFixture(t)
+	for _, bookings := range []int{16, 17, 40, 100} {
+		limiter := func() *Limiter {
+			return f.limiter(ratelimit.TokenBucket(ratelimit.PerMinute(10), 10), fmt.Sprint("due", bookings))
+		}
+		l := limiter()
+		require.True(t, l.Allow("k", 10))
+		for range bookings {
+			r, err := l.Reserve(t.Context(), "k", 10, 1<<62)
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+		}
+		f.clock.Advance(time.Duration(bookings)*time.Minute + time.Second)
+		before := f.wholeReads(t)
+		for range 5 {
+			require.Equal(t, 5*time.Second, f.deny(limiter(), 1))
+		}
+		require.Equal(t, before, f.wholeReads(t), "%d bookings", bookings)
+	}
+}
+
 // book makes n bookings ahead for a key of the limiter "noted".
 func (f *fixture) book(t *testing.T, limit ratelimit.Limit, n int) {
 	l, err := New(f.client, limit, &Options{Name: "noted", Timeout: 10 * time.Second})

@@ -130,15 +130,15 @@ type usual struct{ judge, spend string }
 func (f blocks) usual(kind byte) usual {
 	switch kind {
 	case kindToken:
-		return usual{f.loaded("bucket"), f.quick("spend_bucket", "write")}
+		return usual{f.first("first", f.loaded("bucket")), f.quick("spend_bucket", "write")}
 	case kindLeaky:
-		return usual{f.loaded("bucket", "leaky"), f.quick("spend_bucket", "write")}
+		return usual{f.first("first", f.loaded("bucket", "leaky")), f.quick("spend_bucket", "write")}
 	case kindFixed:
-		return usual{f.quick("load", "read", "fixed"), f.quick("spend_fixed", "write")}
+		return usual{f.first("first", f.quick("load", "read", "fixed")), f.quick("spend_fixed", "write")}
 	case kindLog:
-		return usual{f.loaded("load_log", "read", "log"), f.quick("spend_log")}
+		return usual{f.first("first_log", f.loaded("load_log", "read", "log")), f.quick("spend_log")}
 	case kindCounter:
-		return usual{f.quick("load", "read", "counter"), f.quick("spend_counter", "write")}
+		return usual{f.first("first", f.quick("load", "read", "counter")), f.quick("spend_counter", "write")}
 	}
 	panic(fmt.Sprintf("redislimit: kind %#x", kind))
 }
@@ -146,6 +146,14 @@ func (f blocks) usual(kind byte) usual {
 // loaded returns the blocks of the usual case. The first one loads the state.
 func (f blocks) loaded(names ...string) string {
 	return fill(f.quick(names...), "LOAD", f.quick("load"))
+}
+
+// first adds to the judgement of a kind the way that the first part of a state is read.
+func (f blocks) first(name, judge string) string {
+	if strings.Contains(judge, "--FIRST\n") { // an older version reads the whole state
+		judge = fill(judge, "FIRST", f.quick(name))
+	}
+	return judge
 }
 
 // denied adds to the judgement of a kind the denial that is noted after the state, and

@@ -1,11 +1,14 @@
-    if full then -- a key that owes more than the capacity, as of when it is put under the limit, had a larger one
+    if full and cap > 0 then
+      full = cap == unpack('>I7', payload, pos + $CHARGE_COST + 14)
+    elseif full then -- a key that owes more than the capacity, as of when it is put under the limit, had a larger one
       local since, most, frac = unpack('>I7', payload, pos + $CHARGE_SINCE), x + price, y + part
       if frac >= z then most, frac = most + 1, frac - z end
       local as = now
       if since > 0 then as = math.min(now, math.max(last, since)) end
       local owes, over, per = until_, spent, unpack('>I7', raw, $STATE_PER)
       if newest > 0 then owes, over = unpack('>I7I7', raw, rest) end
-      for i = 0, cap == 0 and newest > 0 and bookings - 1 or -1 do -- the due ones are spent
+      if length > #raw then raw = redis.call('GETRANGE', key, '0', '$FIRST_END') end
+      for i = 0, newest > 0 and bookings - 1 or -1 do -- the due ones are spent
         local from = rest + $BASE_SIZE + $BOOKING_SIZE * i
         if from + $BOOKING_SIZE - 1 > #raw then -- so many are not usual
           full = false
@@ -21,5 +24,5 @@
         owes, over = owes + (product - left) / z, over + left
         if over >= z then owes, over = owes + 1, over - z end
       end
-      if cap > 0 and cap ~= unpack('>I7', payload, pos + $CHARGE_COST + 14) or cap == 0 and (owes - as > most or owes - as == most and over > frac) then full = false end
+      if owes - as > most or owes - as == most and over > frac then full = false end
     end

@@ -1,13 +1,12 @@
--- No usual state is longer than the part that is read; of a log that is its head and 100 spendings. The value may be empty, which is
--- none of this package's.
-local raw = redis.pcall('GETRANGE', key, 0, $FIRST_PART - 1)
+-- The value may be empty, which is none of this package's.
+--FIRST
 if raw == '' then raw = redis.pcall('GET', key) end
 local length = raw and #raw or 0 -- the table of an error has none
 local noted, first, rest = false, 0, $STATE_SIZE + 1
 if length > $WIDE_SIZE then
   -- Behind its first part a state has what only some states have, and last what a denial has noted. That denies again, or is left out.
-  if length == $FIRST_PART then length = redis.call('STRLEN', key) end
-  first = string.byte(raw)
+  if length == part then length = redis.call('STRLEN', key) end
+  first = unpack('B', raw)
   if first < $TOKEN then first, rest = first + $ASIDE, rest + $ASIDE_SIZE end
   if first == $OPEN_KIND then
     local opens = string.byte(raw, rest) or 0
@@ -18,7 +17,7 @@ if length > $WIDE_SIZE then
   end
   local size, left = $BOOKING_SIZE, $NOTE_BOOKED
   if first == $LOG then size, left = $RECORD_SIZE, $NOTE_LOG end
-  if math.fmod(length + 1 - rest, size) == left then
+  if length >= rest and (length + 1 - rest) % size == left then
     --NOTED
     noted, length = true, length - $NOTE_SIZE
     if length < #raw then raw = string.sub(raw, 1, length) end
