@@ -158,6 +158,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		_, err := grpclimit.New(&stub{}, &grpclimit.Options{DegradedTrailer: name})
 		assert.EqualError(t, err, "grpclimit: Options.DegradedTrailer is not a metadata key that a server may set", name)
 	}
+	interceptor(t, &stub{}, grpclimit.Options{DegradedTrailer: "az-09_.Z"})
 	for _, zero := range []*grpclimit.Interceptor{nil, {}} {
 		assert.PanicsWithError(t, "grpclimit: this Interceptor is nil or zero: make one with New or PerIP", func() { zero.UnaryServerInterceptor() })
 		assert.PanicsWithError(t, "grpclimit: this Interceptor is nil or zero: make one with New or PerIP", func() { zero.StreamServerInterceptor() })

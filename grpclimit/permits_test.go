@@ -25,7 +25,7 @@ import (
 func TestClientHoldsAPermitForAsLongAsACallTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := ratelimit.Must(inflight.New[string](1, nil))
-		_, dialling := paced(t, nil, grpclimit.ClientOptions{Inflight: l})
+		c, dialling := paced(t, nil, grpclimit.ClientOptions{Inflight: l})
 		s := &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
 			time.Sleep(time.Second)
 			return &testgrpc.SimpleResponse{}, nil
@@ -38,6 +38,7 @@ func TestClientHoldsAPermitForAsLongAsACallTakes(t *testing.T) {
 		}()
 		synctest.Wait()
 		assert.Equal(t, 1, l.Totals().InFlight)
+		assert.Equal(t, httplimit.TransportStats{Sent: 1, InFlight: 1}, c.Stats())
 		_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
 		assert.Equal(t, codes.ResourceExhausted, status.Code(err))
 		assert.ErrorIs(t, err, ratelimit.ErrLimited)
@@ -45,6 +46,7 @@ func TestClientHoldsAPermitForAsLongAsACallTakes(t *testing.T) {
 		assert.Equal(t, codes.ResourceExhausted, status.Code(err))
 		require.NoError(t, <-done)
 		assert.Zero(t, l.Totals().InFlight)
+		assert.Equal(t, httplimit.TransportStats{Sent: 1, Failed: 2}, c.Stats())
 	})
 }
 

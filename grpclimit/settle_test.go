@@ -64,6 +64,7 @@ func TestACallIsChargedByItsEnd(t *testing.T) {
 		"Unavailable after the client has gone":  {grpclimit.RefundServerErrors, cancelled(), gone, nil, 1},
 		"Unavailable after the deadline":         {grpclimit.RefundServerErrors, expired(t), gone, nil, 1},
 		"a message that the client broke":        {grpclimit.RefundServerErrors, context.Background(), broken, broken, 1},
+		"the same, behind a login that fails":    {logins, context.Background(), status.Error(codes.Unauthenticated, ""), broken, 1},
 		"the same, behind the handler's error":   {grpclimit.RefundServerErrors, context.Background(), gone, broken, 1},
 		"a stream that fails to log in":          {logins, context.Background(), status.Error(codes.Unauthenticated, ""), io.EOF, 1},
 		"a stream's end, which is no failure":    {grpclimit.RefundServerErrors, context.Background(), gone, io.EOF, 0},

@@ -390,7 +390,10 @@ func TestRefusalsOfAnInflight(t *testing.T) {
 			if row.ctx == nil {
 				row.ctx = context.Background()
 			}
-			permit, watched, why := i.Admit(&request{row.ctx})
+			ctx := edge.Inside(outcome.WatchRefusals(row.ctx))
+			permit, watched, why := i.Admit(&request{ctx})
+			assert.Equal(t, row.want > 0, outcome.WasRefused(ctx))
+			assert.Equal(t, row.want > 0 && !why.Cause.ByClient(), edge.WasRefused(ctx))
 			assert.Equal(t, row.stats, i.Stats())
 			assert.Equal(t, row.stats.Admitted == 1, watched)
 			assert.Equal(t, row.want == 0, why.Err == nil)
@@ -451,4 +454,8 @@ func TestNewInflightRefusesWhatCannotWork(t *testing.T) {
 	o.MaxWait = -1
 	_, err = edge.NewInflight(l, client, o)
 	assert.EqualError(t, err, "test: InflightOptions.MaxWait is -1ns, want 0 for none, or more")
+	adaptive := ratelimit.Must(inflight.New(1, &inflight.Options[string]{Adaptive: inflight.Learn(nil)}))
+	assert.False(t, ratelimit.Must(edge.NewInflight(l, client, edge.InflightOptions[*request]{})).Learns)
+	assert.True(t, ratelimit.Must(edge.NewInflight(l, client, edge.InflightOptions[*request]{Judges: true})).Learns)
+	assert.True(t, ratelimit.Must(edge.NewInflight(adaptive, client, edge.InflightOptions[*request]{})).Learns)
 }

@@ -1,0 +1,180 @@
+package edge_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/outcome"
+	"github.com/weir-go/ratelimit/keyfunc"
+)
+
+func TestASkippedRequestIsCountedAndNotDecided(t *testing.T) {
+	m := newMiddleware(t, failing{}, edge.Options[*request]{Skip: func(r *request) bool { return r.ctx.Err() != nil }})
+	assert.True(t, m.Skips(&request{cancelled()}))
+	assert.False(t, m.Skips(&request{t.Context()}))
+	assert.Equal(t, edge.Stats{Skipped: 1}, m.Stats())
+	assert.False(t, newMiddleware(t, failing{}, edge.Options[*request]{}).Skips(&request{cancelled()}))
+}
+
+// deciding is a limiter that always decides alike.
+type deciding ratelimit.Decision
+
+func (d deciding) Allow(*request, int) bool { return d.Allowed }
+func (d deciding) Take(context.Context, *request, int) (ratelimit.Decision, error) {
+	return ratelimit.Decision(d), nil
+}
+
+func TestRequestsThatAreNotDecidedAreLogged(t *testing.T) {
+	for name, row := range map[string]struct {
+		limiter ratelimit.Limiter[*request]
+		want    string
+		stats   edge.Stats
+	}{
+		"no key": {failing{keyfunc.ErrNoKey}, `level=INFO msg="test: request not decided" at=7 outcome=rejected error="no key" unlogged=0` + "\n", edge.Stats{Rejected: 3}},
+		"no store": {failing{ratelimit.ErrUnavailable}, `level=ERROR msg="test: request not decided" at=7 outcome=failed error="ratelimit: unavailable" unlogged=0` + "\n",
+			edge.Stats{Failed: 3}},
+		"denied":             {deciding{}, "", edge.Stats{Denied: 3}},
+		"by half a decision": {deciding{Allowed: true, Degraded: true}, "", edge.Stats{Allowed: 3, Degraded: 3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log, lines := logger()
+			m := newMiddleware(t, row.limiter, edge.Options[*request]{Logger: log, About: func(*request) []any { return []any{"at", 7} }})
+			for range 3 {
+				m.pass(t.Context())
+			}
+			assert.Equal(t, row.want, lines.String())
+			assert.Equal(t, row.stats, m.Stats())
+		})
+	}
+}
+
+func TestADeniedRequestWaitsUntilAHigherCostPasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := ratelimit.Map(ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(1), 5).Named("few"), nil)), client)
+		m := newMiddleware(t, l, edge.Options[*request]{})
+		for n := range 6 {
+			e := m.pass(t.Context())
+			m.WaitFor(&e, 3)
+			want := time.Duration(0)
+			if n == 5 {
+				want = 3 * time.Second
+				a := m.Answer(&e, 0)
+				assert.Equal(t, "rate limit exceeded: few", a.Message)
+				assert.Equal(t, want, a.Wait)
+			}
+			assert.Equal(t, want, e.Decision.RetryAfter)
+			m.WaitFor(&e, 1)
+			assert.Equal(t, want, e.Decision.RetryAfter, "not less")
+		}
+		m = newMiddleware(t, deciding{RetryAfter: time.Second}, edge.Options[*request]{})
+		e := m.pass(t.Context())
+		m.WaitFor(&e, 3)
+		assert.Equal(t, time.Second, e.Decision.RetryAfter, "without a Peek")
+	})
+}
+
+// A key's own limit, of which Describe knows nothing, may hold units.
+func TestAKeysOwnLimitMayHoldUnits(t *testing.T) {
+	one := ratelimit.Concurrent(1, time.Minute)
+	l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(9)), &ratelimit.Options[string]{LimitFor: func(string) ratelimit.Limit { return one }}))
+	m := newMiddleware(t, ratelimit.Must(ratelimit.All(ratelimit.By(l, client))), edge.Options[*request]{})
+	for range 2 {
+		e := m.serve(t.Context(), func(ctx context.Context, _ *edge.Charge[*request]) {
+			assert.Equal(t, edge.Denied, m.pass(ctx).Outcome)
+		})
+		assert.Equal(t, edge.Allowed, e.Outcome)
+	}
+}
+
+func TestARequestIsSettledAtItsRealCost(t *testing.T) {
+	for name, row := range map[string]struct {
+		opts edge.Options[*request]
+		left int // of 100
+	}{
+		"settled":     {edge.Options[*request]{Settles: true, Cost: func(*request) int { return 5 }}, 98},
+		"not settled": {edge.Options[*request]{Cost: func(*request) int { return 5 }}, 95},
+		"free":        {edge.Options[*request]{Cost: func(*request) int { return 0 }}, 100},
+	} {
+		l := stack(ratelimit.FixedWindow(ratelimit.PerHour(100)))
+		m := newMiddleware(t, l, row.opts)
+		e := m.Event(&request{t.Context()})
+		charge := m.Charge(&e, m.Decide(&e, m.Settles))
+		charge.Serve(t.Context())
+		charge.Settle(func(cost int) int { return cost - 3 })
+		charge.End()
+		assert.Equal(t, row.left, left(t, l), name)
+	}
+}
+
+// dropping is a limiter that says what becomes of its requests.
+type dropping struct {
+	failing
+	drops bool
+}
+
+func (d dropping) DropsRequests() bool { return d.drops }
+
+func TestARequestMayBeUsedAgainIfItsLimiterDropsIt(t *testing.T) {
+	for want, limiters := range map[bool][]ratelimit.Limiter[*request]{
+		true: {stack(ratelimit.Unlimited()), dropping{drops: true}}, false: {failing{}, dropping{}},
+	} {
+		for _, l := range limiters {
+			assert.Equal(t, want, newMiddleware(t, l, edge.Options[*request]{}).DropsRequests())
+		}
+	}
+	assert.Equal(t, []string{"failed-open", "rejected", "none"}, []string{edge.FailedOpen.String(), edge.Rejected.String(), edge.Outcome(77).String()})
+}
+
+func TestPermitsAreWaitedForUntilMaxWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := ratelimit.Must(inflight.New(1, &inflight.Options[string]{MaxQueue: 9}))
+		p := edge.NewPermits("test", l, time.Second)
+		acquire := func(ctx context.Context, p *edge.Permits) (permit inflight.Permit, took time.Duration, err error) {
+			begin := time.Now()
+			permit, waited, err := p.Acquire(ctx, "k")
+			if err == nil {
+				assert.Equal(t, time.Since(begin), waited)
+			}
+			return permit, time.Since(begin), err
+		}
+		counted := func(want ...uint64) {
+			t.Helper()
+			sent, failed, inFlight := p.Counted()
+			assert.Equal(t, want, []uint64{sent, failed, inFlight})
+		}
+		first, took, err := acquire(t.Context(), p)
+		require.NoError(t, err)
+		assert.Zero(t, took)
+		p.Depart()
+		counted(1, 0, 1)
+		watched := outcome.WatchRefusals(t.Context())
+		_, took, err = acquire(watched, p)
+		assert.ErrorIs(t, err, ratelimit.ErrLimited)
+		assert.ErrorContains(t, err, "no permit within MaxWait, which is 1s")
+		assert.Equal(t, time.Second, took)
+		assert.True(t, outcome.WasRefused(watched))
+		_, took, err = acquire(within(500*time.Millisecond), p)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.NotErrorIs(t, err, ratelimit.ErrLimited, "it is the request's own deadline")
+		assert.Equal(t, 500*time.Millisecond, took)
+		p.Land()
+		counted(1, 2, 0)
+		time.AfterFunc(500*time.Millisecond, first.Release)
+		second, took, err := acquire(t.Context(), p)
+		require.NoError(t, err)
+		assert.Equal(t, 500*time.Millisecond, took)
+		time.AfterFunc(time.Hour, second.Release)
+		third, took, err := acquire(t.Context(), edge.NewPermits("test", l, 0))
+		require.NoError(t, err)
+		assert.Equal(t, time.Hour, took)
+		third.Release()
+	})
+}
