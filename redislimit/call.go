@@ -19,6 +19,7 @@ type call struct {
 	test    []any                       // arguments that a test adds
 	room    [headSize + chargeSize]byte // holds a payload about one key
 	undone  bool                        // if the context ends, the caller gives the charge back
+	goesOn  bool                        // if the context ends after the call was sent, another caller takes the answer
 	members []*call                     // in a shared call: the decisions in it
 	tag     string                      // the hash tag of all keys, in a shared call whose keys must share a slot
 
@@ -37,6 +38,7 @@ type call struct {
 	wake       chan struct{} // receives one element when the call is answered or late
 	state      waitState
 	sent       bool // if it is late: it may have been sent
+	left       bool // its caller has left, and it goes on
 	prev, next *call
 }
 
@@ -53,11 +55,12 @@ const (
 
 // again returns a copy of the call that can be sent. No part of the first one has run.
 func (c *call) again() *call {
-	return &call{script: c.script, keys: c.keys, payload: c.payload, test: c.test, undone: c.undone, ctx: c.ctx, deadline: c.deadline}
+	return &call{script: c.script, keys: c.keys, payload: c.payload, test: c.test, undone: c.undone, goesOn: c.goesOn, ctx: c.ctx, deadline: c.deadline}
 }
 
-// hurry ends the context of a call at its deadline. A repeated call stands in its lane behind calls with later deadlines.
+// hurry ends the context of a call at its deadline. A repeated call stands in its lane behind calls with later deadlines. It ends with its caller.
 func (c *call) hurry() (stop func()) {
+	c.goesOn = false
 	c.ctx, stop = c.bounded()
 	return stop
 }
@@ -180,7 +183,7 @@ func (b *batch) takeBack() bool {
 // end of its timeout, or its caller's own deadline. Zero means never.
 func (c *call) end() time.Time {
 	own, ok := c.ctx.Deadline()
-	if ok && (c.deadline.IsZero() || own.Before(c.deadline)) {
+	if ok && !c.outlives() && (c.deadline.IsZero() || own.Before(c.deadline)) {
 		return own
 	}
 	return c.deadline
@@ -188,11 +191,17 @@ func (c *call) end() time.Time {
 
 // bounded returns the caller's context with the timeout, and its cancel function.
 func (c *call) bounded() (context.Context, func()) {
-	if c.deadline.IsZero() {
+	switch {
+	case c.deadline.IsZero():
 		return c.ctx, func() {}
+	case c.outlives():
+		return withDeadline(context.WithoutCancel(c.ctx), c.deadline)
 	}
 	return withDeadline(c.ctx, c.deadline)
 }
+
+// outlives reports whether the call goes on after its context has ended. One without a timeout could do so for ever.
+func (c *call) outlives() bool { return c.goesOn && !c.deadline.IsZero() }
 
 // deadline is a context with a deadline, whose parent never ends.
 // It is equivalent to context.WithDeadline, with fewer allocations.
@@ -276,6 +285,14 @@ func (c *call) answeredSoon(answered <-chan struct{}) bool {
 		return false
 	}
 }
+
+// unfinished is the error of a caller that has left a call which goes on.
+type unfinished struct {
+	error
+	call *call
+}
+
+func (e *unfinished) Unwrap() error { return e.error }
 
 // lingering is the time for which a Wait whose context has ended waits
 // for the answer to its booking, so that it can give the booking back.

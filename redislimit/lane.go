@@ -157,6 +157,11 @@ func (l *lane) await(c *call) (reply any, err error, sent bool) {
 		}
 		<-c.wake // it has been answered by now
 	}
+	return c.answer()
+}
+
+// answer returns the answer to a call that is answered, or late.
+func (c *call) answer() (reply any, err error, sent bool) {
 	if c.state == isLate {
 		return nil, context.DeadlineExceeded, c.sent
 	}
@@ -171,12 +176,15 @@ func (l *lane) linger(c *call) bool {
 	return sent && c.answeredSoon(c.wake)
 }
 
-// leave removes a call whose context has ended, unless its caller is being woken.
+// leave removes a call whose context has ended, unless its caller is being woken, or the call goes on.
 func (l *lane) leave(c *call) (left, sent bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c.state != isQueued && c.state != isInBatch {
 		return false, false
+	}
+	if c.left = c.outlives() && c.state == isInBatch && c.batch.written(); c.left {
+		return true, true
 	}
 	l.removeLocked(c)
 	c.state = isOut

@@ -300,7 +300,12 @@ func (l *Limiter) decideUnder(ctx context.Context, r *request, p *plan, key stri
 		op = opPeek
 	}
 	r.one(l, l.space.key(key), p, int64(cost), ahead, op)
-	if err = r.run(ctx, op); err == nil {
+	return r.decided(op, d, r.run(ctx, op))
+}
+
+// decided completes the decision on a single key. It returns the error of the call, or of a lack of room for bookings.
+func (r *request) decided(op byte, d ratelimit.Decision, err error) (ratelimit.Decision, error) {
+	if err == nil {
 		r.conclude(op, &d)
 		if c := &r.charges[0]; c.place > 0 {
 			err = c.full(r.reading)

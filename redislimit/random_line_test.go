@@ -19,12 +19,15 @@ import (
 // server, because the client holds a lock then, and in a bubble time stands still while another goroutine waits for a lock.
 type slowly time.Duration
 
+func (s slowly) half() { time.Sleep(time.Duration(s) / 2) }
+
 func (s slowly) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (s slowly) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if _, script := cmd.(*command); script {
-			time.Sleep(time.Duration(s))
+			defer s.half()
+			s.half()
 		}
 		return next(ctx, cmd)
 	}
@@ -33,7 +36,8 @@ func (s slowly) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func (s slowly) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		if _, script := cmds[0].(*command); script {
-			time.Sleep(time.Duration(s))
+			defer s.half()
+			s.half()
 		}
 		return next(ctx, cmds)
 	}
@@ -55,6 +59,19 @@ func realStore(t *testing.T) linetest.Bubble {
 			return l
 		}
 	}}
+}
+
+// Far from the server many callers hang up while their calls are under way: the next ones take what these book.
+func TestCallersThatHangUpDuringACallUseTheRateOnRedis(t *testing.T) {
+	testsize.Sequential(t)
+	s := realStore(t)
+	for _, rate := range []int{20, 100} {
+		l := linetest.Leavers{Rate: rate, Burst: 10, Processes: 1, Most: 1, Takes: 200 * time.Millisecond, For: time.Minute, Seed: testsize.Seed(1)}
+		used := s.Leavers(t, l)
+		t.Logf("%v: %.1f %% used", l, 100*used)
+		assert.GreaterOrEqual(t, used, .93, l)
+		assert.LessOrEqual(t, used, 1.03, l)
+	}
 }
 
 // Each process has one or two callers in line. Most of them leave

@@ -87,6 +87,15 @@ func (r *request) run(ctx context.Context, op byte) error {
 	}
 }
 
+// finish reads the answer to a call whose caller has left.
+func (r *request) finish(c *call) error {
+	reply, err := r.store.rest(c)
+	if err != nil {
+		return err
+	}
+	return r.answer(reply)
+}
+
 // prepare makes the call. After that the keys do not change.
 func (r *request) prepare(c *call, op byte) {
 	if len(r.charges) == 1 && r.charges[0].cost == 0 { // a Peek writes nothing, so the key stays under its present limit

@@ -107,8 +107,26 @@ func (s *store) eval(ctx context.Context, c *call) (string, error) {
 		s.nodes.observe(err)
 	}
 	if err != nil {
-		return "", classify(ctx, s.late(c, err), sent)
+		if err = classify(ctx, s.late(c, err), sent); c.left {
+			err = &unfinished{err, c}
+		}
+		return "", err
 	}
+	return textOf(reply)
+}
+
+// rest waits for the reply to a call whose caller has left.
+func (s *store) rest(c *call) (string, error) {
+	<-c.wake
+	reply, err, sent := c.answer()
+	if err != nil {
+		return "", classify(context.Background(), s.late(c, err), sent)
+	}
+	return textOf(reply)
+}
+
+// textOf returns the reply of a script.
+func textOf(reply any) (string, error) {
 	text, ok := reply.(string)
 	if !ok {
 		return "", fmt.Errorf("redislimit: the script answered %T, want a string", reply)
@@ -172,7 +190,7 @@ func (s *store) run(c *call) (reply any, err error, sent bool) {
 
 // aside runs a call in a goroutine, since the client may take longer than the caller.
 func (s *store) aside(c *call) (reply any, err error, sent bool) {
-	c.batch = &c.alone
+	c.batch, c.goesOn = &c.alone, false
 	ctx, stop := c.bounded()
 	select {
 	case s.slots <- struct{}{}:

@@ -2,6 +2,7 @@ package redislimit
 
 import (
 	"context"
+	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/outcome"
@@ -18,6 +19,7 @@ import (
 // A Wait that fails has spent nothing, unless its error says so. If the context ends, Wait gives its booking back
 // within [Options.Timeout]; if that fails, the booking stays, and the error says so. If Redis has not answered yet,
 // Wait first waits up to 50 ms for the reply; if none has come by then, the error wraps [ratelimit.ErrUnanswered].
+// What that call books goes to the next caller, or back.
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 	l.check()
 	ctx = wait.OrBackground(ctx)
@@ -57,25 +59,33 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 			return made, err
 		}
 		r := new(request)
-		r.call.undone = true
+		r.call.undone, r.call.goesOn = true, cost > 0
 		op := byte(opKeep)
 		if q.Between && p.gaps() {
 			op, r.after = opBetween, q.After
 		}
-		made.Decision, err = l.decideUnder(ctx, r, p, key, cost, ahead, op)
-		made.Life = r.life()
-		switch {
-		case err != nil:
-		case made.Allowed:
-			made.Settle = r.settlerFor(max(cost, 1))
-			if len(r.charges) > 0 {
-				made.At = r.charges[0].offer.At
-			}
-		case p.dates != nil:
-			if in := between(r.reading, r.charges[0].offer.At); in <= ahead { // no booking is later than the next window
-				err = &outcome.Beyond{In: in}
-			}
+		d, err := l.decideUnder(ctx, r, p, key, cost, ahead, op)
+		if u, left := err.(*unfinished); left {
+			return outcome.Made{Decision: d}, &outcome.Unfinished{Err: u.error, Made: func() (outcome.Made, error) {
+				d, err := r.decided(op, ratelimit.Decision{Limit: p.limit}, r.finish(u.call))
+				return r.made(d, cost, ahead, err)
+			}}
 		}
-		return made, err
+		return r.made(d, cost, ahead, err)
 	})
+}
+
+// made returns what a call of Wait has booked.
+func (r *request) made(d ratelimit.Decision, cost int, ahead time.Duration, err error) (outcome.Made, error) {
+	made := outcome.Made{Decision: d, Life: r.life()}
+	switch {
+	case err != nil || len(r.charges) == 0:
+	case d.Allowed:
+		made.Settle, made.At = r.settlerFor(max(cost, 1)), r.charges[0].offer.At
+	case r.charges[0].plan.dates != nil:
+		if in := between(r.reading, r.charges[0].offer.At); in <= ahead { // no booking reaches beyond the next window
+			err = &outcome.Beyond{In: in}
+		}
+	}
+	return made, err
 }

@@ -16,7 +16,11 @@ func PaceOf(l ratelimit.Limit) turns.Pace {
 		return turns.Pace{}
 	}
 	queue := l.Algorithm == ratelimit.AlgorithmLeakyBucket
-	return turns.Pace{Units: l.Rate.Units, Per: l.Rate.Per, AtOnce: !queue && l.Algorithm != ratelimit.AlgorithmTokenBucket, Spaced: queue}
+	p := turns.Pace{Units: l.Rate.Units, Per: l.Rate.Per, AtOnce: !queue && l.Algorithm != ratelimit.AlgorithmTokenBucket, Spaced: queue}
+	if !queue {
+		p.Burst = l.Capacity()
+	}
+	return p
 }
 
 // Beyond is the error of a booking whose instant is in time, but which the store can make only after the RetryAfter of its decision.
@@ -26,8 +30,17 @@ type Beyond struct {
 
 func (e *Beyond) Error() string { return "no booking reaches as far yet as " + e.In.String() }
 
+// Unfinished is the error of a booking whose caller has left before the store's answer: Made waits for that.
+type Unfinished struct {
+	Err  error
+	Made func() (Made, error)
+}
+
+func (e *Unfinished) Error() string { return e.Err.Error() }
+
 // InLine is a store's Wait: it books in the turn of its caller, and waits for the booked instant. The book function books what is
-// requested, as Reserve does. If its error is a [*Beyond], the caller stays first, and books later. The context has not ended.
+// requested, as Reserve does. If its error is a [*Beyond], the caller stays first, and books later. If it is an [*Unfinished], the caller leaves,
+// and others take what it books. The context has not ended.
 func InLine(ctx context.Context, lines *turns.Lines[string], key string, cost int, book func(turns.Request) (Made, error)) (d ratelimit.Decision, err error) {
 	left, err := wait.Left(ctx)
 	if err != nil {
@@ -42,22 +55,11 @@ func InLine(ctx context.Context, lines *turns.Lines[string], key string, cost in
 		q.Ahead = ahead
 		made, err := book(q)
 		d = made.Decision
-		var beyond *Beyond
-		if err != nil && !errors.As(err, &beyond) {
+		if u, goesOn := err.(*Unfinished); goesOn {
+			return a, &turns.Unfinished[string]{Err: u.Err, Answer: func() (turns.Answer[string], error) { return inLine(u.Made()) }}
+		}
+		if a, err = inLine(made, err); err != nil || a.Allowed || a.Late > 0 {
 			return a, err
-		}
-		a.Pace = PaceOf(d.Limit)
-		a.Allowed, a.Delay, a.At, a.Remaining = d.Allowed, d.Delay, made.At, d.Remaining
-		a.Settle, a.Life = made.Settle, made.Life
-		if d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
-			a.Remaining = 0 // what remains of a queue can enter, and is let out later
-		}
-		if a.Retry = d.RetryAfter; d.Allowed {
-			return a, nil
-		}
-		if beyond != nil {
-			a.Late = beyond.In
-			return a, nil
 		}
 		full := d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining
 		if excess := d.RetryAfter - (left - ahead); full || left == ahead || excess > 0 {
@@ -81,4 +83,23 @@ func InLine(ctx context.Context, lines *turns.Lines[string], key string, cost in
 		err = late(d.Limit, e.In)
 	}
 	return d, err
+}
+
+// inLine returns the answer of a booking for the line.
+func inLine(made Made, err error) (a turns.Answer[string], _ error) {
+	var beyond *Beyond
+	if err != nil && !errors.As(err, &beyond) {
+		return a, err
+	}
+	d := made.Decision
+	a.Pace = PaceOf(d.Limit)
+	a.Allowed, a.Delay, a.At, a.Remaining = d.Allowed, d.Delay, made.At, d.Remaining
+	a.Settle, a.Life = made.Settle, made.Life
+	if d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+		a.Remaining = 0 // what remains of a queue can enter, and is let out later
+	}
+	if a.Retry = d.RetryAfter; !d.Allowed && beyond != nil {
+		a.Late = beyond.In
+	}
+	return a, nil
 }

@@ -8,7 +8,9 @@
 // The first caller of a line books as far ahead as necessary, so that it keeps its place. The callers behind it book at most
 // [Horizon] ahead. A stack of limits books nothing: a denial names the line in which the caller has to wait. In a line of
 // bookings, the next caller books when the last booking is nearly due: one and a half round trips before, to bridge the time
-// of its own call. The later it books, the fewer callers leave with a booking. Processes take turns at a budget.
+// of its own call. The later it books, the fewer callers leave with a booking. As many calls are under way as the rate serves
+// in that time, fewer if other processes book, too. If a caller leaves during its call, the next one takes what the call
+// books. Processes take turns at a budget.
 //
 // At low load a caller calls the store in one round trip, as if there were no line.
 package turns
@@ -29,9 +31,10 @@ const (
 	// If a process dies, its bookings block others for at most this time, apart from one caller's cost.
 	Horizon = time.Second
 
-	maxBooked = 16 // the number of callers of a line that may have a booking, or call for one, while the budget is used up
+	maxBooked = 16 // the number of callers of a line that may have a booking while the budget is used up
 	maxCalls  = 4  // the number of calls under way beyond the room that the last answer has reported
 	maxTries  = 256
+	maxLoad   = 64 // the most by which others are counted for each unit
 	minAhead  = 5 * time.Millisecond
 	slack     = 50 * time.Microsecond // the delay of a retry after the announced instant, because another clock has measured that
 )
@@ -41,6 +44,7 @@ const (
 type Pace struct {
 	Units  int
 	Per    time.Duration
+	Burst  int // of a token bucket: its capacity
 	AtOnce bool
 	Spaced bool // a queue lets each unit out after the one before it
 }
@@ -89,6 +93,17 @@ type Answer[K comparable] struct {
 	Settle func(actual int) error
 }
 
+// Unfinished is the error of a call whose caller has left before the answer came. The call goes on, and the next callers take what it books.
+type Unfinished[K comparable] struct {
+	Err    error                     // of the caller
+	Answer func() (Answer[K], error) // waits for the answer
+}
+
+func (e *Unfinished[K]) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error of the caller.
+func (e *Unfinished[K]) Unwrap() error { return e.Err }
+
 // Lines holds a line for each budget. The zero Lines is ready to use.
 type Lines[K comparable] struct {
 	mu      sync.Mutex
@@ -115,6 +130,9 @@ type line[K comparable] struct {
 	start       time.Time     // the time from which the next cost is regained, according to a denial
 	polled      time.Time     // the time of the last answer
 	trip        time.Duration // the mean time of a round trip, smoothed
+	least       time.Time     // the earliest instant at which the budget can be 0 when the calls under way have arrived
+	own, all    float64       // the mean times that a booking of this line takes, and all bookings since the one before it
+	tail        time.Time     // the instant of the last answer: as due, without the calls under way
 	pace        Pace
 	changes     int          // the number of times that all was booked anew
 	stale       int          // the number of calls that began before the last of these times
@@ -199,9 +217,10 @@ func (e *LateError) Error() string {
 func (e *LateError) Unwrap() error { return context.DeadlineExceeded }
 
 // Wait books for a caller once it is one of the first of its line, and sleeps until its turn.
-// call books the cost of its Request, or is denied; Wait returns its error. If the context ends
-// before the turn, Wait gives the booking back, and returns the context's error joined with any
-// error of that. If the turn would come after the deadline, it returns a [LateError] at once.
+// call books the cost of its Request, or is denied; Wait returns its error, of an [Unfinished] one
+// the error of the caller. If the context ends before the turn, Wait gives the booking back, and
+// returns the context's error joined with any error of that. If the turn would come after the
+// deadline, it returns a [LateError] at once.
 func (ls *Lines[K]) Wait(ctx context.Context, key K, cost int, call func(Request) (Answer[K], error)) error {
 	c := &caller[K]{cost: cost, wake: make(chan struct{}, 1)}
 	return ls.wait(ctx, key, c, call)
@@ -388,7 +407,12 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 		if c.far {
 			ahead = left
 		}
-		if a, err = call(Request{Cost: c.need, Ahead: ahead, Between: c.between, After: c.after}); err != nil {
+		a, err = call(Request{Cost: c.need, Ahead: ahead, Between: c.between, After: c.after})
+		if u, goesOn := err.(*Unfinished[K]); goesOn {
+			ended = true
+			return false, also(u.Err, giveBack(ls.leaveCall(l, c, begin, ahead, u)))
+		}
+		if err != nil {
 			return false, err
 		}
 	}
@@ -409,13 +433,7 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 		ls.pumpLocked(l, now)
 		return false, nil
 	case !a.Allowed:
-		if c.tries || a.Late > 0 {
-			ahead = 0
-		}
-		l.denied(now, c.need, ahead, a)
-		if c.moves != l.moves {
-			l.again = time.Time{}
-		}
+		l.deniedTo(c, now, ahead, a)
 		l.release(c)
 		to, err := ls.moveLocked(l, c, a, left)
 		if err == nil {
@@ -434,11 +452,8 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 		defer ls.mu.Lock()
 		return true, sleepOut(ctx, a)
 	case called:
-		if !stale {
-			l.bookedAt(now, a)
-		}
-		l.booking++
-		p := &part{settle: a.Settle, due: now.Add(a.Delay), at: a.At, cost: c.need, pace: a.Pace, users: 1, void: stale, life: a.Life, number: l.booking}
+		p := l.partOf(c, now, a, stale)
+		p.users = 1
 		c.shares = append(c.shares, share{p, c.need, p.due})
 	}
 	yields := (stale || forgot) && l.behind(c)
@@ -452,6 +467,48 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 	defer ls.mu.Lock()
 	goBack(spare)
 	return ls.sleep(ctx, l, c, yields)
+}
+
+// partOf returns what a call has booked.
+func (l *line[K]) partOf(c *caller[K], now time.Time, a Answer[K], stale bool) *part {
+	if !stale {
+		l.bookedAt(now, c.need, a)
+	}
+	l.booking++
+	return &part{settle: a.Settle, due: now.Add(a.Delay), at: a.At, cost: c.need, pace: a.Pace, void: stale, life: a.Life, number: l.booking}
+}
+
+// leaveCall has a caller leave while its call is under way. The others go on, and take what it books when its answer comes. It returns what
+// is to be given back.
+func (ls *Lines[K]) leaveCall(l *line[K], c *caller[K], begin time.Time, ahead time.Duration, u *Unfinished[K]) []*part {
+	go func() {
+		a, err := u.Answer()
+		now := time.Now()
+		ls.mu.Lock()
+		l.endCall(c)
+		if stale := c.changes != l.changes; err == nil {
+			if !stale {
+				l.answered(now, now.Sub(begin), a)
+			}
+			l.forget(c, a.Life)
+			if a.Allowed {
+				p := l.partOf(c, now, a, stale)
+				p.free = p.cost
+				l.pool = append(l.pool, p)
+				l.sortPool()
+			} else if !stale {
+				l.deniedTo(c, now, ahead, a)
+			}
+		}
+		spare := ls.leftLocked(l)
+		ls.mu.Unlock()
+		_ = giveBack(spare)
+	}()
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	c.state = isGone
+	l.release(c)
+	return ls.leftLocked(l)
 }
 
 // moveLocked puts a denied caller back into its line, or into the line that the answer names.
@@ -718,6 +775,7 @@ func (ls *Lines[K]) Changed(matches func(K) bool) {
 		l.changes++
 		l.stale = l.calls
 		l.again, l.due, l.start, l.pace, l.room, l.regain = time.Time{}, time.Time{}, now, Pace{}, 0, 0 // the first caller calls alone
+		l.least, l.tail = time.Time{}, time.Time{}
 		for c := l.booked; c != nil; c = c.next {
 			l.bookAnew(c)
 		}
@@ -763,6 +821,10 @@ func (ls *Lines[K]) departLocked(l *line[K], c *caller[K]) []*part {
 		l.remove(c)
 	case isCalling:
 		l.endCall(c)
+		if l.steady() && !c.tries { // what comes behind it comes earlier than it seemed
+			l.least = l.least.Add(-l.pace.span(int64(c.need)))
+			l.due = later(l.due.Add(-l.spanOf(int64(c.need))), later(l.least, l.latest()))
+		}
 	}
 	c.state = isGone
 	l.release(c)
@@ -833,8 +895,15 @@ func (ls *Lines[K]) pumpLocked(l *line[K], now time.Time) {
 		c.changes, c.moves, c.since = l.changes, l.moves, l.booking
 		l.called += int64(c.need)
 		l.room -= int64(c.need)
-		if l.pace.Units > 0 && (c.tries || l.due.After(now)) {
+		if l.steady() { // a bucket that is full when the call arrives has regained no more than its burst
+			l.least = later(l.least, now.Add(l.trip-l.pace.span(int64(max(1, l.pace.Burst))))).Add(l.pace.span(int64(c.need)))
+		}
+		switch {
+		case l.pace.Units == 0:
+		case c.tries:
 			l.due = l.due.Add(l.pace.span(int64(c.need))) // the instant after this call
+		case l.due.After(now):
+			l.due = later(l.due.Add(l.spanOf(int64(c.need))), l.least)
 		}
 		c.rouse()
 	}
@@ -867,7 +936,7 @@ func (l *line[K]) ready(c *caller[K], now time.Time) (ok bool, at time.Time) {
 		fits := l.room >= int64(c.cost) || l.calls < maxBooked && l.room+l.regain >= int64(c.cost)
 		beyond := l.calls < maxCalls && (!l.known || c.cost == l.equal && !l.pace.AtOnce)
 		return fits || beyond || l.calls == 0, at
-	case l.bookings+l.calls >= maxBooked || l.pace.AtOnce && l.calls > 0: // a second call might miss the present window
+	case l.bookings >= maxBooked || l.calls >= maxTries || l.pace.AtOnce && l.calls > 0: // a second call might miss the present window
 		return false, at
 	}
 	at = l.due.Add(-l.ahead())
@@ -875,7 +944,13 @@ func (l *line[K]) ready(c *caller[K], now time.Time) (ok bool, at time.Time) {
 }
 
 // ahead returns the time before the last booking is due at which the next one is made.
-func (l *line[K]) ahead() time.Duration { return min(minAhead+l.trip+l.trip/2, Horizon) }
+func (l *line[K]) ahead() time.Duration {
+	ahead := minAhead + l.trip + l.trip/2
+	if l.steady() {
+		ahead = min(ahead, l.trip+l.pace.span(maxBooked-1))
+	}
+	return min(ahead, Horizon)
+}
 
 // estimate returns the minimum time until a cost at the end of the line is served, 0 if its caller may call now.
 func (l *line[K]) estimate(now time.Time, cost int) time.Duration {
@@ -896,9 +971,10 @@ func (l *line[K]) estimate(now time.Time, cost int) time.Duration {
 
 // answered records an answer.
 func (l *line[K]) answered(now time.Time, trip time.Duration, a Answer[K]) {
-	if l.trip += (trip - l.trip) / 8; l.trip == 0 {
+	if l.trip == 0 {
 		l.trip = trip
 	}
+	l.trip += (trip - l.trip) / 8
 	if l.polled = now; a.Pace.Units > 0 {
 		l.pace = a.Pace
 	}
@@ -906,10 +982,21 @@ func (l *line[K]) answered(now time.Time, trip time.Duration, a Answer[K]) {
 
 // denied records a denial of a try, or of a booking that would have been too far ahead.
 func (l *line[K]) denied(now time.Time, cost int, ahead time.Duration, a Answer[K]) {
-	l.pace, l.room, l.regain = a.Pace, 0, 0
+	l.pace, l.room, l.regain, l.least = a.Pace, 0, 0, time.Time{}
 	l.start = now.Add(min(a.Retry, math.MaxInt64/4) + ahead)
 	l.due = l.start.Add(-l.pace.span(int64(cost)))
 	l.again = now.Add(min(max(0, a.Retry-l.trip/2), Horizon) + slack)
+}
+
+// deniedTo records the denial of a caller's request for an instant at most that far ahead.
+func (l *line[K]) deniedTo(c *caller[K], now time.Time, ahead time.Duration, a Answer[K]) {
+	if c.tries || a.Late > 0 {
+		ahead = 0
+	}
+	l.denied(now, c.need, ahead, a)
+	if c.moves != l.moves {
+		l.again = time.Time{}
+	}
 }
 
 // taken records an allowed try and the remaining budget. Other calls that are under way may spend from it.
@@ -919,22 +1006,59 @@ func (l *line[K]) taken(now time.Time, remaining int) {
 }
 
 // bookedAt records a booking.
-func (l *line[K]) bookedAt(now time.Time, a Answer[K]) {
+func (l *line[K]) bookedAt(now time.Time, cost int, a Answer[K]) {
 	l.room, l.regain, l.start, l.known = 0, 0, time.Time{}, true
-	if a.Delay > 0 {
-		if due := now.Add(a.Delay); l.calls == 0 || due.After(l.due) {
-			l.due = due
+	due, busy := now.Add(a.Delay), a.Delay > 0
+	if !busy {
+		if l.room = int64(a.Remaining) - l.called; l.steady() {
+			l.regain = int64(float64(l.trip) / float64(l.pace.Per) * float64(l.pace.Units))
 		}
-		return
+		due = due.Add(-l.pace.span(int64(a.Remaining)))
 	}
-	l.room = int64(a.Remaining) - l.called
-	if l.regain = 0; l.pace.Units > 0 && !l.pace.AtOnce {
-		l.regain = int64(float64(l.trip) / float64(l.pace.Per) * float64(l.pace.Units))
+	if l.steady() {
+		l.weigh(due, busy, cost)
 	}
-	if l.calls == 0 {
+	// What was given back since is free again.
+	if most := later(due, now.Add(l.trip)).Add(l.pace.span(l.called)); l.calls == 0 {
+		l.least = time.Time{}
+	} else if l.least.After(most) {
+		l.least = most
+	}
+	switch {
+	case l.calls > 0 && l.steady(): // these come behind it, and spend what it has left
+		l.due = later(due.Add(l.spanOf(l.called)), later(l.least, l.latest()))
+	case busy && (l.calls == 0 || due.After(l.due)):
+		l.due = due
+	case !busy && l.calls == 0:
 		l.due = l.latest()
 	}
 }
+
+// weigh learns from the instant of an answer how much others book between two calls of this process.
+func (l *line[K]) weigh(at time.Time, busy bool, cost int) {
+	own := float64(l.pace.span(int64(cost)))
+	all := own
+	if busy && !l.tail.IsZero() {
+		all = max(0, min(float64(at.Sub(l.tail)), maxLoad*own))
+	}
+	l.own += (own - l.own) / 8
+	l.all += (all - l.all) / 8
+	if at.After(l.tail) || !busy {
+		l.tail = at
+	}
+}
+
+// spanOf returns the time by which a cost of calls under way delays whoever calls next. Calls of other processes come between them.
+func (l *line[K]) spanOf(cost int64) time.Duration {
+	load := 1.
+	if l.all > l.own {
+		load = l.all / l.own
+	}
+	return time.Duration(load * float64(l.pace.span(cost)))
+}
+
+// steady reports whether units come back one by one, at a known rate.
+func (l *line[K]) steady() bool { return l.pace.Units > 0 && !l.pace.AtOnce }
 
 // latest returns the instant of the last booking, zero if there is none.
 func (l *line[K]) latest() (at time.Time) {

@@ -77,9 +77,6 @@ func TestTheRateIsServedWhicheverCallersLeave(t *testing.T) {
 		for _, processes := range []int{1, 5} {
 			for _, trip := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond} {
 				for _, most := range []int{1, 8} { // the largest cost
-					if trip == 200*time.Millisecond && processes == 1 && rate/most > 40 {
-						continue // that needs more than 16 bookings at a time
-					}
 					t.Run(fmt.Sprintf("%d a second/%d processes/%v/costs to %d", rate, processes, trip, most), func(t *testing.T) {
 						synctest.Test(t, func(t *testing.T) { ratesOf(t, rate, processes, trip, most) })
 					})
@@ -529,6 +526,62 @@ func TestWhatIsDueStaysForTheNextCaller(t *testing.T) {
 				require.Equal(t, c.cost, s.received()[2].Cost)
 				_, back = s.returned(1)
 				require.Equal(t, !c.stays, back, "there is nothing to give back after a second")
+			})
+		})
+	}
+}
+
+// A caller that leaves during its call does not wait for the answer. The next one takes what the call books, or it goes back.
+func TestTheNextCallerTakesWhatTheCallOfALeaverBooks(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		answer turns.Answer[string]
+		err    error
+		stays  bool // the second caller
+		calls  int
+	}{
+		{"booked", bookedAt(1, 50*time.Millisecond), nil, true, 2},
+		{"nobody waits", bookedAt(1, 50*time.Millisecond), nil, false, 2},
+		{"denied", turns.Answer[string]{Retry: 30 * time.Millisecond}, nil, true, 3},
+		{"failed", turns.Answer[string]{}, errUnsettled, true, 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &stub{pace: turns.Pace{Units: 1, Per: time.Second, AtOnce: true}, back: map[int64]int{}, answers: []turns.Answer[string]{{Retry: 10 * time.Millisecond}, c.answer, bookedAt(2, 0)}}
+				var line turns.Lines[string]
+				ctx, leave := context.WithCancel(t.Context())
+				err := make(chan error, 1)
+				go func() {
+					err <- line.Wait(ctx, "k", 1, func(q turns.Request) (turns.Answer[string], error) {
+						if len(s.received()) == 0 { // after a denial the next callers wait for the answer
+							return s.call(q)
+						}
+						<-ctx.Done()
+						return turns.Answer[string]{}, &turns.Unfinished[string]{Err: ctx.Err(), Answer: func() (turns.Answer[string], error) {
+							time.Sleep(100 * time.Millisecond)
+							a, _ := s.call(q)
+							return a, c.err
+						}}
+					})
+				}()
+				time.Sleep(60 * time.Millisecond)
+				begin, patience := time.Now(), time.Minute
+				if !c.stays {
+					patience = 10 * time.Millisecond
+				}
+				second := s.comes(&line, 1, patience)
+				leave()
+				require.Equal(t, context.Canceled, <-err)
+				require.Equal(t, begin, time.Now())
+				if served := <-second; c.stays {
+					require.NoError(t, served)
+				} else {
+					require.ErrorIs(t, served, context.Canceled)
+				}
+				time.Sleep(time.Second)
+				require.Len(t, s.received(), c.calls)
+				_, back := s.returned(1)
+				require.Equal(t, !c.stays, back)
 			})
 		})
 	}
