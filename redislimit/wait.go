@@ -59,7 +59,8 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 			return made, err
 		}
 		r := new(request)
-		r.call.undone, r.call.goesOn = true, cost > 0
+		r.call.undone = true
+		r.call.goesOn = cost > 0
 		op := byte(opKeep)
 		if q.Between && p.gaps() {
 			op, r.after = opBetween, q.After
