@@ -226,13 +226,14 @@ func (l *leakyBucket) among(st State, now int64, list []booking) int64 {
 	return max(0, min(n, most))
 }
 
-// gap returns the first instant from which on a cost counts beside the entries before it, and leaves room for all entries after it. A debt
-// leaves no room.
+// gap returns the first instant from which on a cost counts beside the entries before it, and leaves room for all entries after it. Nothing
+// goes before the last part of a debt.
 func (l *slidingLog) gap(s State, now, cost int64) int64 {
-	r := &s.log
 	if s.M > 0 {
-		return l.earliest(s, now, cost)
+		now = max(now, l.lastDebt(s).at)
+		s = l.afterDebt(s)
 	}
+	r := &s.log
 	at := max(now, s.ledger.newest()) // the end of a line
 next:
 	for {
@@ -252,8 +253,14 @@ next:
 	}
 }
 
+// afterDebt returns a copy of a state at the instant of the debt's last part.
+func (l *slidingLog) afterDebt(s State) State { return l.advance(l.aside(s), l.lastDebt(s).at) }
+
 // among returns the largest cost that can be spent now, and the debt.
 func (l *slidingLog) among(s State, now int64) (n, debt int64) {
+	if s.M > 0 {
+		s = l.advance(l.aside(s), now)
+	}
 	r := &s.log
 	if s.M > 0 || s.ledger.newest() > now {
 		return l.remaining(s, now)
@@ -278,7 +285,7 @@ func (l *slidingLog) among(s State, now int64) (n, debt int64) {
 // harmless is [Meter.harmless] for a state without the bookings.
 func (l *slidingLog) harmless(s State, at, cost int64, later []booking) bool {
 	if s.M > 0 {
-		return false
+		s = l.afterDebt(s)
 	}
 	first, sum := 0, int64(0)
 	for i := range later {

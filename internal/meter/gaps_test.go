@@ -258,6 +258,32 @@ func TestCostsBeforeAFarBookingLeaveAQueueAsWithoutIt(t *testing.T) {
 	}
 }
 
+// A log's debt of 3 is spent at 150, before a booking of 5 at 222 and one at 297. From then on there is room before the last one.
+func TestACostGoesBetweenADebtAndALaterBookingOfALog(t *testing.T) {
+	m := New(limitOf(SlidingLog, 12, 75, 12))
+	state := func() State {
+		var s State
+		for _, e := range []entry{{75, 12}, {147, 8}, {222, 8}, {297, 5}} {
+			s = m.spend(s, e.at, e.cost)
+		}
+		s.At, s.M = 150, 3
+		s.detail.ledger = &ledger{loose: true}
+		return s
+	}
+	const now = 121
+	s := state()
+	o := m.Take(&s, Moment{now, now}, 1, 0, Final)
+	require.True(t, o.Denied(now))
+	for at := o.Retry - 10; at < o.Retry+10; at++ {
+		s, peeked := state(), state()
+		allowed := !m.Offer(peeked, Moment{at, at}, 1, 0).Denied(at)
+		n := m.Remaining(peeked, at)
+		require.Equal(t, at >= o.Retry, m.Allow(&s, at, 1), "%d", at)
+		require.Equal(t, at >= o.Retry, allowed, "%d", at)
+		require.Equal(t, at >= o.Retry, n > 0, "%d", at)
+	}
+}
+
 // The second of two bookings is given back. A new cost may use the gap, but not
 // before the instant that its caller passes, unless the last booking is earlier.
 func TestAnOfferBetweenBookingsComesNoEarlierThanItMay(t *testing.T) {

@@ -89,7 +89,7 @@ func (m *Meter) alike(other *Meter) bool {
 // reduced returns a state with at most the spending that the key has under the limit that it leaves: the rest is regained.
 func (m *Meter) reduced(s State, now, most int64) State {
 	n := m.spent(s, now)
-	if t := m.bucket(); t != nil { // rounded down: the key keeps a part of a unit
+	if t := m.bucket(); t != nil && most > 0 { // rounded down: the key keeps a part of a unit, unless it is fresh
 		n, _ = t.worth(s.owed(now))
 	}
 	r := s.asideAt(now)

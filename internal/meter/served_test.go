@@ -138,3 +138,19 @@ func TestAnySequenceOfLimitsServesWhatTheLowestWould(t *testing.T) {
 		assert.GreaterOrEqual(t, n, least-150, "seed %d, at random", seed)
 	}
 }
+
+// A key that is fresh under the limit that it leaves is fresh under the next one, also if it was under a like limit before, and owed parts of
+// a unit there.
+func TestAFreshKeyStaysFreshUnderALimitThatComesBack(t *testing.T) {
+	queue, log, bucket := New(limitOf(LeakyBucket, 5, 100, 17)), New(limitOf(SlidingLog, 20, 10, 20)), New(limitOf(TokenBucket, 1, 60, 6))
+	for now := int64(170); now < 300; now++ {
+		var s State
+		queue.Adjust(&s, 0, 7)
+		s = log.Migrate(&queue, s, 103)
+		log.Adjust(&s, 103, 29)
+		require.Equal(t, log.capacity(), log.Remaining(s, now))
+		s = bucket.Migrate(&log, s, now)
+		require.Equal(t, bucket.capacity(), bucket.Remaining(s, now), "%d", now)
+		require.LessOrEqual(t, bucket.regained(s), now)
+	}
+}
