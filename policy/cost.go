@@ -1,84 +1,90 @@
 package policy
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 )
 
-// Cost is the cost of the requests that match: see [Rule.Costs].
+// Cost is the cost that a rule charges. A file has it as a number, an attribute's name, or
+// "" for Caller. The zero Cost selects the cost of the defaults, or otherwise the caller's.
 type Cost struct {
-	Match Match `yaml:"match" json:"match"`
-	Cost  any   `yaml:"cost" json:"cost"` // as that of a Rule
-}
-
-// price is the cost of a rule. The zero price is that of the defaults, or else the caller's.
-type price struct {
 	Number    int    // a fixed cost, if above 0
 	Attribute string // the attribute with the cost, a whole number from 0
 	Caller    bool   // the caller's cost, even if the defaults have another
-}
 
-// priceOf returns the price that a field of a Rule holds, and an error if its value is none. See check for other errors.
-func priceOf(cost any) (p price, err error) {
-	switch v := cost.(type) {
-	case nil:
-	case int:
-		p.Number = v
-		if v == 0 {
-			err = errNoPrice
-		}
-	case string:
-		p.Attribute, p.Caller = v, v == ""
-	default:
-		err = fmt.Errorf("a value of type %T, want an int or a string: a number from 1, the name of an attribute, or \"\" for the caller's cost", v)
-	}
-	return p, err
-}
-
-// priceIn returns the price in a field of a rule that was checked.
-func priceIn(cost any) price {
-	p, _ := priceOf(cost)
-	return p
-}
-
-// checkCost returns an error if a field that holds a cost is invalid.
-func checkCost(cost any) error {
-	p, err := priceOf(cost)
-	if err != nil {
-		return err
-	}
-	return p.check()
-}
-
-// value returns the price as a field of a Rule holds it.
-func (p price) value() any {
-	switch {
-	case p.Number != 0:
-		return p.Number
-	case p.Attribute != "" || p.Caller:
-		return p.Attribute
-	}
-	return nil
+	// Match selects the requests for a cost in [Rule.Costs]. In any other
+	// Cost it is nil. A file has such a cost as {match: …, cost: …}.
+	Match *Match
 }
 
 // own reports whether the cost is not the caller's.
-func (p price) own() bool { return p.Number != 0 || p.Attribute != "" }
+func (c Cost) own() bool { return c.Number != 0 || c.Attribute != "" }
 
-var errNoPrice = errors.New(`0, want at least 1, or the name of an attribute, or "" for the caller's cost`)
+// text returns the cost as a file has it: "" for the caller's.
+func (c Cost) text() string {
+	if c.Number != 0 {
+		return strconv.Itoa(c.Number)
+	}
+	return c.Attribute
+}
 
-// check returns an error if the price is invalid.
-func (p price) check() error {
+// matched is a cost in [Rule.Costs] as a file has it.
+type matched struct {
+	Match *Match `yaml:"match" json:"match"`
+	Cost  Cost   `yaml:"cost" json:"cost"`
+}
+
+// alone returns the cost without its Match.
+func (c Cost) alone() Cost {
+	c.Match = nil
+	return c
+}
+
+// MarshalJSON returns the text of a file, and null for the zero Cost.
+func (c Cost) MarshalJSON() ([]byte, error) {
 	switch {
-	case p.Number < 0:
-		return fmt.Errorf("%d, want at least 1", p.Number)
-	case p == price{}:
-		return errNoPrice
-	case p.Attribute != "" && strings.ContainsAny(p.Attribute[:1], "+-.0123456789"):
-		return fmt.Errorf("%q, want a whole number from 1 to %d, in digits such as 1000", p.Attribute, math.MaxInt)
-	case p.Attribute != "":
-		return checkAttribute(p.Attribute)
+	case c.Match != nil:
+		return json.Marshal(matched{c.Match, c.alone()})
+	case c.Number != 0:
+		return json.Marshal(c.Number)
+	case c.Attribute != "" || c.Caller:
+		return json.Marshal(c.Attribute)
+	}
+	return []byte("null"), nil
+}
+
+// MarshalYAML returns the value that MarshalJSON encodes.
+func (c Cost) MarshalYAML() (any, error) {
+	switch {
+	case c.Match != nil:
+		return matched{c.Match, c.alone()}, nil
+	case c.Number != 0:
+		return c.Number, nil
+	case c.Attribute != "" || c.Caller:
+		return c.Attribute, nil
+	}
+	return nil, nil
+}
+
+// check returns an error if the cost is invalid.
+func (c Cost) check() error {
+	switch {
+	case c.Number != 0 && c.Attribute != "":
+		return fmt.Errorf("both the number %d and the attribute %q", c.Number, c.Attribute)
+	case c.Caller && c.own():
+		return fmt.Errorf("both the caller's and %s", c.text())
+	case c.Number < 0:
+		return fmt.Errorf("%d, want at least 1", c.Number)
+	case c == Cost{}:
+		return errors.New(`0, want at least 1, or the name of an attribute, or "" for the caller's cost`)
+	case c.Attribute != "" && strings.ContainsAny(c.Attribute[:1], "+-.0123456789"):
+		return fmt.Errorf("%q, want a whole number from 1 to %d, in digits such as 1000", c.Attribute, math.MaxInt)
+	case c.Attribute != "":
+		return checkAttribute(c.Attribute)
 	}
 	return nil
 }

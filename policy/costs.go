@@ -7,16 +7,16 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// costing is a price, prepared for decisions.
+// costing is a [Cost], prepared for decisions.
 type costing struct {
-	price
+	Cost
 	weight needed // the attribute with the cost
 }
 
-func costingOf(cost any) costing {
-	prepared := costing{price: priceIn(cost)}
-	if prepared.Attribute != "" {
-		prepared.weight = needCost(prepared.Attribute)
+func costingOf(c Cost) costing {
+	prepared := costing{Cost: c}
+	if c.Attribute != "" {
+		prepared.weight = needCost(c.Attribute)
 	}
 	return prepared
 }
@@ -49,12 +49,12 @@ func pricesOf(r *Rule, named lists, routes []match.Pattern) *prices {
 	}
 	p := new(prices)
 	for i := range r.Costs {
-		own, cost := routes, costingOf(r.Costs[i].Cost)
+		own, cost := routes, costingOf(r.Costs[i].alone())
 		if m := r.Costs[i].Match; len(m.Route) > 0 {
 			own = patternsOf(named.of(m.Route))
 		}
 		cost.weight = cost.weight.of(own)
-		m := matchOf(&Rule{Match: r.Costs[i].Match}, named, own)
+		m := matchOf(&Rule{Match: *r.Costs[i].Match}, named, own)
 		p.all, p.rules = append(p.all, cost), append(p.rules, &m)
 	}
 	for _, m := range slices.Clone(p.rules) {

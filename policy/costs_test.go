@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.yaml.in/yaml/v4"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/keyfunc"
@@ -207,27 +206,6 @@ func TestCostsAndActualSurviveJSON(t *testing.T) {
 	again, err := policy.Parse(data)
 	require.NoError(t, err)
 	assert.Equal(t, set, again)
-}
-
-func TestACostIsWrittenAsAFileHasIt(t *testing.T) {
-	for text, cost := range map[string]any{`2`: 2, `"tokens"`: "tokens", `""`: ""} {
-		r := policy.Rule{Name: "a", Limit: ratelimit.Blocked(), Cost: cost, Costs: []policy.Cost{{Match: policy.Match{Absent: []string{"b"}}, Cost: cost}}}
-		d := &policy.Defaults{Cost: cost}
-		data, err := json.Marshal(policy.Set{Defaults: d, Rules: []policy.Rule{r}})
-		require.NoError(t, err)
-		assert.Equal(t, `{"defaults":{"cost":`+text+`},"rules":[{"name":"a","limit":"blocked","cost":`+text+
-			`,"costs":[{"match":{"absent":["b"]},"cost":`+text+`}]}]}`, string(data))
-		data, err = yaml.Marshal(policy.Set{Defaults: d, Rules: []policy.Rule{r}})
-		require.NoError(t, err)
-		if cost == "tokens" {
-			text = "tokens"
-		}
-		assert.Equal(t, "defaults:\n    cost: "+text+"\nrules:\n    - name: a\n      limit: blocked\n      cost: "+text+
-			"\n      costs:\n        - match:\n            absent:\n                - b\n          cost: "+text+"\n", string(data))
-	}
-	data, err := json.Marshal(policy.Rule{Name: "a"})
-	require.NoError(t, err)
-	assert.Equal(t, `{"name":"a"}`, string(data))
 }
 
 func TestAnExplanationHasTheAttributeOfTheRealCost(t *testing.T) {

@@ -411,7 +411,7 @@ func init() {
 		}
 	}
 	byhand.Complete = func(set any) any { return set.(*Set).complete() }
-	byhand.CheckCost = checkCost
+	byhand.CheckCost = func(cost any) error { return cost.(Cost).check() }
 	byhand.Validate = func(set any) error { return set.(*Set).validate() }
 	byhand.Parse = func(path string, data []byte) (any, error) { return parseBeside(data, read(path)) }
 	byhand.Check = func(path string, data []byte, engines any) (any, any) {

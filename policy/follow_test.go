@@ -135,7 +135,7 @@ func TestFollowLogsTheWarningsOfCheckForEverySource(t *testing.T) {
 	src.set.Store(&policy.Set{Version: "first", Attributes: []string{"user"}, Rules: []policy.Rule{
 		{Name: "fine", Key: []string{"user"}, Limit: limit},
 		{Name: "unknown", Key: []string{"usr"}, Limit: limit},
-		{Name: "dear", Limit: limit, Cost: 6},
+		{Name: "dear", Limit: limit, Cost: policy.Cost{Number: 6}},
 	}})
 	p, out := followed(t, src)
 	warnings := func() (all []string) {
@@ -152,7 +152,7 @@ func TestFollowLogsTheWarningsOfCheckForEverySource(t *testing.T) {
 
 	many := &policy.Set{Version: "many"}
 	for i := range 100 {
-		many.Rules = append(many.Rules, policy.Rule{Name: fmt.Sprint("r", i), Limit: limit, Cost: 6})
+		many.Rules = append(many.Rules, policy.Rule{Name: fmt.Sprint("r", i), Limit: limit, Cost: policy.Cost{Number: 6}})
 	}
 	src.set.Store(many)
 	src.change <- struct{}{}

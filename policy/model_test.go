@@ -255,7 +255,7 @@ func (m *model) add(set *policy.Set, c, defaults modelRule) {
 			if c.Plans == nil {
 				c.Plans, c.plans = d.Plans, defaults.plans
 			}
-			if c.Cost == nil {
+			if c.Cost == (policy.Cost{}) {
 				c.Cost = d.Cost
 			}
 		}
@@ -263,8 +263,8 @@ func (m *model) add(set *policy.Set, c, defaults modelRule) {
 	m.rules = append(m.rules, c)
 }
 
-func drawCost(rnd *rand.Rand) any {
-	return some[any](rnd, 1, 3, "tokens", "")
+func drawCost(rnd *rand.Rand) policy.Cost {
+	return some(rnd, policy.Cost{Number: 1}, policy.Cost{Number: 3}, policy.Cost{Attribute: "tokens"}, policy.Cost{Caller: true})
 }
 
 func drawMatch(rnd *rand.Rand) (m policy.Match) {
@@ -458,14 +458,11 @@ func (rule modelRule) requests(r attrs, cost int) (a query, applies bool, err er
 		values = append(values, v)
 	}
 	a.key = strings.Join(values, "|")
-	if own := rule.Cost; err == nil && own != nil && own != "" && cost > 0 {
-		attribute, named := own.(string)
-		if !named {
-			a.cost = own.(int)
-		} else {
-			n, wrong := strconv.Atoi(r[attribute])
+	if err == nil && (rule.Cost.Number > 0 || rule.Cost.Attribute != "") && cost > 0 {
+		if a.cost = rule.Cost.Number; rule.Cost.Attribute != "" {
+			n, wrong := strconv.Atoi(r[rule.Cost.Attribute])
 			switch {
-			case r[attribute] == "":
+			case r[rule.Cost.Attribute] == "":
 				fail(keyfunc.ErrNoKey)
 			case wrong != nil || n < 0:
 				fail(keyfunc.ErrMisconfigured)

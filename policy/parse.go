@@ -517,7 +517,7 @@ func (p *parser) reader(to any) func(*yaml.Node, string) error {
 		return p.plans(to)
 	case *[]Override:
 		return p.overrides(to)
-	case *any:
+	case *Cost:
 		return p.cost(to)
 	case *[]Cost:
 		return p.costs(to)
@@ -665,12 +665,12 @@ func (p *parser) overrides(to *[]Override) func(*yaml.Node, string) error {
 	}
 }
 
-func (p *parser) cost(to *any) func(*yaml.Node, string) error {
+func (p *parser) cost(to *Cost) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
 		if err := p.plain(n, field); err != nil {
 			return err
 		}
-		var c price
+		var c Cost
 		if i, err := strconv.Atoi(n.Value); err == nil && n.ShortTag() == "!!int" {
 			c.Number = i
 		} else if n.ShortTag() == "!!bool" {
@@ -681,7 +681,7 @@ func (p *parser) cost(to *any) func(*yaml.Node, string) error {
 		if err := c.check(); err != nil {
 			return p.wrong(n, field, err)
 		}
-		*to = c.value()
+		*to = c
 		return nil
 	}
 }
@@ -691,7 +691,9 @@ func (p *parser) costs(to *[]Cost) func(*yaml.Node, string) error {
 		*to = []Cost{}
 		return p.list(n, field, false, func(n *yaml.Node, field string) error {
 			var c Cost
-			err := p.mapping(n, field, fields{"match": p.match(&c.Match), "cost": p.cost(&c.Cost)})
+			m := new(Match)
+			err := p.mapping(n, field, fields{"match": p.match(m), "cost": p.cost(&c)})
+			c.Match = m
 			*to = append(*to, c)
 			return err
 		})

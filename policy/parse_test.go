@@ -61,12 +61,12 @@ func wholeSet() *policy.Set {
 				{Key: []string{"acme"}, Limit: ratelimit.TokenBucket(ratelimit.PerSecond(5000), 5000)},
 				{Key: []string{"mallory"}, Limit: ratelimit.Blocked()},
 			},
-			Cost:     "tokens",
+			Cost:     policy.Cost{Attribute: "tokens"},
 			Optional: true, Shadow: true, Disabled: true,
 		}, {
 			Name:  "service",
 			Limit: ratelimit.FixedWindow(ratelimit.PerHour(5000)),
-			Cost:  2,
+			Cost:  policy.Cost{Number: 2},
 		}},
 	}
 }
@@ -297,15 +297,12 @@ func TestValidateChecksSetsMadeByHand(t *testing.T) {
 	require.ErrorAs(t, byhand.Validate((*policy.Set)(nil)), new(*policy.Error))
 	require.NoError(t, byhand.Validate(wholeSet()))
 	for name, spoil := range map[string]func(*policy.Rule){
-		"a cost of another type":   func(r *policy.Rule) { r.Cost = 2.5 },
-		"a cost in Costs":          func(r *policy.Rule) { r.Cost = policy.Cost{Cost: 2} },
-		"a negative cost":          func(r *policy.Rule) { r.Cost = -1 },
-		"a cost of 0":              func(r *policy.Rule) { r.Cost = 0 },
-		"a number as an attribute": func(r *policy.Rule) { r.Cost = "2" },
-		"the zero Limit":           func(r *policy.Rule) { r.Limit = ratelimit.Limit{} },
-		"the zero Limit in plans":  func(r *policy.Rule) { r.Plans = map[string]ratelimit.Limit{"free": {}} },
-		"an empty override":        func(r *policy.Rule) { r.Overrides = []policy.Override{{}} },
-		"an empty key in one":      func(r *policy.Rule) { r.Overrides[0].Key = []string{""} },
+		"a cost of both kinds":    func(r *policy.Rule) { r.Cost = policy.Cost{Number: 1, Attribute: "x"} },
+		"a negative cost":         func(r *policy.Rule) { r.Cost = policy.Cost{Number: -1} },
+		"the zero Limit":          func(r *policy.Rule) { r.Limit = ratelimit.Limit{} },
+		"the zero Limit in plans": func(r *policy.Rule) { r.Plans = map[string]ratelimit.Limit{"free": {}} },
+		"an empty override":       func(r *policy.Rule) { r.Overrides = []policy.Override{{}} },
+		"an empty key in one":     func(r *policy.Rule) { r.Overrides[0].Key = []string{""} },
 	} {
 		set := wholeSet()
 		spoil(&set.Rules[0])

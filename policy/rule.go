@@ -62,7 +62,7 @@ func newRule(r *Rule, named lists) *rule {
 		overrides: make(map[string][]override, len(r.Overrides)),
 		wall:      time.Now,
 		dated:     !r.span().always(),
-		ownCost:   priceIn(r.Cost).own() || len(r.Costs) > 0,
+		ownCost:   r.Cost.own() || len(r.Costs) > 0,
 		varies:    len(r.Plans)+len(r.Overrides) > 0 || r.LimitFrom != "",
 	}
 	if r.Grace != "" {

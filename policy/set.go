@@ -32,7 +32,7 @@ type Defaults struct {
 	Key   []string                   `yaml:"key,omitempty" json:"key,omitempty"`
 	Limit ratelimit.Limit            `yaml:"limit,omitempty" json:"limit,omitzero"`
 	Plans map[string]ratelimit.Limit `yaml:"plans,omitempty" json:"plans,omitempty"`
-	Cost  any                        `yaml:"cost,omitempty" json:"cost,omitzero"`
+	Cost  Cost                       `yaml:"cost,omitempty" json:"cost,omitzero"`
 }
 
 // complete returns the rules with their defaults. They must not be changed.
@@ -116,10 +116,8 @@ type Rule struct {
 	Grace string `yaml:"grace,omitempty" json:"grace,omitempty"`
 	// Overrides are limits of single keys. They take precedence over plans and LimitFrom.
 	Overrides []Override `yaml:"overrides,omitempty" json:"overrides,omitempty"`
-	// Cost replaces the caller's cost, unless that is 0. It is an int from 1 or a string. A string names the attribute with the cost, which is
-	// a whole number from 0; "" selects the caller's cost, even if the defaults have another. Nil selects the cost of the defaults, or
-	// otherwise the caller's.
-	Cost any `yaml:"cost,omitempty" json:"cost,omitzero"`
+	// Cost replaces the caller's cost, unless that is 0.
+	Cost Cost `yaml:"cost,omitempty" json:"cost,omitzero"`
 	// Costs are the costs of some requests: the first one whose Match matches replaces Cost. If
 	// a path can be read in several ways (see [HTTP]) with several costs, the highest applies.
 	Costs []Cost `yaml:"costs,omitempty" json:"costs,omitempty"`
@@ -208,7 +206,7 @@ func (r *Rule) leavesOut(field string) bool {
 	case "plans":
 		return r.Plans == nil
 	case "cost":
-		return r.Cost == nil
+		return r.Cost == Cost{}
 	}
 	return false
 }

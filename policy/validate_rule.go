@@ -65,7 +65,7 @@ func (r *Rule) checkAllow(report reporter) {
 		given bool
 	}{
 		{"limit", r.Limit != ratelimit.Limit{}}, {"key", len(r.Key) > 0}, {"plans", r.Plans != nil}, {"overrides", r.Overrides != nil},
-		{"cost", r.Cost != nil}, {"optional", r.Optional}, {"shadow", r.Shadow}, {"instead", len(r.Instead) > 0},
+		{"cost", r.Cost != Cost{}}, {"optional", r.Optional}, {"shadow", r.Shadow}, {"instead", len(r.Instead) > 0},
 		{"limit_from", r.LimitFrom != ""}, {"notify", len(r.Notify) > 0}, {"share", r.Share != 0}, {"shares", r.Shares != nil},
 		{"costs", r.Costs != nil}, {"actual", r.Actual != ""}, {"budget", r.Budget != ""}, {"grace", r.Grace != ""}, {"charge", r.Charge != ""},
 	} {
@@ -87,10 +87,13 @@ func (r *Rule) checkLimit() error {
 }
 
 func (r *Rule) checkCost() error {
-	if r.Cost == nil {
+	switch {
+	case r.Cost == (Cost{}):
 		return nil
+	case r.Cost.Match != nil:
+		return errors.New("a Match, which only a cost in Costs has")
 	}
-	return checkCost(r.Cost)
+	return r.Cost.check()
 }
 
 // checkLimitFrom refuses attributes that a client chooses.
@@ -273,14 +276,17 @@ func (r *Rule) checkCosts(named lists, report reporter) {
 	var tree match.Tree
 	for j, c := range r.Costs {
 		field := fmt.Sprintf("costs[%d]", j)
-		m := &c.Match
+		m := c.Match
+		if m == nil {
+			m = new(Match)
+		}
 		m.check(field+".match", named, &tree, report)
 		if m.all() && m.Route == nil && m.Absent == nil {
 			report(field+".match", errors.New("it matches every request: want a condition, or cost for the cost of all other requests"))
 		}
-		if c.Cost == nil {
+		if c = c.alone(); c == (Cost{}) {
 			report(field+".cost", errors.New("the cost is missing"))
-		} else if err := checkCost(c.Cost); err != nil {
+		} else if err := c.check(); err != nil {
 			report(field+".cost", err)
 		}
 	}

@@ -36,7 +36,7 @@ func (s *Set) warnings() (all []*Error) {
 		r.neverMatches(named, report)
 		r.mayBeEmpty(named, report)
 		for j := range r.Costs {
-			price := &Rule{Match: r.Costs[j].Match}
+			price := &Rule{Match: *r.Costs[j].Match}
 			within := func(field string, err error) { report(fmt.Sprintf("costs[%d].%s", j, field), err) }
 			price.neverCome(named, within)
 			price.unsupplied(s, within)
@@ -123,7 +123,7 @@ func (r *Rule) unsupplied(set *Set, report reporter) {
 		attribute, _ := ipBits(name)
 		check(fmt.Sprintf("key[%d]", j), attribute)
 	}
-	r.eachCost(func(field string, c price) {
+	r.eachCost(func(field string, c Cost) {
 		if c.Attribute != "" {
 			check(field, c.Attribute)
 		}
@@ -254,7 +254,7 @@ func (r *Rule) exempted(report reporter) {
 		}
 	}
 	if r.Optional {
-		warn("cost", priceIn(r.Cost).Attribute)
+		warn("cost", r.Cost.Attribute)
 	}
 }
 
@@ -305,7 +305,7 @@ func (r *Rule) neverPasses(report reporter) {
 		return
 	}
 	least := 0 // least is the lowest cost, if all costs are fixed
-	r.eachCost(func(field string, c price) {
+	r.eachCost(func(field string, c Cost) {
 		if field == "cost" || c.Number == 0 || c.Number < least {
 			least = c.Number
 		}
@@ -329,9 +329,9 @@ func (r *Rule) neverPasses(report reporter) {
 }
 
 // eachCost calls f for the rule's cost, even if that is the caller's, and for each of its costs of some requests.
-func (r *Rule) eachCost(f func(field string, c price)) {
-	f("cost", priceIn(r.Cost))
+func (r *Rule) eachCost(f func(field string, c Cost)) {
+	f("cost", r.Cost)
 	for j := range r.Costs {
-		f(fmt.Sprintf("costs[%d].cost", j), priceIn(r.Costs[j].Cost))
+		f(fmt.Sprintf("costs[%d].cost", j), r.Costs[j])
 	}
 }

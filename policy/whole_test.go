@@ -67,7 +67,7 @@ func TestReportedFiguresBelongToOneSet(t *testing.T) {
 				r.Key = []string{"user"}
 			}
 			if rnd.IntN(2) == 0 {
-				r.Cost = 1 + rnd.IntN(3)
+				r.Cost.Number = 1 + rnd.IntN(3)
 			}
 			if rnd.IntN(5) > 0 {
 				set.Rules = append(set.Rules, r)

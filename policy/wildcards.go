@@ -26,14 +26,16 @@ func (r *Rule) eachWildcard(f func(field, name string, routes []string)) {
 	for j, name := range r.Key {
 		visit(fmt.Sprintf("key[%d]", j), name, r.Match.Route)
 	}
-	visit("cost", priceIn(r.Cost).Attribute, r.Match.Route)
+	visit("cost", r.Cost.Attribute, r.Match.Route)
 	for j, c := range r.Costs {
 		routes, field := r.Match.Route, fmt.Sprintf("costs[%d].", j)
-		if len(c.Match.Route) > 0 {
-			routes = c.Match.Route
+		if c.Match != nil {
+			if len(c.Match.Route) > 0 {
+				routes = c.Match.Route
+			}
+			ofMatch(field, *c.Match, routes)
 		}
-		ofMatch(field, c.Match, routes)
-		visit(field+"cost", priceIn(c.Cost).Attribute, routes)
+		visit(field+"cost", c.Attribute, routes)
 	}
 }
 

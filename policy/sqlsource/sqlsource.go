@@ -338,9 +338,9 @@ func (r *row) structured(rule *policy.Rule) error {
 		}
 	}
 	if r.cost != "" {
-		rule.Cost = r.cost
+		rule.Cost = policy.Cost{Attribute: r.cost}
 		if n, err := strconv.Atoi(r.cost); err == nil {
-			rule.Cost = n
+			rule.Cost = policy.Cost{Number: n}
 		}
 		if err := byhand.CheckCost(rule.Cost); err != nil {
 			return r.wrong("cost", err)

@@ -55,9 +55,9 @@ func TestRulesAreReadFromTheTable(t *testing.T) {
 				Limit:     ratelimit.TokenBucket(ratelimit.PerSecond(100), 200),
 				Plans:     map[string]ratelimit.Limit{"free": ratelimit.TokenBucket(ratelimit.PerSecond(10), 20), "pro": ratelimit.Unlimited()},
 				Overrides: []policy.Override{{Key: []string{"acme", "eu"}, Limit: ratelimit.Blocked()}},
-				Cost:      "tokens", Optional: true, Shadow: true,
+				Cost:      policy.Cost{Attribute: "tokens"}, Optional: true, Shadow: true,
 			}, {
-				Name: "service", Limit: ratelimit.FixedWindow(ratelimit.PerHour(5000)), Cost: 2, Disabled: true,
+				Name: "service", Limit: ratelimit.FixedWindow(ratelimit.PerHour(5000)), Cost: policy.Cost{Number: 2}, Disabled: true,
 			}}}, set)
 		})
 	}

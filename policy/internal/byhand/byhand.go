@@ -16,7 +16,7 @@ var (
 )
 
 // Complete returns the rules of a *policy.Set with their defaults, a []policy.Rule that must not be changed. Validate returns nil, or the
-// *policy.Error about the first mistake for which policy.New refuses the set. CheckCost returns an error if the Cost of a rule is invalid, or none.
+// *policy.Error about the first mistake for which policy.New refuses the set. CheckCost returns an error if a policy.Cost is invalid, or none.
 // Package policy sets them.
 var (
 	Complete  func(set any) (rules any)

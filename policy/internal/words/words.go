@@ -80,7 +80,7 @@ func Copy(to, from *policy.Rule) {
 func costs(all []policy.Cost, values bool) string {
 	texts := make([]string, len(all))
 	for i, p := range all {
-		texts[i] = Cost(p.Cost) + " for " + strings.Join(Match(p.Match, values), " ")
+		texts[i] = Cost(p) + " for " + strings.Join(Match(*p.Match, values), " ")
 	}
 	return strings.Join(texts, "; ")
 }
@@ -104,12 +104,15 @@ func Time(o *policy.Override) (text string) {
 	return text
 }
 
-// Cost returns the text of the cost of a valid rule.
-func Cost(cost any) string {
-	if cost == nil || cost == "" {
-		return "the caller's"
+// Cost returns the text of a cost.
+func Cost(c policy.Cost) string {
+	switch {
+	case c.Number != 0:
+		return strconv.Itoa(c.Number)
+	case c.Attribute != "":
+		return c.Attribute
 	}
-	return fmt.Sprint(cost)
+	return "the caller's"
 }
 
 // Match returns a text for each condition of a match.
