@@ -219,7 +219,7 @@ func (f *Fair) SetLimit(limit ratelimit.Limit) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.limit = shared
-	for _, t := range f.active {
+	for _, t := range f.tenants { // those of a call that is under way are not active
 		f.refuseLocked(t)
 	}
 	f.hurryLocked()

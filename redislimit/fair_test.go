@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -155,6 +156,43 @@ func TestALimitOfAFairChangesForCallersInLine(t *testing.T) {
 	require.Eventually(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.waiting == 1 }, 10*time.Second, time.Millisecond)
 	require.NoError(t, f.SetLimit(ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000), 1000)))
 	assert.NoError(t, <-waits)
+}
+
+// holdUp is a hook that holds a call back while it is on: the call is sent to entered, and goes on after a receipt from next.
+type holdUp struct {
+	on            atomic.Bool
+	entered, next chan struct{}
+}
+
+func (h *holdUp) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *holdUp) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (h *holdUp) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if h.on.CompareAndSwap(true, false) {
+			h.entered <- struct{}{}
+			<-h.next
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func TestALimitOfAFairThatChangesDuringACallEndsWaitsAboveIt(t *testing.T) {
+	hook := &holdUp{entered: make(chan struct{}), next: make(chan struct{})}
+	f, err := NewFair(startServer(t).client(), ratelimit.TokenBucket(ratelimit.PerDay(1), 80), &FairOptions{Name: "f", Timeout: 10 * time.Second, Hooks: []redis.Hook{hook}})
+	require.NoError(t, err)
+	require.True(t, f.Allow("a", 70))
+	waits := make(chan error, 1)
+	go func() { waits <- f.Wait(t.Context(), "a", 60) }()
+	require.Eventually(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.waiting == 1 }, 10*time.Second, time.Millisecond)
+	hook.on.Store(true)
+	<-hook.entered
+	require.NoError(t, f.SetLimit(ratelimit.TokenBucket(ratelimit.PerDay(1), 40)))
+	hook.next <- struct{}{}
+	assert.ErrorIs(t, <-waits, ratelimit.ErrExceedsLimit)
 }
 
 func TestALineOfAFairIsBounded(t *testing.T) {
