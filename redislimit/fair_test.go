@@ -195,6 +195,24 @@ func TestALimitOfAFairThatChangesDuringACallEndsWaitsAboveIt(t *testing.T) {
 	assert.ErrorIs(t, <-waits, ratelimit.ErrExceedsLimit)
 }
 
+func TestFlushGivesBackWhatACallUnderWayBrings(t *testing.T) {
+	server, hook := startServer(t), &holdUp{entered: make(chan struct{}), next: make(chan struct{})}
+	f, err := NewFair(server.client(), ratelimit.TokenBucket(ratelimit.PerDay(1), 80), &FairOptions{Name: "f", Timeout: 10 * time.Second, Hooks: []redis.Hook{hook}})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	hook.on.Store(true)
+	errs := make(chan error, 1)
+	go func() { errs <- f.Wait(ctx, "a", 60) }()
+	<-hook.entered
+	cancel()
+	require.ErrorIs(t, <-errs, context.Canceled)
+	go func() { errs <- f.Flush(t.Context()) }()
+	require.Eventually(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.flushes) == 1 }, 10*time.Second, time.Millisecond)
+	hook.next <- struct{}{}
+	require.NoError(t, <-errs)
+	assert.Zero(t, spentOf(t, server))
+}
+
 func TestALineOfAFairIsBounded(t *testing.T) {
 	server := startServer(t)
 	f, err := NewFair(server.client(), ratelimit.TokenBucket(ratelimit.PerDay(1), 80), &FairOptions{Name: "f", Timeout: 10 * time.Second, MaxWaiting: 3})
