@@ -39,6 +39,7 @@ func FuzzState(f *testing.F) {
 		for _, state := range correctedStates(f, client, limit) {
 			f.Add(state, byte(i), byte(3), int64(1e6))
 			f.Add(state, byte(i+1), byte(3), int64(20e6))
+			f.Add(state[:len(state)-8], byte(i), byte(3), int64(1e6)) // its end has the length of a note's
 		}
 	}
 	f.Fuzz(func(t *testing.T, state []byte, which, cost byte, later int64) {

@@ -17,7 +17,7 @@ if length > $WIDE_SIZE then
   end
   local size, left = $BOOKING_SIZE, $NOTE_BOOKED
   if first == $LOG then size, left = $RECORD_SIZE, $NOTE_LOG end
-  if length >= rest and (length + 1 - rest) % size == left then
+  if length + 1 - rest >= $NOTE_SIZE and (length + 1 - rest) % size == left then
     --NOTED
     noted, length = true, length - $NOTE_SIZE
     if length < #raw then raw = string.sub(raw, 1, length) end
