@@ -85,12 +85,17 @@ func TestADeniedRequestWaitsUntilAHigherCostPasses(t *testing.T) {
 func TestAKeysOwnLimitMayHoldUnits(t *testing.T) {
 	one := ratelimit.Concurrent(1, time.Minute)
 	l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(9)), &ratelimit.Options[string]{LimitFor: func(string) ratelimit.Limit { return one }}))
-	m := newMiddleware(t, ratelimit.Must(ratelimit.All(ratelimit.By(l, client))), edge.Options[*request]{})
-	for range 2 {
-		e := m.serve(t.Context(), func(ctx context.Context, _ *edge.Charge[*request]) {
-			assert.Equal(t, edge.Denied, m.pass(ctx).Outcome)
-		})
-		assert.Equal(t, edge.Allowed, e.Outcome)
+	for name, of := range map[string]ratelimit.Limiter[*request]{
+		"a stack":               ratelimit.Must(ratelimit.All(ratelimit.By(l, client))),
+		"a limiter, found once": ratelimit.Map(l, client), // by a Take that is refused
+	} {
+		m := newMiddleware(t, of, edge.Options[*request]{})
+		for range 2 {
+			e := m.serve(t.Context(), func(ctx context.Context, _ *edge.Charge[*request]) {
+				assert.Equal(t, edge.Denied, m.pass(ctx).Outcome, name)
+			})
+			assert.Equal(t, edge.Allowed, e.Outcome, name)
+		}
 	}
 }
 
