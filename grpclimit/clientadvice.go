@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/pace"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
@@ -63,7 +64,14 @@ func budgetsOf(header, trailer metadata.MD) (budgets []pace.Budget) {
 	if h == nil {
 		return nil
 	}
-	return pace.ReadBudgets(h, time.Now())
+	now := time.Now()
+	for _, b := range httplimit.AdviceOf(&http.Response{StatusCode: http.StatusOK, Header: h}).Budgets {
+		if b.Left >= 0 && b.Reset > 0 {
+			budgets = append(budgets, pace.Budget{Policy: b.Name, Left: b.Left, Units: b.Costs, Until: now.Add(pace.Clamp(b.Reset)),
+				Limit: b.Limit, Window: b.Window, Refills: b.Refills})
+		}
+	}
+	return budgets
 }
 
 // retryDelay returns the longest wait in the details of a status, and whether they contain any.

@@ -23,8 +23,6 @@ type Advice struct {
 	// no wait, and Budgets apply. An immediate retry is a Wait of one nanosecond.
 	Wait    time.Duration
 	Budgets []AdviceBudget
-	// Adds reports that the Transport reads the response itself too, and adds this advice: a refusal, a longer Wait and further budgets.
-	Adds bool
 }
 
 // AdviceBudget is a budget that a server leaves until a reset.
@@ -56,18 +54,23 @@ func (a Advice) pace(now time.Time) pace.Advice {
 	return p
 }
 
-// with returns the advice of a response, and another that is added to it.
-func (a Advice) with(added Advice) Advice {
-	a.Refused, a.NoRetry, a.Wait = a.Refused || added.Refused, a.NoRetry || added.NoRetry, max(a.Wait, added.Wait)
-	a.Budgets = append(a.Budgets, added.Budgets...)
-	return a
-}
-
 // statusOverloaded is the status of some overloaded servers, such as Anthropic's.
 const statusOverloaded = 529
 
 // statusCalm is "Enhance Your Calm", once Twitter's status in place of 429.
 const statusCalm = 420
+
+// AdviceOf returns the advice that a [Transport] without an Advice function reads in a response
+// received now. Use it in an Advice function that adds to the advice or records it, and in clients
+// without a Transport. It may read the first KiB of a refusal's body; the body stays readable in
+// full. A response from a cache has an Age, which shortens its waits; its budgets are ignored.
+func AdviceOf(resp *http.Response) Advice {
+	var head []byte
+	if wantsHead(resp) {
+		head = headOf(resp)
+	}
+	return adviceOf(resp, head, time.Now())
+}
 
 // throttled lists the errors with which AWS services refuse requests, with any status, as in their SDKs.
 var throttled = []string{"Throttling", "ThrottlingException", "ThrottledException", "RequestThrottledException", "RequestThrottled", "TooManyRequestsException",
@@ -89,13 +92,6 @@ func wantsHead(resp *http.Response) bool {
 	return false
 }
 
-func init() {
-	pace.ReadBudgets = func(fields map[string][]string, now time.Time) []pace.Budget {
-		return adviceOf(&http.Response{StatusCode: http.StatusOK, Header: fields}, nil, now).pace(now).Budgets
-	}
-}
-
-// adviceOf returns the advice of a response that is received now. Head is the beginning of a refusal's body.
 func adviceOf(resp *http.Response, head []byte, now time.Time) (a Advice) {
 	h := resp.Header
 	age := ageOf(h)

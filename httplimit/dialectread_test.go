@@ -233,50 +233,6 @@ func TestTransportIsTaughtADialect(t *testing.T) {
 	})
 }
 
-func TestAdviceIsAddedIfItSaysSo(t *testing.T) {
-	reset := func(seconds time.Duration) httplimit.AdviceBudget {
-		return httplimit.AdviceBudget{Name: "own", Left: 0, Reset: seconds * time.Second}
-	}
-	for name, row := range map[string]struct {
-		status  int
-		fields  []string
-		own     httplimit.Advice
-		want    time.Duration // of the next request
-		retried bool
-	}{
-		"a budget, and no field":         {200, nil, httplimit.Advice{Budgets: []httplimit.AdviceBudget{reset(7)}, Adds: true}, 7 * time.Second, false},
-		"a budget that comes back first": {200, []string{`RateLimit: "a";r=0;t=9`}, httplimit.Advice{Budgets: []httplimit.AdviceBudget{reset(7)}, Adds: true}, 9 * time.Second, false},
-		"a budget that comes back later": {200, []string{`RateLimit: "a";r=0;t=9`}, httplimit.Advice{Budgets: []httplimit.AdviceBudget{reset(11)}, Adds: true}, 11 * time.Second, false},
-		"a shorter wait":                 {429, []string{"Retry-After: 5"}, httplimit.Advice{Wait: 3 * time.Second, Adds: true}, 5 * time.Second, true},
-		"a longer wait":                  {429, []string{"Retry-After: 5"}, httplimit.Advice{Wait: 8 * time.Second, Adds: true}, 8 * time.Second, true},
-		"a refusal":                      {200, nil, httplimit.Advice{Refused: true, Wait: 4 * time.Second, Adds: true}, 4 * time.Second, true},
-		"no retry":                       {429, []string{"Retry-After: 5"}, httplimit.Advice{NoRetry: true, Adds: true}, 5 * time.Second, false},
-		"not known":                      {429, []string{"Retry-After: 5"}, httplimit.Advice{NoRetry: true, Wait: time.Hour, Budgets: []httplimit.AdviceBudget{reset(9000)}}, 5 * time.Second, true},
-		"nothing":                        {429, []string{"Retry-After: 5"}, httplimit.Advice{}, 5 * time.Second, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := newBackend(once(row.status, fields(row.fields...)))
-				first := true
-				c, transport := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{
-					MaxRetries: 1,
-					Advice: func(*http.Response) (a httplimit.Advice, ok bool) {
-						if first {
-							a, ok = row.own, row.own.Adds
-						}
-						first = false
-						return a, ok
-					},
-				})
-				fetch(t, c, "http://a/")
-				fetch(t, c, "http://a/")
-				assert.Equal(t, row.want, b.times()[1])
-				assert.Equal(t, row.retried, transport.Stats().Retried == 1)
-			})
-		})
-	}
-}
-
 // spend sends a request that declares its cost.
 func spend(t *testing.T, c *http.Client, url string, cost int) context.Context {
 	ctx := httplimit.WithCost(t.Context(), cost)

@@ -1,7 +1,6 @@
 package httplimit_test
 
 import (
-	"errors"
 	"fmt"
 	"log"
 	"net/http"
@@ -48,35 +47,24 @@ func ExampleNewTransport() {
 	// 200 OK true
 }
 
-// A server announces the quota of the day in a field of its own, beside the usual fields. The client obeys both: the advice is added.
-func ExampleAdvice() {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("RateLimit", `"minute";r=20;t=30`)
-		w.Header().Set("X-Quota-Today", "0")
-	}))
-	defer server.Close()
-	perHost := ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil))
-	transport, err := httplimit.NewTransport(nil, ratelimit.Map(perHost, httplimit.TargetHost), &httplimit.TransportOptions{
-		Advice: func(resp *http.Response) (a httplimit.Advice, ok bool) {
-			left, err := strconv.ParseInt(resp.Header.Get("X-Quota-Today"), 10, 64)
-			a.Budgets, a.Adds = []httplimit.AdviceBudget{{Name: "today", Left: left, Reset: time.Hour}}, true
-			return a, err == nil
-		},
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	client := &http.Client{Transport: transport}
-	for range 2 {
-		resp, err := client.Get(server.URL)
-		if err != nil {
-			fmt.Println(errors.Is(err, ratelimit.ErrLimited))
-			continue
+// A server that announces the quota of the day in a field of its own, beside the usual fields.
+func ExampleAdviceOf() {
+	advice := func(resp *http.Response) (httplimit.Advice, bool) {
+		a := httplimit.AdviceOf(resp)
+		if left, err := strconv.ParseInt(resp.Header.Get("X-Quota-Today"), 10, 64); err == nil {
+			a.Budgets = append(a.Budgets, httplimit.AdviceBudget{Name: "today", Left: left, Reset: time.Hour})
 		}
-		resp.Body.Close()
-		fmt.Println(resp.Status)
+		return a, true
+	}
+	// httplimit.TransportOptions{Advice: advice} obeys both. Here, the advice of one response:
+	a, _ := advice(&http.Response{StatusCode: http.StatusOK, Header: http.Header{
+		"Ratelimit":     {`"minute";r=20;t=30`},
+		"X-Quota-Today": {"5000"},
+	}})
+	for _, b := range a.Budgets {
+		fmt.Println(b.Name, b.Left, b.Reset)
 	}
 	// Output:
-	// 200 OK
-	// true
+	// minute 20 30s
+	// today 5000 1h0m0s
 }

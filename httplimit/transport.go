@@ -35,8 +35,7 @@ type TransportOptions struct {
 
 	// Advice reads a response in another dialect. If the status is 400 or above, it may read the body: it
 	// gets the first KiB, or nothing if that has not come within a second, and the caller gets the body in
-	// full. It must not read another body. If Advice is nil or reports false, the Transport reads the
-	// response itself, and with [Advice].Adds too.
+	// full. It must not read another body. If Advice is nil or reports false, [AdviceOf] reads the response.
 	Advice func(resp *http.Response) (Advice, bool)
 
 	// MaxWait bounds the time for which a request may wait, for the client's own limiter or because a
@@ -330,11 +329,8 @@ func (t *Transport) learn(p *pace.Place, r *http.Request, resp *http.Response, e
 	if t.opts.Advice != nil {
 		a, known = t.opts.Advice(withHead(resp, head))
 	}
-	switch {
-	case !known:
+	if !known {
 		a = adviceOf(resp, head, now)
-	case a.Adds:
-		a = adviceOf(resp, head, now).with(a)
 	}
 	t.pacer.Learn(p, a.pace(now), now)
 	if a.Refused { // the request has cost nothing

@@ -20,10 +20,6 @@ type Advice struct {
 	Budgets []Budget
 }
 
-// ReadBudgets returns the budgets in header fields of an answer that is received now. Package httplimit, which knows the fields, sets it
-// for the clients of other protocols.
-var ReadBudgets func(fields map[string][]string, now time.Time) []Budget
-
 // Budget is a number of requests or units that a server leaves until a time.
 type Budget struct {
 	Policy string // "" if the answer names none
