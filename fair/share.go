@@ -62,8 +62,8 @@ func (s *shares[K]) advance(now int64, left func(*tenant[K])) {
 	s.pay(min(paying+extra, most), left)
 }
 
-// payCommon pays a part of the common debt, and returns the amount. It pays (n + 1) % of the rate while n
-// tenants count, at most half of it, and all while none does. Meanwhile the tenants' debts last longer, and they
+// payCommon pays a part of the common debt, and returns the amount. While n tenants count, it uses (n + 1) % of the rate,
+// at most half of it. While no tenant counts, it uses the whole rate. The tenants' debts last longer while it pays, so they
 // are granted less: one unit less for n + 1 units that go to the common debt. So 99 % of the rate is granted.
 func (s *shares[K]) payCommon(paying uint64) uint64 {
 	if s.common == 0 {

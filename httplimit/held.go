@@ -11,7 +11,7 @@ func (m *Middleware) hold(w http.ResponseWriter, e *event) {
 	if !m.core.Holds(e) {
 		return
 	}
-	// the timeouts must not end meanwhile: a server of HTTP/1 would cancel the context, and one of HTTP/2 the stream
+	// If a timeout ended during the wait, a server of HTTP/1 would cancel the context, and one of HTTP/2 the stream.
 	renewTimeouts(w, e.Request, e.Decision.Delay)
 	m.core.Hold(e)
 	renewTimeouts(w, e.Request, 0)

@@ -57,7 +57,7 @@ func (p *Permits) Depart() {
 // Land counts an answer.
 func (p *Permits) Land() { p.inFlight.Add(^uint64(0)) }
 
-// Counted returns the number of requests that were sent, that got no permit, and that are in flight.
+// Counted returns three numbers of requests: those sent, those without a permit, and those in flight.
 func (p *Permits) Counted() (sent, failed, inFlight uint64) {
 	return p.sent.Load(), p.failed.Load(), p.inFlight.Load()
 }

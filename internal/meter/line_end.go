@@ -53,8 +53,8 @@ func (r *replayed) whole() State {
 	return s
 }
 
-// place returns the instant at which a turn is spent. That is behind the bookings that were made
-// before the turn, unless there is room before them, and behind those whose time comes first.
+// place returns the instant at which a turn is spent. A turn goes behind the bookings made before it, unless
+// there is room before them. It also goes behind later bookings whose time comes first.
 func (r *replayed) place(t *Turn) (at, part int64) {
 	m := r.m
 	for {
