@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/fair"
 )
 
-// BenchmarkFair measures decisions beside the decisions of a bucket for each key.
+// BenchmarkFair compares decisions with those of a limiter with one bucket for each key.
 func BenchmarkFair(b *testing.B) {
 	const generous = 1 << 30
 	peers := map[string]func(limit ratelimit.Limit) ratelimit.Limiter[string]{

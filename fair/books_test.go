@@ -95,8 +95,8 @@ func books(t *testing.T, l *Limiter[int], sums bool, seed uint64, step int) {
 	}
 }
 
-// Whatever the tenants do, the sums match the tenants, each tenant in line leaves it at some time, and Peek is right. Without
-// overruns and evictions, debts less savings are the total's debt, to half a unit.
+// Whatever the tenants do, the sums match the tenants, each tenant in line leaves the line at some time, and
+// Peek is right. Without overruns and evictions, debts less savings are the total's debt, to half a unit.
 func TestBooksAddUp(t *testing.T) {
 	testsize.Extra(t)
 	testsize.Sequential(t)
@@ -203,7 +203,8 @@ func TestBooksAddUp(t *testing.T) {
 	require.Greater(t, lapsed, 500)
 }
 
-// While four tenants or fewer count, 5 % of the rate pays the common debt, also if the server pays in steps of a millionth of a unit.
+// While four tenants or fewer count, 5 % of the rate pays the common
+// debt, even if the server pays in steps of a millionth of a unit.
 func TestTheCommonDebtIsPaidInTheSmallestSteps(t *testing.T) {
 	testsize.Sequential(t)
 	s := &shares[int]{units: 1, per: 1e9}
@@ -211,7 +212,7 @@ func TestTheCommonDebtIsPaidInTheSmallestSteps(t *testing.T) {
 	for key := range 3 {
 		x := newTenant(key, 1)
 		s.enter(x)
-		x.finish += 1000 * fraction // it counts throughout
+		x.finish += 1000 * fraction // the tenant counts throughout
 		s.settleIn(x)
 	}
 	s.owed(fraction)

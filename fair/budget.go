@@ -8,16 +8,17 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// mostBurst bounds a burst, so that amounts in fractions of a unit are counted exactly.
+// mostBurst is the largest burst. Up to it, amounts in fractions of a unit are counted exactly.
 const mostBurst = 1 << 40
 
-// century bounds a debt to the amount that the rate regains in it, as in package ratelimit.
+// century bounds a debt: it is at most the amount that the rate regains in a century, as in package ratelimit.
 const century = 876_600 * int64(time.Hour)
 
-// fewTenants is the minimum number of tenants that a share assumes. So a quarter of a tenant's debt stays free for others.
+// fewTenants is the minimum number of tenants that a share assumes. So a
+// tenant that is alone leaves room for others: a quarter of its own debt.
 const fewTenants = 4
 
-// budget is the spending of all tenants together: a token bucket, exactly.
+// budget is a token bucket, counted exactly, that all tenants spend.
 type budget struct {
 	meter.Meter
 	state      meter.State
@@ -26,9 +27,9 @@ type budget struct {
 	units, per uint64 // the rate in lowest terms
 	changes    uint32 // the number of changes of the limit
 
-	// The free part, because a decision needs it several times.
+	// The free part of the burst. It is cached, because one decision needs it several times.
 	freeKnown              bool
-	freeNow, freeAt, freeN int64 // the instant and the state for which it was computed
+	freeNow, freeAt, freeN int64 // the instant and the state for which freeParts was computed
 	freeParts              uint64
 }
 
@@ -44,7 +45,7 @@ func checkLimit(limit ratelimit.Limit) error {
 	return nil
 }
 
-// set puts the budget under a limit. Spending stays.
+// set replaces the limit. Spending stays.
 func (b *budget) set(limit ratelimit.Limit, now int64) {
 	g := meter.GCD(int64(limit.Rate.Per), int64(limit.Rate.Units))
 	b.units, b.per = uint64(int64(limit.Rate.Units)/g), uint64(int64(limit.Rate.Per)/g)
@@ -81,7 +82,7 @@ func (b *budget) free(now int64) uint64 {
 	return b.freeParts
 }
 
-// owedParts is owed in fractions of a unit.
+// owedParts returns the same amount as owed, in fractions of a unit.
 func (b *budget) owedParts(now int64) uint64 {
 	parts, _ := b.owed(now).parts().over(b.per)
 	return parts
@@ -92,8 +93,8 @@ func (b *budget) retry(m meter.Moment, cost int64) time.Duration {
 	return time.Duration(b.Offer(b.state, m, min(cost, int64(b.burst)), 0).Retry - m.Reading)
 }
 
-// The share of a tenant that is alone is exact: the total's debt is its own, and a
-// quarter of that must stay free. In 1/per units: (few + 1) × owed + cost ≤ few × burst.
+// The share of a tenant that is alone is exact: it owes the total's whole debt, and a quarter
+// of that debt must stay free. In 1/per units: (few + 1) × owed + cost ≤ few × burst.
 
 // beyondAlone returns the amount by which a cost exceeds the share of a tenant that is alone.
 func (b *budget) beyondAlone(now, cost int64) wide {

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// emptied returns a limiter whose burst of 1000 is spent by tenant 0, and the rate is 100 a second.
+// emptied returns a limiter with a rate of 100 a second. Tenant 0 has spent its burst of 1000.
 func emptied(t *testing.T, opts fair.Options[int]) (*fair.Limiter[int], *ratelimittest.Clock) {
 	clock := new(ratelimittest.Clock)
 	opts.Clock = clock
@@ -25,7 +25,8 @@ func emptied(t *testing.T, opts fair.Options[int]) (*fair.Limiter[int], *ratelim
 	return l, clock
 }
 
-// obey lets a tenant come back after RetryAfter until its cost passes, while tenant 2 polls, and returns how long that took.
+// obey lets a tenant come back after RetryAfter until its cost passes.
+// Tenant 2 polls meanwhile. obey returns the time until the cost passed.
 func obey(t *testing.T, l *fair.Limiter[int], clock *ratelimittest.Clock, key, cost int, rounded func(time.Duration) time.Duration) time.Duration {
 	began := clock.Now()
 	for range 10 {
@@ -63,7 +64,7 @@ func TestPlaceIsCollectedByASmallerCostAndNotLostByAnEarlyCall(t *testing.T) {
 	d := take(t, l, 1, 200)
 	clock.Advance(d.RetryAfter)
 	require.Equal(t, 200, take(t, l, 1, 0).Remaining)
-	for l.Allow(2, 5) { // which does not take the room that is kept
+	for l.Allow(2, 5) { // this takes no room that is kept
 	}
 	require.Equal(t, 200, take(t, l, 1, 0).Remaining)
 	require.True(t, l.Allow(1, 199))
@@ -113,7 +114,7 @@ func TestPlacesOfALoweredLimitThatAreTooLargeAreLost(t *testing.T) {
 	require.Zero(t, l.Stats().InDebt)
 }
 
-// The tenant's debt is lowered with the total. Otherwise its share of the new rate would have to pay for the old burst.
+// The tenant's debt is lowered with the total. Otherwise its share of the new rate would have to pay for the whole old burst.
 func TestALoweredLimitBarsATenantNoLongerThanItsShareTakesToRefill(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	l := newFair(t, ratelimit.TokenBucket(ratelimit.PerMinute(100_000), 100_000), &fair.Options[int]{Clock: clock})
@@ -315,7 +316,7 @@ func TestReserveWithADelayWaitsInLineAndSettles(t *testing.T) {
 		require.Greater(t, r.RetryAfter, 4*time.Second)
 		require.Equal(t, began, time.Now())
 
-		var none context.Context // nil is a context that never ends
+		var none context.Context // none is a nil context: it never ends
 		r, err = l.Reserve(none, 3, 1, -time.Second)
 		require.NoError(t, err)
 		require.True(t, r.Allowed)
@@ -334,7 +335,7 @@ func TestReserveInLineEndsWithItsDelayOrItsContext(t *testing.T) {
 		go func() { _ = l.Wait(ctx, 1, 50) }()
 		synctest.Wait()
 		began := time.Now()
-		r, err := l.Reserve(t.Context(), 1, 40, 6*time.Second) // behind a caller of the same tenant
+		r, err := l.Reserve(t.Context(), 1, 40, 6*time.Second) // it waits behind a caller of the same tenant
 		require.NoError(t, err)
 		require.False(t, r.Allowed)
 		require.Equal(t, 6*time.Second, time.Since(began))
@@ -365,7 +366,7 @@ func TestReserveThatFindsNoRoomInLineIsDenied(t *testing.T) {
 	})
 }
 
-// A waiting tenant beside a tenant that polls with small costs, and beside a tenant that obeys RetryAfter.
+// A tenant waits beside a tenant that polls with small costs, and beside a tenant that obeys RetryAfter.
 func TestGatewaysSharesBesideATenantThatPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFair(t, perSecond(1000, 2500), nil)
@@ -431,7 +432,7 @@ func TestSmallerCallerIsServedWhenTheFirstQuits(t *testing.T) {
 	})
 }
 
-// A clock that jumps ahead lets all places lapse and all debts end.
+// When the clock jumps ahead, all places lapse and all debts end.
 func TestClockThatJumpsAhead(t *testing.T) {
 	l, clock := emptied(t, fair.Options[int]{})
 	for key := range 20 {
@@ -448,7 +449,7 @@ func TestClockThatJumpsAhead(t *testing.T) {
 	require.True(t, l.Allow(1, 1000))
 }
 
-// The shared bucket is never emptier than empty, so a debt is the tenant's own.
+// The shared bucket is never emptier than empty, so the rest of a debt is the tenant's own.
 func TestTheDebtOfATenantIsItsOverrun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFair(t, perSecond(100, 100), nil)

@@ -20,34 +20,33 @@ func (l *Limiter[K]) Allow(tenant K, cost int) bool {
 }
 
 // Take spends cost of the tenant's share, or nothing. Remaining is the largest cost that
-// passes now. Debt is the part of the tenant's settlements and adjustments that the
-// shared budget did not have. It is reported only while it keeps the tenant from passing.
+// passes now. Debt is the part of the tenant's settlements and adjustments that exceeded
+// the shared budget. It is reported only while it keeps the tenant from passing.
 //
-// A denied cost of at most half of the burst keeps a place in line, like a call of [Limiter.Wait]. When its
-// turn comes, room is kept for a call of up to that cost, until 1.5 seconds after RetryAfter. A tenant that calls
-// for the first time gets a place only while few such tenants have one. While a tenant is in line it counts, and saves
-// its share.
+// A denied cost of at most half of the burst keeps a place in line, like a call of [Limiter.Wait]. When its turn comes, the
+// limiter keeps room for a call of up to that cost, until 1.5 seconds after RetryAfter. A tenant that calls for the first
+// time gets a place only while few such tenants have one. While a tenant is in line it counts, and it saves its share.
 //
-// RetryAfter is the time after which the same cost is likely to pass, if the other tenants keep
-// their pace. An earlier call is denied, but has no other disadvantage. For a tenant alone it is
-// exact. A cost above half of the burst may be denied for as long as the others spend all they can.
+// RetryAfter is the time after which the same cost is likely to pass, if the other tenants keep their
+// pace. For a tenant alone it is exact. An earlier call is denied, but has no other disadvantage. A
+// cost above half of the burst may be denied for as long as the others spend all they can.
 //
-// Errors wrap [ratelimit.ErrExceedsLimit] if the cost is above the burst, [ratelimit.ErrNegativeCost],
-// [ratelimit.ErrInvalidKey] or [ratelimit.ErrTableFull]. The context is not used.
+// The errors of Take wrap [ratelimit.ErrExceedsLimit] if the cost is above the burst,
+// [ratelimit.ErrNegativeCost], [ratelimit.ErrInvalidKey] or [ratelimit.ErrTableFull]. The context is not used.
 func (l *Limiter[K]) Take(_ context.Context, tenant K, cost int) (d ratelimit.Decision, err error) {
 	_, err = l.decide(tenant, cost, meter.Final, &d, nil)
 	l.report(tenant, cost, d, d.Allowed && cost > 0, err)
 	return d, err
 }
 
-// Reserve is like Take, but returns a charge that can be settled when the real cost is known. With a maxDelay above 0 it waits
-// in line like [Limiter.Wait], for at most that time: estimate, wait and settle in one call. It returns when the work may
-// start, so the reservation's Delay is 0. A call that is not served in time, or finds no room in line, is denied.
+// Reserve is like Take, but returns a charge that can be settled when the real cost is known. If maxDelay is
+// above 0, Reserve waits in line like [Limiter.Wait], for at most that time. It returns when the work may start,
+// so the reservation's Delay is 0. A call that is not served in time, or finds no room in line, is denied.
 //
-// A cost settled below the estimate is refunded. A cost settled above it is an overrun: the total is charged with as
-// much of it as empties the burst, and the rest bars only this tenant, until its share would have paid for the rest.
+// A cost settled below the estimate is refunded. A cost settled above the estimate is an overrun. The total pays for as
+// much of the overrun as empties the burst. The rest bars only this tenant, until its share would have paid for the rest.
 //
-// Errors are as for Take, and the context's error when it ends.
+// Reserve returns the errors of Take, and the context's error if the context ends.
 func (l *Limiter[K]) Reserve(ctx context.Context, tenant K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	var d ratelimit.Decision
 	var spent charge
@@ -115,7 +114,7 @@ func (l *Limiter[K]) decide(key K, cost int, keep meter.Keep, d *ratelimit.Decis
 		l.standingLocked(t, m, d)
 	}
 	if ok || d == nil && int64(cost) <= t.spot.cost && t.spot.expires-m.Now > patience {
-		return ok, nil // the tenant has a place for long enough
+		return ok, nil // the tenant's place lasts long enough
 	}
 	retry := l.retryLocked(t, m, int64(cost))
 	if d != nil {
@@ -141,7 +140,7 @@ func (l *Limiter[K]) advanceLocked(reading int64) meter.Moment {
 	return m
 }
 
-// forgetLocked ends all debts and savings, because the total has no debt.
+// forgetLocked ends all debts and savings. It is called while the total has no debt.
 func (l *Limiter[K]) forgetLocked() {
 	for l.shares.count > 0 {
 		t := l.deadlines.first()
@@ -153,15 +152,15 @@ func (l *Limiter[K]) forgetLocked() {
 		l.shares.leave(t)
 		l.filedLocked(t)
 	}
-	for l.deadlines.len() > 0 { // these are deadlines of barred tenants
+	for l.deadlines.len() > 0 { // the rest are the deadlines of barred tenants
 		t := l.deadlines.first()
 		l.deadlines.remove(t)
 		l.filedLocked(t)
 	}
 }
 
-// passesLocked reports whether a cost passes now. Either room is kept for it. Or there is room,
-// the cost is within the tenant's share, and no tenant in line that has room comes before it.
+// passesLocked reports whether a cost passes now. A cost passes if room is kept for it. It also passes if
+// there is room, it is within the tenant's share, and no tenant in line that has room comes before it.
 func (l *Limiter[K]) passesLocked(t *tenant[K], m meter.Moment, cost int64) bool {
 	if t.line.first != nil {
 		return false
@@ -204,7 +203,7 @@ func (l *Limiter[K]) firstLocked(t *tenant[K]) *tenant[K] {
 	return a
 }
 
-// dueLocked reports whether a tenant in line waits only for room.
+// dueLocked reports whether only room is missing for the turn of a tenant in line.
 func (l *Limiter[K]) dueLocked(t *tenant[K], m meter.Moment) bool {
 	return l.withinLocked(t, m, t.tag, t.cost())
 }
@@ -238,7 +237,7 @@ func (l *Limiter[K]) chargeLocked(t *tenant[K], m meter.Moment, cost int64, keep
 	} else {
 		l.filedLocked(t)
 	}
-	if joins { // one more tenant shares, or one less is in line
+	if joins { // one more tenant shares the rate, or one less is in line
 		l.hurryLocked()
 	}
 }
@@ -251,7 +250,7 @@ func (l *Limiter[K]) spendLocked(m meter.Moment, cost int64, keep meter.Keep, c 
 	}
 }
 
-// standingLocked fills in the figures of a decision besides RetryAfter.
+// standingLocked fills in all figures of a decision but RetryAfter.
 func (l *Limiter[K]) standingLocked(t *tenant[K], m meter.Moment, d *ratelimit.Decision) {
 	b := &l.budget
 	d.Limit = b.limit
@@ -285,8 +284,8 @@ func (l *Limiter[K]) remainingLocked(t *tenant[K], m meter.Moment) int64 {
 	return max(room, min(int64(l.collectable(t)>>fractionBits), left), 0)
 }
 
-// retryLocked returns the time after which a denied cost is likely to pass. It assumes that the others keep their pace. It is
-// not later than the time at which the burst is full, if nothing is spent.
+// retryLocked returns the time after which a denied cost is likely to pass, if the others
+// keep their pace. It is at most the time after which the burst is full if nothing is spent.
 func (l *Limiter[K]) retryLocked(t *tenant[K], m meter.Moment, cost int64) time.Duration {
 	b, s := &l.budget, &l.shares
 	late := time.Duration(m.Now - m.Reading)
@@ -303,7 +302,7 @@ func (l *Limiter[K]) retryLocked(t *tenant[K], m meter.Moment, cost int64) time.
 	}
 	lead := s.lead(tag)
 	likely := max(min(l.untilTurnLocked(t, m, cost), l.untilPaidLocked(t, lead)), l.untilWithinLocked(t, m, lead, cost))
-	if s.isBarred(t) && l.firstLocked(t) != nil { // it has no place in line, so it waits for its share
+	if s.isBarred(t) && l.firstLocked(t) != nil { // the tenant has no place in line, so it waits for its share
 		within := s.threshold(t, l.freeLocked(t, m))
 		return max(room, s.timeFor(s.toPayAlone(t, max(lead, within)-within))+late, 1)
 	}
@@ -311,8 +310,8 @@ func (l *Limiter[K]) retryLocked(t *tenant[K], m meter.Moment, cost int64) time.
 	return max(room, min(s.timeFor(likely)+late, full), 1)
 }
 
-// behindLocked returns the tag of a denied cost, which comes after the tenant's callers in line. If
-// there are none, it also returns the first other tenant in line whose turn comes before the cost.
+// behindLocked returns the tag of a denied cost behind the tenant's callers in line. If the tenant has
+// no such callers, it also returns the first other tenant in line whose turn comes before the cost.
 func (l *Limiter[K]) behindLocked(t *tenant[K], m meter.Moment, cost int64) (tag uint64, first *tenant[K]) {
 	if t.line.first != nil { // costs are bounded, so the shift does not overflow
 		return t.tag + uint64(min(t.line.costs+cost, 1<<43))<<fractionBits/t.weight, nil
@@ -332,8 +331,8 @@ func (l *Limiter[K]) untilTurnLocked(t *tenant[K], m meter.Moment, cost int64) u
 	return max(need, free) - free
 }
 
-// untilPaidLocked returns the amount that the rate regains until the
-// tenant's share has paid for a tag, less the part within the burst.
+// untilPaidLocked returns the amount that the rate regains until the tenant's
+// share has paid for a tag. The part within the burst is subtracted.
 func (l *Limiter[K]) untilPaidLocked(t *tenant[K], lead uint64) uint64 {
 	_, weights := l.shares.among(t)
 	burst := l.budget.burst << fractionBits
@@ -341,8 +340,8 @@ func (l *Limiter[K]) untilPaidLocked(t *tenant[K], lead uint64) uint64 {
 }
 
 // untilWithinLocked returns the amount that the rate must regain until a tag is within the
-// tenant's share, if the free part of the burst stays as it is. That part varies, so the result
-// assumes an eighth less. A caller that comes late loses nothing, because its place is kept.
+// tenant's share, if the free part of the burst stays as it is. That part varies, so an
+// eighth less is assumed. A caller that comes late loses nothing, because its place is kept.
 func (l *Limiter[K]) untilWithinLocked(t *tenant[K], m meter.Moment, lead uint64, cost int64) uint64 {
 	n, weights := l.shares.among(t)
 	free := l.freeLocked(t, m)

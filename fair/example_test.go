@@ -15,7 +15,7 @@ import (
 
 func ExampleNew() {
 	weights := map[string]int{"gold": 3}
-	clock := new(ratelimittest.Clock) // a program leaves it out
+	clock := new(ratelimittest.Clock) // only for the example: a program omits it
 	limiter, err := fair.New(ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000), &fair.Options[string]{
 		Weight: func(tenant string) int { return weights[tenant] },
 		Clock:  clock,
@@ -40,14 +40,14 @@ func ExampleNew() {
 	// the first again: false 900ms <nil>
 }
 
-// A middleware uses it like any limiter. The tenant is the authenticated user.
+// A middleware uses the limiter like any other. The tenant is the authenticated user.
 func ExampleLimiter() {
 	limiter, err := fair.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(2), 5), nil)
 	if err != nil {
 		log.Fatal(err)
 	}
 	tenant := func(r *http.Request) (string, error) {
-		name, _, _ := r.BasicAuth() // which a middleware outside of this one has checked
+		name, _, _ := r.BasicAuth() // an outer middleware has checked the password
 		return name, nil
 	}
 	limit, err := httplimit.New(ratelimit.Map(limiter, tenant), nil)
@@ -71,7 +71,7 @@ func ExampleLimiter() {
 	// bob 200
 }
 
-// The upstream grants more: spending stays spent.
+// The upstream grants more. Spending stays.
 func ExampleLimiter_SetLimit() {
 	clock := new(ratelimittest.Clock)
 	limiter := ratelimit.Must(fair.New(ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), &fair.Options[string]{Clock: clock}))

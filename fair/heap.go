@@ -1,7 +1,6 @@
 package fair
 
-// heap is a binary heap of tenants. Each item contains its key,
-// so comparisons need not read the tenant. Keys may wrap around.
+// heap is a binary heap of tenants. Each item holds its key, so a comparison reads no tenant. Keys may wrap around.
 type heap[K comparable] struct {
 	items []item[K]
 	kind  kind
@@ -12,12 +11,12 @@ type item[K comparable] struct {
 	tenant *tenant[K]
 }
 
-// kind identifies one of the heaps that a tenant may be in at the same time.
+// kind identifies a heap. A tenant may be in one heap of each kind.
 type kind int
 
 const (
 	byDue     kind = iota // tenants with a debt
-	byTag                 // the line: tenants with waiters, or with places
+	byTag                 // the line: tenants with waiters or with places
 	byExpires             // tenants with deadlines
 	kinds
 )
@@ -61,7 +60,7 @@ func (h *heap[K]) remove(t *tenant[K]) {
 	}
 }
 
-// fix gives a tenant another key.
+// fix changes a tenant's key.
 func (h *heap[K]) fix(t *tenant[K], key uint64) { h.settle(t.index[h.kind], item[K]{key, t}) }
 
 func (h *heap[K]) before(a, b uint64) bool { return int64(a-b) < 0 }
@@ -71,7 +70,7 @@ func (h *heap[K]) put(i int, x item[K]) {
 	x.tenant.index[h.kind] = i
 }
 
-// settle puts an item into a free cell, or where it belongs above or below.
+// settle puts an item into the free cell i, or into the cell above or below to which it belongs.
 func (h *heap[K]) settle(i int, x item[K]) {
 	if i > 0 && h.before(x.key, h.items[(i-1)/2].key) {
 		h.up(i, x)

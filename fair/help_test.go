@@ -63,7 +63,7 @@ func (c *caller) count(d ratelimit.Decision, cost int) {
 	}
 }
 
-// polls makes a tenant try about every 10 ms, ignoring RetryAfter.
+// polls makes a tenant try about every 10 ms. The tenant ignores RetryAfter.
 func (p *play) polls(t *testing.T, r *rand.Rand, l ratelimit.Limiter[int], key, cost int, c *caller) {
 	p.add(p.clock.Now()+time.Duration(r.Int64N(10e6)), func() time.Duration {
 		d, err := l.Take(context.Background(), key, cost)

@@ -15,10 +15,11 @@ import (
 	"github.com/weir-go/ratelimit/fair"
 )
 
-// One tenant works alone through the night, with nearly the whole burst in debt. At nine o'clock nine others come. Its share is a tenth
-// now, and would pay for that debt for seven minutes. It used what nobody else wanted, so it gets its share like the others.
+// One tenant works alone through the night, and nearly the whole burst is its debt. At nine o'clock
+// nine others come. The first tenant's share is now a tenth, and would pay for that debt for seven
+// minutes. But it used rate that nobody else wanted, so it gets its share like the others.
 func TestATenantThatWorkedAloneAtNightGetsItsShareInTheMorning(t *testing.T) {
-	for _, weight := range []int{1, 5} { // of the first tenant
+	for _, weight := range []int{1, 5} { // the first tenant's weight
 		synctest.Test(t, func(t *testing.T) {
 			weigh := func(tenant int) int {
 				if tenant == 0 {
@@ -65,7 +66,8 @@ func TestATenantThatWorkedAloneAtNightGetsItsShareInTheMorning(t *testing.T) {
 	}
 }
 
-// An overrun bars a tenant until its own share has paid for it. Unless a tenant comes back just then, it polls.
+// An overrun bars a tenant until its own share has paid for it.
+// RetryAfter ends just then, so a tenant that obeys it need not poll.
 func TestRetryAfterOfABarredTenantIsTheTimeInWhichItsSharePays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := ratelimit.Must(fair.New[int](ratelimit.TokenBucket(ratelimit.PerSecond(1000), 2500), nil))

@@ -15,22 +15,22 @@ import (
 // panic.
 type Limiter[K comparable] struct {
 	opts      Options[K]
-	checkKeys bool // keys contain interfaces, and so values that may not be comparable
+	checkKeys bool // keys contain interfaces, so their values may not be comparable
 	cloner    keys.Cloner[K]
 
 	mu      sync.Mutex // guards the fields below
 	budget  budget
 	shares  shares[K]
 	tenants map[K]*tenant[K]
-	idle    tenant[K] // the list of tenants that do not count and have no waiters, the oldest first
+	idle    tenant[K] // the list of tenants that do not count and have no waiters, oldest first
 	evicted uint64
 
 	waiters   heap[K] // tenants with callers in Wait, by tag
 	places    heap[K] // tenants with a place whose turn has not come, by tag
-	deadlines heap[K] // tenants that count until an instant, by look
+	deadlines heap[K] // tenants that count until an instant, ordered by look
 	ahead     int64   // the sum of the costs at the head of both lines
-	strangers int     // the number of places of tenants that have called only once
-	relieved  int     // the number of calls of relieveLocked, which select the next tenant
+	strangers int     // the number of places held by tenants that have called only once
+	relieved  int     // the number of calls of relieveLocked; it selects the next tenant
 
 	lineWeights uint64 // the weights of the tenants in both lines
 
@@ -38,7 +38,7 @@ type Limiter[K comparable] struct {
 	keptWeights uint64 // the weights of these tenants
 
 	waiting int     // the number of callers in Wait
-	sleeper *waiter // the first caller, which sleeps on the clock until its time
+	sleeper *waiter // the first caller; it sleeps on the clock until its turn
 }
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
@@ -130,7 +130,7 @@ func (l *Limiter[K]) report(key K, cost int, d ratelimit.Decision, spent bool, e
 	}
 }
 
-// maxReading leaves room to add a century to a reading, and to subtract any two.
+// maxReading is the largest reading. A century can be added to it, and any two readings can be subtracted.
 const maxReading = 1 << 62
 
 func (l *Limiter[K]) reading() int64 {

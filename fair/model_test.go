@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// server is the fluid server in exact fractions: it pays all debts at once, by weight.
+// server is the fluid server, computed in exact fractions. It pays all debts at the same time, by weight.
 type server struct {
 	rate, burst *big.Rat // units for each nanosecond; units
 	total       *big.Rat // the sum of all debts
@@ -37,14 +37,14 @@ func sum(a, b *big.Rat) *big.Rat { return new(big.Rat).Add(a, b) }
 
 func times(a, b *big.Rat) *big.Rat { return new(big.Rat).Mul(a, b) }
 
-func less(a, b *big.Rat) *big.Rat { // a − b, at least 0
+func less(a, b *big.Rat) *big.Rat { // less returns a − b, but at least 0.
 	if d := new(big.Rat).Sub(a, b); d.Sign() > 0 {
 		return d
 	}
 	return new(big.Rat)
 }
 
-// rounded keeps fractions short. Debts may be a millionth of a millionth of a unit off; the total is not rounded.
+// rounded keeps fractions short. Debts may be off by a millionth of a millionth of a unit; the total is not rounded.
 func rounded(x *big.Rat) *big.Rat {
 	const one = 1 << 50
 	n := times(x, whole(one))
@@ -112,8 +112,8 @@ func (s *server) charge(key int, n *big.Rat) *event {
 	return e
 }
 
-// settle lowers the cost of an event to the real cost, as if the real cost had been charged at the beginning. The tenant is
-// refunded the part that it still owes, and the server pays the rest to the others.
+// settle replaces an event's cost by a lower real cost, as if the real cost had been charged at the
+// beginning. The tenant is refunded the part that it still owes, and the server pays the rest to the others.
 func (s *server) settle(key int, e *event, cost *big.Rat) {
 	e.cost = cost
 	before := s.total
@@ -143,13 +143,12 @@ func (s *server) replayed() *big.Rat {
 	return less(total, times(s.rate, whole(int64(s.now-last))))
 }
 
-// room reports whether the burst has room for a cost. It is exact.
+// room reports exactly whether the burst has room for a cost.
 func (s *server) room(cost int) bool {
 	return sum(s.total, whole(int64(cost))).Cmp(s.burst) <= 0
 }
 
-// share returns how much of the tenant's share is left after a cost: a negative number if it is not
-// within the share.
+// share returns the rest of the tenant's share after a cost. It is negative if the cost exceeds the share.
 func (s *server) share(key, cost int) float64 {
 	n, w := int64(len(s.debts)), s.sumOfWeights()
 	if s.debts[key] == nil {
@@ -157,7 +156,7 @@ func (s *server) share(key, cost int) float64 {
 	}
 	debt := s.debt(key)
 	if n == 1 {
-		debt = s.total // the whole debt is its own
+		debt = s.total // the tenant owes the whole debt
 	}
 	lead := new(big.Rat).Quo(sum(debt, whole(int64(cost))), s.weight(key))
 	free := less(s.burst, s.total)
@@ -201,7 +200,7 @@ func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
 			reserved = append(reserved[:i], reserved[i+1:]...)
 			left := less(s.burst, s.total)
 			left.SetInt(new(big.Int).Quo(left.Num(), left.Denom()))
-			room, _ := left.Float64() // an overrun beyond the burst bars the tenant: see the test of that
+			room, _ := left.Float64() // an overrun beyond the burst bars the tenant: another test covers that
 			actual := min(r.IntN(2*o.cost+1), o.cost+int(room))
 			require.NoError(t, o.Settle(actual))
 			if over := actual - o.cost; over == 0 {
@@ -225,7 +224,7 @@ func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
 			require.NoError(t, err)
 			require.False(t, fits.Allowed, "one more does not, seed %d", seed)
 		}
-		// A denial by Reserve would promise a time, and then the share is waived.
+		// A denial by Reserve would return a RetryAfter, after which the share is waived.
 		ok, requested := false, false
 		if peeked.Allowed && r.IntN(2) == 0 {
 			res, err := l.Reserve(context.Background(), key, cost, 0)
@@ -233,7 +232,7 @@ func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
 			ok = res.Allowed
 			reserved = append(reserved, open{res, key, cost, nil})
 			requested = true
-		} else if peeked.Allowed { // a denial by Allow would give it a place
+		} else if peeked.Allowed { // a denial by Allow would give the tenant a place
 			ok = l.Allow(key, cost)
 		}
 		require.Equal(t, peeked.Allowed, ok, "Peek says what happens, seed %d", seed)
@@ -253,8 +252,8 @@ func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
 	return allowed, refused
 }
 
-// The total is exact: a cost passes only if the burst has room for it, to the unit. The shares match the fluid server's, to a
-// thousandth of a unit.
+// The total is exact: a cost passes only if the burst has room for it, to the
+// unit. The shares match those of the fluid server to a thousandth of a unit.
 func TestDecisionsAgreeWithAFluidServer(t *testing.T) {
 	testsize.Sequential(t)
 	allowed, refused := 0, 0
@@ -266,8 +265,8 @@ func TestDecisionsAgreeWithAFluidServer(t *testing.T) {
 	require.Greater(t, refused, 2_500)
 }
 
-// The total is exactly that of a token bucket, in exact fractions. It stays so while weights and limits change, the
-// table is full, the clock steps back, and costs are overrun or refunded.
+// The total equals that of a token bucket in exact fractions. It does so while weights and
+// limits change, the table is full, the clock steps back, and costs are overrun or refunded.
 func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 	allowed, roomless := 0, 0
 	for seed := range testsize.Of[uint64](100, 1000) {
@@ -286,7 +285,7 @@ func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 			Clock: clock, MaxKeys: 1 + r.IntN(6), Weight: func(int) int { return r.IntN(9) - 2 },
 		})
 		var reserved []*ratelimit.Reservation
-		var at []time.Duration // when they were made
+		var at []time.Duration // the instants of the reservations
 		var costs []int
 		for range 200 {
 			if step := int64(limit.Rate.Per) / int64(limit.Rate.Units); r.IntN(3) > 0 {
@@ -301,7 +300,7 @@ func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 			case r.IntN(50) == 0: // earlier spending counts up to the burst, rounded up to a nanosecond of the new rate
 				debt, forgotten := less(total, whole(int64(limit.Burst))), limit.RefillTime()
 				limit, rate = randomLimit()
-				if most := sum(whole(int64(limit.Burst-1)), debt); most.Cmp(total) < 0 { // to a unit, at most the burst counts
+				if most := sum(whole(int64(limit.Burst-1)), debt); most.Cmp(total) < 0 { // rounded up to a unit, and at most the burst
 					total = most
 				}
 				require.NoError(t, l.SetLimit(limit))
@@ -310,7 +309,7 @@ func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 				require.GreaterOrEqual(t, exact.Cmp(total), 0, "seed %d: the total spending stays", seed)
 				require.Less(t, less(exact, total).Cmp(sum(rate, whole(3))), 0, "seed %d: %v of %v under %v", seed, exact.FloatString(3), total.FloatString(3), limit)
 				clock.Advance(max(d.ResetAfter, last-clock.Now()+forgotten))
-				require.Zero(t, take(t, l, key, 0).ResetAfter) // begin anew: the fraction that was rounded is not known
+				require.Zero(t, take(t, l, key, 0).ResetAfter) // begin anew: the test does not know the fraction that was rounded
 				total, last, reserved, at, costs = new(big.Rat), clock.Now(), nil, nil, nil
 				events, which = nil, nil
 				continue

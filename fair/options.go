@@ -14,20 +14,21 @@ type Options[K comparable] struct {
 	// Weight returns a tenant's weight, from 1 to 2^20. It is called for each decision. If nil, all tenants weigh 1.
 	Weight func(tenant K) int
 
-	// MaxKeys is the maximum number of tracked tenants. It defaults to 65,536. A full table drops an idle tenant for a new one.
-	// If none is idle and the new tenant's cost passes, it drops the tenant whose debt is paid soonest, or one with a place
-	// in line. If callers of all tenants wait, the new one gets [ratelimit.ErrTableFull]. A denial drops no tenant with a debt.
+	// MaxKeys is the maximum number of tracked tenants. It defaults to 65,536. A full table drops an
+	// idle tenant for a new one. If none is idle and the new tenant's cost passes, the table drops the
+	// tenant whose debt is paid soonest, or a tenant with a place in line. If callers of all tenants
+	// wait, the new tenant gets [ratelimit.ErrTableFull]. A denial never drops a tenant with a debt.
 	MaxKeys int
 
-	// MaxWaiting is the maximum number of callers in line, over all tenants. It defaults to 1,000. A
-	// further caller of a tenant that has callers in line is accepted only while that tenant has fewer
-	// callers in line than there are free places. Other callers fail with [ratelimit.ErrLimited].
+	// MaxWaiting is the maximum number of callers in line, over all tenants. It defaults to 1,000. If a tenant
+	// already has callers in line, another one joins them only while there are more free places than these
+	// callers, so one tenant cannot fill the line. A caller that may not join fails with [ratelimit.ErrLimited].
 	MaxWaiting int
 
-	// Clock is the source of time. Wait sleeps in real time. It defaults to the system's monotonic clock.
+	// Clock is the source of time. It defaults to the system's monotonic clock. Wait sleeps in real time.
 	Clock ratelimit.Clock
 
-	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine, unless it is nil.
+	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine. It may be nil.
 	OnDecision func(ratelimit.Event[K])
 }
 

@@ -7,17 +7,16 @@ import (
 )
 
 const (
-	// patience is the time for which a place is kept after RetryAfter: a
-	// client is given whole seconds, rounded up, and its call takes some time.
+	// patience is the time for which a place is kept after RetryAfter. A client needs it
+	// because RetryAfter is rounded up to whole seconds, and its call takes some time.
 	patience = int64(1500 * time.Millisecond)
 
-	// strangersPart bounds the places of tenants that have called only once: they are at most
-	// this part of the tenants that count. Names that never come back would slow all others down.
+	// strangersPart bounds the places of tenants that have called only once: at most one for every
+	// eight tenants that count. Otherwise names that never come back would slow all others down.
 	strangersPart = 8
 )
 
-// mostKept returns the largest cost that can have a place. It is also the largest part of the burst that is kept for
-// places.
+// mostKept returns the largest cost that can have a place. No more of the burst is kept for places.
 func (l *Limiter[K]) mostKept() int64 { return int64(l.budget.burst / 2) }
 
 // collectable returns the room that is kept for a tenant, in fractions of a unit.
@@ -38,8 +37,8 @@ func (l *Limiter[K]) keptLocked(t *tenant[K]) uint64 {
 	return min(max(l.kept, own)-own, uint64(l.mostKept())<<fractionBits)
 }
 
-// withKeptLocked returns the free part of the burst that a cost needs: room kept for others stays, as far as it leaves the
-// burst to the cost.
+// withKeptLocked returns how much of the burst must be free before a cost passes. Room
+// kept for others stays free, too, unless the burst has not enough room for both.
 func (l *Limiter[K]) withKeptLocked(t *tenant[K], cost int64) int64 {
 	kept := int64((l.keptLocked(t) + fraction - 1) >> fractionBits)
 	return max(cost, min(cost+kept, int64(l.budget.burst)))
@@ -81,12 +80,12 @@ func (l *Limiter[K]) placeLocked(t *tenant[K], m meter.Moment, cost int64, retry
 	l.lineUpLocked(&l.places, t)
 	l.deadlineLocked(t, expires)
 	l.filedLocked(t)
-	if joins { // there is one more tenant to share with, which may make a tenant with a larger share due
+	if joins { // one more tenant shares the rate, so a tenant with a larger share may be due
 		l.hurryLocked()
 	}
 }
 
-// acquaintLocked notes that a tenant is no stranger.
+// acquaintLocked marks a tenant as known.
 func (l *Limiter[K]) acquaintLocked(t *tenant[K]) {
 	t.known = true
 	if t.spot.stranger {
@@ -108,7 +107,7 @@ func (l *Limiter[K]) deadlineLocked(t *tenant[K], expires int64) {
 	}
 }
 
-// losePlaceLocked takes a tenant's place and the room that is kept for it. The tenant still counts until its deadline.
+// losePlaceLocked removes a tenant's place and the room that is kept for it. The tenant still counts until its deadline.
 func (l *Limiter[K]) losePlaceLocked(t *tenant[K]) {
 	switch {
 	case t.spot.kept:
@@ -139,8 +138,8 @@ func (l *Limiter[K]) unkeepLocked(t *tenant[K]) {
 	t.spot.kept = false
 }
 
-// collectLocked notes that a tenant in line has been granted a cost. If it has savings,
-// room for them is kept a little longer, because its next call may come at once.
+// collectLocked updates a tenant in line that has been granted a cost. If the tenant has
+// savings, room for them is kept a little longer, because its next call may come at once.
 func (l *Limiter[K]) collectLocked(t *tenant[K], m meter.Moment, cost int64) {
 	switch {
 	case t.spot.kept:
@@ -160,7 +159,7 @@ func (l *Limiter[K]) collectLocked(t *tenant[K], m meter.Moment, cost int64) {
 	l.lingerLocked(t, min(t.spot.expires, m.Now+patience))
 }
 
-// lingerLocked makes a tenant with savings that was served in line count until an instant.
+// lingerLocked updates a tenant that was served in line. A tenant with savings counts until an instant.
 func (l *Limiter[K]) lingerLocked(t *tenant[K], until int64) {
 	switch {
 	case t.line.first != nil:
@@ -187,7 +186,7 @@ func (l *Limiter[K]) lapseLocked(t *tenant[K]) {
 	l.hurryLocked() // the others' shares are larger
 }
 
-// elapseLocked advances the time. Until then no place lapses: debts are paid, and kept room grows.
+// elapseLocked advances the time to an instant before which no place lapses. Debts are paid, and kept room grows.
 func (l *Limiter[K]) elapseLocked(now int64) {
 	if now <= l.shares.now {
 		return
@@ -205,7 +204,7 @@ func (l *Limiter[K]) growLocked(before uint64) {
 	l.kept = min(l.kept+grown, most)
 }
 
-// lapsesLocked ends the places whose deadlines have passed, each at its deadline.
+// lapsesLocked ends the places whose deadlines have passed, each one at the time of its deadline.
 func (l *Limiter[K]) lapsesLocked(now int64) {
 	for t := l.nextDeadlineLocked(); t != nil && t.spot.expires <= now; t = l.nextDeadlineLocked() {
 		l.elapseLocked(t.spot.expires)

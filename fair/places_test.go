@@ -18,7 +18,7 @@ func wholeSeconds(d time.Duration) time.Duration {
 	return (d + time.Second - 1).Truncate(time.Second)
 }
 
-// obeys adds a tenant that takes all it can and comes back after RetryAfter, as rounded.
+// obeys adds a tenant that takes all it can. After a denial it comes back after RetryAfter, as rounded by round.
 func (p *play) obeys(t *testing.T, r *rand.Rand, l *fair.Limiter[int], key, cost int, rounded func(time.Duration) time.Duration, c *caller) {
 	p.add(p.clock.Now()+1+time.Duration(r.Int64N(10e6)), func() time.Duration {
 		for {
@@ -32,7 +32,7 @@ func (p *play) obeys(t *testing.T, r *rand.Rand, l *fair.Limiter[int], key, cost
 
 func exactly(d time.Duration) time.Duration { return d }
 
-// A client invents a name for each call of half of the burst. It takes at most 15 % from the tenants that behave.
+// A client invents a name for each call, whose cost is half of the burst. It takes at most 15 % from the tenants that behave.
 func TestNamesThatNeverReturnLeaveTheHonestTheirShares(t *testing.T) {
 	testsize.Extra(t)
 	testsize.Sequential(t)
@@ -87,7 +87,7 @@ func TestClientsOfOneTenantShareItsPlace(t *testing.T) {
 		tenants := make([]*caller, 4)
 		for key := range tenants {
 			tenants[key] = new(caller)
-			for range key { // the first one polls, and the others have 1 to 3 clients
+			for range key { // the first tenant polls, and the others have 1 to 3 clients
 				p.obeys(t, r, l, key, 100, rounded, tenants[key])
 			}
 		}

@@ -19,11 +19,11 @@ func TestTheCodeOfTheReadme(t *testing.T) {
 	plans := map[string]struct{ Weight int }{tenant: {3}}
 	take := func() (ratelimit.Decision, *ratelimit.Reservation, error) {
 		limiter, err := fair.New(ratelimit.TokenBucket(ratelimit.PerSecond(1000), 2500), &fair.Options[string]{
-			Weight: func(tenant string) int { return plans[tenant].Weight }, // if nil, 1 for each
+			Weight: func(tenant string) int { return plans[tenant].Weight }, // if nil, each tenant weighs 1
 		})
 		d, err := limiter.Take(ctx, tenant, 1)                             // at once: yes, or no with a RetryAfter
-		err = limiter.Wait(ctx, tenant, 1)                                 // in line
-		res, err := limiter.Reserve(ctx, tenant, estimate, 20*time.Second) // in line, to settle at the real cost
+		err = limiter.Wait(ctx, tenant, 1)                                 // waits in line
+		res, err := limiter.Reserve(ctx, tenant, estimate, 20*time.Second) // waits in line, and is settled at the real cost
 		return d, res, err
 	}
 	d, res, err := take()

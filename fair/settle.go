@@ -13,8 +13,8 @@ import (
 const mostPrivate = 2 * mostBurst
 
 // Adjust corrects a tenant's spending. A positive delta is charged like an overrun in [Limiter.Reserve]: the total is
-// charged until the burst is empty, and the rest bars only this tenant. A negative delta refunds at most that much: first
-// it lowers the rest that bars the tenant, and then the tenant's debt, also in the total. Its errors are those of Take.
+// charged until the burst is empty, and the rest bars only this tenant. A negative delta refunds at most that much. It
+// lowers the rest that bars the tenant first, and then the tenant's debt, also in the total. Its errors are those of Take.
 func (l *Limiter[K]) Adjust(_ context.Context, tenant K, delta int) error {
 	if err := l.check(tenant, 0); err != nil {
 		return err
@@ -39,9 +39,9 @@ func (l *Limiter[K]) Adjust(_ context.Context, tenant K, delta int) error {
 	return nil
 }
 
-// SetLimit changes the limit. Spending stays; a lowered limit counts at most its burst as spent,
-// and the same part of each tenant's spending. Places and callers in line stay, unless their
-// cost is now too large: these callers get [ratelimit.ErrExceedsLimit]. Errors are as for [New].
+// SetLimit changes the limit. Spending stays, but a lowered limit counts at most its burst as
+// spent, and scales each tenant's spending likewise. Places and callers in line stay, unless their
+// cost is now too large: such callers get [ratelimit.ErrExceedsLimit]. Errors are as for [New].
 func (l *Limiter[K]) SetLimit(limit ratelimit.Limit) error {
 	l.mustBeMade()
 	if err := checkLimit(limit); err != nil {
@@ -70,8 +70,8 @@ func (l *Limiter[K]) SetLimit(limit ratelimit.Limit) error {
 	return nil
 }
 
-// lowerLocked lowers all debts and savings after a change of the limit has lowered the total. When a raised limit charges
-// the total for units that were set aside, no tenant owes them: they may be the spending of tenants that have paid since.
+// lowerLocked lowers all debts and savings after a change of the limit has lowered the total. A raised limit may charge
+// the total for units that were set aside. No tenant owes those: tenants that have paid since may have spent them.
 func (l *Limiter[K]) lowerLocked(total, counted uint64) {
 	l.shares.surplus, _ = product(l.shares.surplus, counted).over(total)
 	l.shares.common, _ = product(l.shares.common, counted).over(total)
@@ -81,7 +81,7 @@ func (l *Limiter[K]) lowerLocked(total, counted uint64) {
 	}
 }
 
-// Reset forgets a tenant's debt, also in the total, its overruns and its place in line. Its callers in Wait stay in line.
+// Reset removes a tenant's debt, also from the total, its overruns and its place in line. Its callers in Wait stay in line.
 func (l *Limiter[K]) Reset(_ context.Context, tenant K) error {
 	if err := l.check(tenant, 0); err != nil {
 		return err
@@ -114,15 +114,14 @@ func (l *Limiter[K]) settle(key K, c charge, actual int64) {
 	if actual > c.Cost {
 		if t := l.tenantLocked(key, weight, m); l.trackLocked(t, true) == nil {
 			l.overrunLocked(t, m, actual-c.Cost)
-		} else { // the total is exact although there is no room to track the tenant
+		} else { // there is no room to track the tenant, but the total stays exact
 			l.chargeTotalLocked(m, actual-c.Cost)
 		}
 	}
 }
 
-// overrunLocked charges a cost that was spent without a decision. The part with
-// which the total is not charged bars the tenant until its share would have paid for
-// it. Other tenants are not slowed down: they wait at most until the burst has room.
+// overrunLocked charges a cost that was spent without a decision. The part for which the total has no room bars
+// the tenant, until its share would have paid for that part. Other tenants wait at most until the burst has room.
 func (l *Limiter[K]) overrunLocked(t *tenant[K], m meter.Moment, over int64) {
 	charged := l.chargeTotalLocked(m, over)
 	if charged > 0 {
@@ -141,8 +140,8 @@ func (l *Limiter[K]) overrunLocked(t *tenant[K], m meter.Moment, over int64) {
 	l.movedLocked(t)
 }
 
-// chargeTotalLocked charges the total with as much of an overrun as empties the
-// burst, and returns that part: the bucket of a server is never emptier than empty.
+// chargeTotalLocked charges the total with as much of an overrun as empties the burst,
+// and returns that part. The bucket of a server is never emptier than empty, either.
 func (l *Limiter[K]) chargeTotalLocked(m meter.Moment, over int64) int64 {
 	charged := min(over, max(0, l.budget.Remaining(l.budget.state, m.Now)))
 	if charged > 0 {
@@ -161,7 +160,7 @@ func (l *Limiter[K]) overrunOf(t *tenant[K]) int {
 }
 
 // barredFrom returns the virtual time from which a tenant is barred.
-// Before it the tenant pays its debt for spending within the total.
+// Until then the tenant pays its debt for spending within the total.
 func (l *Limiter[K]) barredFrom(t *tenant[K]) uint64 {
 	if t.counts && after(t.finish, l.shares.virtual) > 0 {
 		return t.finish
@@ -188,8 +187,8 @@ func (l *Limiter[K]) refundLocked(t *tenant[K], m meter.Moment, amount int64) {
 	l.movedLocked(t)
 }
 
-// repayLocked subtracts an amount that the total has got back from a tenant's debt. If the tenant
-// owes less, the server has paid the difference to it instead of the others, and pays it to them now.
+// repayLocked subtracts an amount from a tenant's debt. The total has got the amount back. If the
+// tenant owes less, the server has paid the difference to the tenant, and now pays it to the others.
 func (l *Limiter[K]) repayLocked(t *tenant[K], amount uint64) {
 	if amount == 0 {
 		return

@@ -2,32 +2,32 @@ package fair
 
 import "time"
 
-// shares holds the debt of each tenant: the part of its spending for which
-// its share of the rate has not paid yet. It has no lock and reads no clock.
+// shares holds the debt of each tenant: spending for which the tenant's
+// share of the rate has not paid yet. It has no lock and reads no clock.
 //
 // A fluid server pays the debts (generalized processor sharing: Parekh and Gallager 1993). It pays at the
-// limit's rate, to all tenants that count at the same time, in proportion to their weights. The virtual time
-// is the amount that it has paid to a weight of 1. So a tenant's debt is (finish − virtual) × weight, where
-// finish is the virtual time at which the debt is paid. The finish does not change while others spend.
+// limit's rate, to all counting tenants at the same time, in proportion to their weights. The virtual time is
+// the amount that the server has paid to a weight of 1. So a tenant's debt is (finish − virtual) × weight,
+// where finish is the virtual time at which the debt is paid. The finish does not change while others spend.
 //
-// A tenant counts while it has a debt or is in line. In line its finish stays when the virtual time passes
-// it: then the debt is negative, and the tenant has savings. A tenant that stops counting leaves its savings
-// to the others. The debts and the common debt, less savings and surplus, are the debt of the total.
+// A tenant counts while it has a debt or is in line. In line, its finish stays when the virtual time passes
+// it. Then the debt is negative: the tenant has savings. A tenant that stops counting leaves its savings to
+// the others. The total's debt is the sum of the debts and the common debt, less savings and surplus.
 //
 // Amounts are in 1/2^20 units, and virtual times in such amounts for a
 // weight of 1. The remainders of divisions are kept, so no amount is lost.
 type shares[K comparable] struct {
 	units, per uint64 // the rate is units for each per ns, in lowest terms
 	now        int64
-	virtual    uint64 // it wraps round: only differences have a meaning
+	virtual    uint64 // wraps round: only differences have a meaning
 
 	count   int    // the number of tenants that count
 	weights uint64 // their weights
-	// tenants that count because of a debt, by due; a tenant that spends or joins the line
-	// keeps its position, because one superfluous check costs less than moving it each time
+	// tenants that count because of a debt, by due; one that spends or joins the line
+	// keeps its position, because a superfluous check costs less than each move would
 	debtors heap[K]
-	surplus uint64 // savings left to the others that the server has not paid yet
-	common  uint64 // debts that relieve has taken from tenants and that the server has not paid yet; either this or surplus is 0
+	surplus uint64 // savings left to the others, not yet paid by the server
+	common  uint64 // debts taken from tenants by relieve, not yet paid by the server; either common or surplus is 0
 
 	restOfTime uint64 // the remainder of a division by per
 	restOfWork uint64 // the remainder of a division by weights
@@ -43,7 +43,7 @@ func after(a, b uint64) uint64 {
 	return 0
 }
 
-// advance lets the server pay until an instant. It calls left for each tenant that no longer counts.
+// advance lets the server pay until an instant. It calls left for each tenant that stops counting.
 func (s *shares[K]) advance(now int64, left func(*tenant[K])) {
 	if now <= s.now {
 		return
@@ -57,14 +57,14 @@ func (s *shares[K]) advance(now int64, left func(*tenant[K])) {
 	paying, rest := product(elapsed, s.units).parts().plus(s.restOfTime).over(s.per)
 	s.restOfTime = rest
 	paying -= s.payCommon(paying)
-	extra := min(s.surplus, paying) // at most as much as the rate, so that tenants with little debt can use it
+	extra := min(s.surplus, paying) // at most the rate, so that tenants with little debt can use the surplus
 	s.surplus -= extra
 	s.pay(min(paying+extra, most), left)
 }
 
 // payCommon pays a part of the common debt, and returns the amount. While n tenants count, it uses (n + 1) % of the rate,
-// at most half of it. While no tenant counts, it uses the whole rate. The tenants' debts last longer while it pays, so they
-// are granted less: one unit less for n + 1 units that go to the common debt. So 99 % of the rate is granted.
+// at most half of the rate. While no tenant counts, it uses the whole rate. Meanwhile the tenants' debts last longer, so
+// the tenants are granted less: one unit less for n + 1 units of the common debt. So 99 % of the rate is granted.
 func (s *shares[K]) payCommon(paying uint64) uint64 {
 	if s.common == 0 {
 		return 0
@@ -85,11 +85,11 @@ func (s *shares[K]) payCommon(paying uint64) uint64 {
 //
 //	the tag of the first other tenant in line  +  B / W  +  2·c / w
 //
-// in virtual time. Hardly any tenant that stays in line owes more, because the line is served in the order of
-// tags, and the sum of all debts is within the burst. A larger debt is older than the demand of the others:
-// the tenant has used a part of the rate that nobody else wanted. The excess becomes a common debt. So such
-// use bars a tenant for at most one RefillTime and two costs. The bound is the start tag of start-time fair
-// queueing (Goyal, Vin and Cheng 1996), with the burst added. It reports whether the debt has changed.
+// in virtual time. Hardly any tenant that stays in line owes more, because the line is served in the
+// order of tags, and the sum of all debts is within the burst. A tenant with a larger debt has used
+// rate that nobody else wanted at the time. The excess becomes a common debt, so such use bars a tenant
+// for at most one RefillTime and two costs. The bound is the start tag of start-time fair queueing
+// (Goyal, Vin and Cheng 1996), with the burst added. relieve reports whether the debt has changed.
 func (s *shares[K]) relieve(t *tenant[K], burst, weights, first uint64) bool {
 	if !t.counts || s.isBarred(t) {
 		return false
@@ -106,14 +106,14 @@ func (s *shares[K]) relieve(t *tenant[K], burst, weights, first uint64) bool {
 	return true
 }
 
-// owed adds an amount to the common debt. The surplus pays for it first.
+// owed adds an amount to the common debt. The surplus pays first.
 func (s *shares[K]) owed(amount uint64) {
 	paid := min(s.surplus, amount)
 	s.surplus -= paid
 	s.common = min(s.common+amount-paid, most)
 }
 
-// save adds an amount to the surplus. It pays the common debt first.
+// save adds an amount to the surplus. The amount pays the common debt first.
 func (s *shares[K]) save(amount uint64) {
 	paid := min(s.common, amount)
 	s.common -= paid
@@ -134,7 +134,7 @@ func (s *shares[K]) pay(paying uint64, left func(*tenant[K])) {
 			break
 		}
 		switch {
-		case first.inLine(): // it counts until it leaves the line
+		case first.inLine(): // the tenant counts until it leaves the line
 			s.debtors.remove(first)
 		case first.due != first.finish:
 			first.due = first.finish
@@ -182,8 +182,8 @@ func (s *shares[K]) leave(t *tenant[K]) {
 	}
 }
 
-// settleIn files a tenant after its debt or its place in line has changed.
-// With a debt or in line the tenant goes on counting; otherwise it stops.
+// settleIn files a tenant after a change of its debt or of its place in
+// line. A tenant with a debt or in line goes on counting; another one stops.
 func (s *shares[K]) settleIn(t *tenant[K]) {
 	switch owes := t.counts && after(t.finish, s.virtual) > 0; {
 	case !t.counts:
@@ -225,8 +225,7 @@ func (s *shares[K]) isBarred(t *tenant[K]) bool {
 	return t.barred
 }
 
-// tag returns the virtual time at which a tenant's debt would be paid after a further cost. The line is in the order of
-// tags.
+// tag returns the virtual time at which a tenant's debt would be paid if the tenant spent cost. The line is sorted by tags.
 func (s *shares[K]) tag(t *tenant[K], cost int64) uint64 {
 	return s.base(t) + (uint64(cost)<<fractionBits+t.rest)/t.weight
 }
@@ -256,7 +255,7 @@ func (s *shares[K]) forgive(t *tenant[K], amount uint64) uint64 {
 	return less * t.weight
 }
 
-// reweigh gives a tenant another weight. Its debt or its savings stay, with and without the cost at the head of its line.
+// reweigh changes a tenant's weight. Its debt or its savings stay, with and without the cost at the head of its line.
 func (s *shares[K]) reweigh(t *tenant[K], weight uint64) {
 	scale := func(at, rest uint64) (uint64, uint64) {
 		if ahead := after(at, s.virtual); ahead > 0 {
@@ -276,8 +275,8 @@ func (s *shares[K]) reweigh(t *tenant[K], weight uint64) {
 	s.settleIn(t)
 }
 
-// lower scales a tenant's debt or savings like the total: a lowered limit counts only
-// a part of the total. The tenant's tag in line and its overrun move with the debt.
+// lower scales a tenant's debt or savings by counted/total, as a lowered limit
+// scales the total. The tenant's tag in line and its overrun move with the debt.
 func (s *shares[K]) lower(t *tenant[K], total, counted uint64) {
 	if !t.counts {
 		return
@@ -311,7 +310,7 @@ func (s *shares[K]) alone(t *tenant[K]) bool { return s.count == 0 || s.count ==
 // fits reports whether a tag is within the tenant's share. lead is the distance of the tag from the virtual time,
 // and free the unused part of the burst. The rule is that of dynamic thresholds (Choudhury and Hahne 1998): in
 // proportion to its weight, no tenant holds more than is free. Let B be the burst, Q the sum of all debts, w the
-// tenant's weight, and n and W the number and the sum of weights of the tenants that count. A cost c passes if
+// tenant's weight, n the number of counting tenants and W the sum of their weights. A cost c passes if
 //
 //	Q + c ≤ B   and   (debt + c) / w × W ≤ (B − Q) × max(n, 4)
 func (s *shares[K]) fits(t *tenant[K], lead, free uint64) bool {
@@ -348,7 +347,7 @@ func (s *shares[K]) untilFits(t *tenant[K], lead, free uint64) uint64 {
 	return product(lead, weights).minus(product(free, n)).up(1 + n)
 }
 
-// toReach returns the amount that the server pays until the virtual time has moved on by ahead, if the same tenants count.
+// toReach returns the amount that the server pays until the virtual time has advanced by ahead, if the same tenants count.
 func (s *shares[K]) toReach(ahead uint64) uint64 {
 	need := product(ahead, s.weights).minus(wide{lo: s.restOfWork})
 	if need.hi > 0 {
@@ -358,7 +357,7 @@ func (s *shares[K]) toReach(ahead uint64) uint64 {
 }
 
 // toPayAlone returns the amount that the server pays until the virtual time has
-// moved on by ahead, if a barred tenant counts only until its debt is paid.
+// advanced by ahead, if a barred tenant counts only until its debt is paid.
 func (s *shares[K]) toPayAlone(t *tenant[K], ahead uint64) uint64 {
 	counted := min(s.owes(t), ahead)
 	others := s.weights
@@ -368,7 +367,7 @@ func (s *shares[K]) toPayAlone(t *tenant[K], ahead uint64) uint64 {
 	return min(s.toReach(counted)+product(ahead-counted, others).up(1), most)
 }
 
-// timeFor returns the time that the rate takes for an amount, rounded up.
+// timeFor returns the time in which the rate regains an amount, rounded up.
 func (s *shares[K]) timeFor(amount uint64) time.Duration {
 	work := product(amount, s.per).minus(wide{lo: s.restOfTime})
 	ns := wide{work.hi >> fractionBits, work.hi<<(64-fractionBits) | work.lo>>fractionBits}
@@ -378,7 +377,7 @@ func (s *shares[K]) timeFor(amount uint64) time.Duration {
 	return time.Duration(ns.up(s.units))
 }
 
-// soonest returns the debtor whose debt is paid next, or nil.
+// soonest returns the tenant whose debt is paid next, or nil.
 func (s *shares[K]) soonest() *tenant[K] {
 	for s.debtors.len() > 0 {
 		switch t := s.debtors.first(); {

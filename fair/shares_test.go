@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// load is a set of tenants that share 1,000 units a second for a minute, on a clock set by hand. The first ten seconds do not
-// count.
+// load is a set of tenants that share 1,000 units a second for a minute,
+// on a clock set by hand. The ten seconds before that minute do not count.
 type load struct {
 	play
 	t       *testing.T
@@ -61,7 +61,7 @@ func oneBucket(t *testing.T, p *play, burst int, spent *int) ratelimit.Limiter[i
 	return ratelimit.Map(l, func(int) (string, error) { return "all", nil })
 }
 
-// greedy adds tenants who poll.
+// greedy adds tenants that poll.
 func (l *load) greedy(n, cost int) {
 	for range n {
 		key, c := l.tenant()
@@ -87,7 +87,7 @@ func (l *load) run() {
 	l.until(10*time.Second + minute)
 }
 
-// denied returns which part of the calls of some tenants was denied.
+// denied returns the fraction of calls that were denied.
 func denied(of []*caller) float64 {
 	var requested, denied int
 	for _, c := range of {
@@ -105,7 +105,7 @@ func jain(of []*caller) float64 {
 	return sum * sum / (float64(len(of)) * squares)
 }
 
-// seeds plays a load with one seed, or two: the same in each run, unless the seeds of all random histories are moved.
+// seeds plays a load with one seed or two. Each run uses the same seeds, unless the seeds of all random histories are moved.
 func seeds(t *testing.T, f func(t *testing.T, seed uint64)) {
 	for i := range testsize.Of[uint64](1, 2) {
 		seed := testsize.Seed(1 + i)
@@ -116,12 +116,12 @@ func seeds(t *testing.T, f func(t *testing.T, seed uint64)) {
 func TestModestTenantIsServedBesideGreedyOnes(t *testing.T) {
 	testsize.Arithmetic(t)
 	for _, c := range []struct {
-		costs int     // the burst is so many costs for each active tenant
+		costs int     // the burst in costs for each active tenant
 		part  float64 // the part of its share that the modest tenant requests
-		most  float64 // of its calls that may be denied
+		most  float64 // the fraction of its calls that may be denied
 	}{
-		// The mean denied fraction over 100 seeds each: 0, 0.0002, 0.104, 0.36, 0.005, 0.032, 0.22. Some seeds are far above
-		// the mean: denials come in runs.
+		// Over 100 seeds each, the mean fraction of denied calls is 0, 0.0002, 0.104, 0.36,
+		// 0.005, 0.032, 0.22. Some seeds are far above the mean, because denials come in runs.
 		{costs: 16, part: 0.5, most: 0.01}, {costs: 8, part: 0.5, most: 0.03}, {costs: 2, part: 0.5, most: 0.18},
 		{costs: 1, part: 0.5, most: 0.47}, {costs: 16, part: 0.9, most: 0.12}, {costs: 8, part: 0.9, most: 0.15},
 		{costs: 2, part: 0.9, most: 0.32},
@@ -141,8 +141,8 @@ func TestModestTenantIsServedBesideGreedyOnes(t *testing.T) {
 	}
 }
 
-// Random calls sometimes come close together. A tenant that uses half of its share is denied nearly as often if it has
-// a bucket of its own with its part of the burst.
+// Random calls sometimes come close together. So a tenant that uses half of its share
+// is denied nearly as often if it has a bucket of its own, with its part of the burst.
 func TestBucketOfItsOwnDeniesAModestTenantToo(t *testing.T) {
 	testsize.Sequential(t)
 	for costs, part := range map[int]float64{1: 1. / 3, 2: 0.096, 8: 0.0001} {
@@ -199,7 +199,7 @@ func TestModestTenantsAreServedWhileGreedyOnesComeAndGo(t *testing.T) {
 			for range 50 {
 				key, c := l.tenant()
 				l.add(time.Duration(l.r.Int64N(10e6)), func() time.Duration {
-					if l.clock.Now()/time.Second%2 == 0 { // all of them are there in each other second
+					if l.clock.Now()/time.Second%2 == 0 { // all of them call in every other second
 						c.count(take(t, l.limiter, key, 1), 1)
 					}
 					return time.Duration((0.5 + l.r.Float64()) * 10e6)

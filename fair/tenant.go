@@ -7,37 +7,37 @@ type tenant[K comparable] struct {
 	key    K
 	weight uint64
 	counts bool
-	finish uint64 // the virtual time at which the debt is paid; it has a meaning while the tenant counts
+	finish uint64 // the virtual time at which the debt is paid; meaningful while the tenant counts
 	rest   uint64 // a charged amount below weight, too small to move finish
-	due    uint64 // its key among the debtors: finish, or less if the tenant has spent since
+	due    uint64 // the key among the debtors: finish, or less if the tenant has spent since
 
 	barred   bool
 	barredTo uint64 // the virtual time until which an overrun bars the tenant from its share
 
-	tag  uint64 // in line: the virtual time at which the debt will be paid, including the cost at the head of the line
+	tag  uint64 // in line: the virtual time at which the debt will be paid, with the cost at the head of the line
 	line line   // its callers in Wait
 	spot spot   // its place after a denial
 
-	tracked    bool       // it is in the table
+	tracked    bool       // whether the tenant is in the table
 	index      [kinds]int // its index in each heap, or −1
-	known      bool       // it was granted a cost, or came back after a denial
+	known      bool       // whether the tenant was granted a cost, or came back after a denial
 	next, prev *tenant[K]
 	idleSince  int64
 }
 
-// spot is a tenant's place in line after a denial. Until it lapses, the line keeps the tenant's turn for it, as it does
-// for a caller in Wait. When its turn comes, room of the burst is kept for the tenant. The room grows by the tenant's
-// share until it is collected, because a client that comes back after whole seconds needs more than one cost at a time.
+// spot is a tenant's place in line after a denial. Until the place lapses, the tenant keeps its turn, like a caller in
+// Wait. When the turn comes, room of the burst is kept for the tenant. The kept room grows by the tenant's share until
+// the tenant collects it, because a client that comes back after whole seconds needs more than one cost at a time.
 type spot struct {
 	cost     int64  // the cost that was denied, or 0 for none
-	kept     bool   // its turn has come
+	kept     bool   // whether its turn has come and room is kept
 	room     uint64 // the room kept for it, as of the virtual time since, in fractions of a unit
 	since    uint64
-	stranger bool // the tenant had not been known
+	stranger bool // whether the tenant was not known before
 
-	// A tenant with a deadline counts until then: because of its place, or because it has savings and may call again.
+	// A tenant with a deadline counts until then: it has a place, or it has savings and may call again.
 	expires int64
-	look    int64 // its key among the deadlines: expires, or less if the deadline has moved
+	look    int64 // the key among the deadlines: expires, or less if the deadline has moved
 }
 
 // line is the queue of a tenant's callers in Wait, first come, first served.
@@ -54,7 +54,7 @@ type waiter struct {
 	keep       meter.Keep
 	served     bool
 	charge     *charge       // filled in unless nil
-	err        error         // the reason for which it will never be served
+	err        error         // the reason why the waiter will never be served
 	wake       chan struct{} // receives a value when the waiter is served, fails, or comes first of all
 }
 
@@ -73,7 +73,7 @@ func (t *tenant[K]) cost() int64 {
 	return t.spot.cost
 }
 
-// charge is the cost that a tenant was charged, for its settlement.
+// charge is the cost that a tenant has spent, as its settlement needs it.
 type charge struct {
 	meter.Spending
 	changes uint32 // the budget's count of changes when the cost was spent

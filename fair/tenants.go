@@ -8,8 +8,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// tenantLocked returns the tenant, with its current weight. If it
-// is not tracked, tenantLocked does not put it into the table.
+// tenantLocked returns the tenant, with its current weight. It does not add a new tenant to the table.
 func (l *Limiter[K]) tenantLocked(key K, weight uint64, m meter.Moment) *tenant[K] {
 	t := l.tenants[key]
 	if t == nil {
@@ -38,8 +37,8 @@ func (l *Limiter[K]) reweighLocked(t *tenant[K], weight uint64) {
 	l.hurryLocked() // the others' shares have changed
 }
 
-// trackLocked puts a tenant into the table. A full table drops another tenant for it: an idle
-// one, or if evict is set one with a debt or a place. If there is none, it returns an error.
+// trackLocked puts a tenant into the table. A full table drops another tenant for it: an idle one or,
+// if evict is set, one with a debt or a place. If there is none to drop, trackLocked returns an error.
 func (l *Limiter[K]) trackLocked(t *tenant[K], evict bool) error {
 	if t.tracked {
 		return nil
@@ -86,7 +85,8 @@ func (l *Limiter[K]) dropIdleLocked() bool {
 	return false
 }
 
-// evictLocked drops the tenant whose debt is paid soonest, or otherwise a tenant that is in line without a caller in Wait.
+// evictLocked drops the tenant whose debt is paid soonest. If no tenant
+// has a debt, it drops one that is in line without a caller in Wait.
 func (l *Limiter[K]) evictLocked() bool {
 	t := l.shares.soonest()
 	if t == nil {
@@ -109,7 +109,7 @@ func (l *Limiter[K]) dropLocked(t *tenant[K]) {
 	t.tracked = false
 }
 
-// filedLocked updates the list of idle tenants after a change of a tenant.
+// filedLocked updates the list of idle tenants after a tenant has changed.
 func (l *Limiter[K]) filedLocked(t *tenant[K]) {
 	idle := t.tracked && !t.counts && !t.inLine()
 	switch listed := t.next != nil; {
@@ -133,9 +133,9 @@ func (l *Limiter[K]) unlistLocked(t *tenant[K]) {
 // Stats holds the counts of a [Limiter].
 type Stats struct {
 	Tracked int    // tenants in the table
-	InDebt  int    // tenants that share the rate now: they have a debt or are in line
+	InDebt  int    // tenants that have a debt or are in line, and so share the rate now
 	Waiting int    // callers in Wait, and in Reserve with a maxDelay
-	Evicted uint64 // tenants with a debt or a place that were dropped from a full table
+	Evicted uint64 // tenants dropped from a full table despite a debt or a place
 }
 
 // Stats returns the counts.

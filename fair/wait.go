@@ -12,12 +12,12 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Wait spends cost of the tenant's share and returns nil when its time has come. Callers of one tenant are served first come,
-// first served, and tenants by their shares. While a tenant has a caller in line, its Allow and Take are denied.
+// Wait waits until its turn comes, spends cost of the tenant's share and returns nil. Callers of one tenant are served first
+// come, first served, and tenants by their shares. While a tenant has a caller in line, its Allow and Take are denied.
 //
-// A Wait that fails has spent nothing. Its error wraps [context.DeadlineExceeded], at once if the burst
-// cannot have room before the deadline. It wraps the context's error when the context ends, and
-// [ratelimit.ErrLimited] if there is no room in line: see [Options.MaxWaiting]. It may also be one of Take's.
+// A Wait that fails has spent nothing. Its error wraps [context.DeadlineExceeded], at once if the burst cannot
+// have room before the deadline. It wraps the context's error when the context ends, and [ratelimit.ErrLimited]
+// if there is no room in line: see [Options.MaxWaiting]. Other errors are those of Take.
 func (l *Limiter[K]) Wait(ctx context.Context, tenant K, cost int) error {
 	if ctx == nil {
 		ctx = context.Background()
@@ -112,7 +112,7 @@ func (l *Limiter[K]) joinLocked(key K, weight uint64, reading, cost int64, left 
 	t.line.first, t.line.last = w, w
 	if !l.shares.isBarred(t) {
 		if !t.counts {
-			l.hurryLocked() // there is one more tenant to share with
+			l.hurryLocked() // one more tenant shares the rate
 		}
 		l.shares.enter(t)
 	}
@@ -217,8 +217,8 @@ func (l *Limiter[K]) leaveLocked(t *tenant[K], w *waiter) {
 	}
 }
 
-// needsLocked returns the part of the burst that must be free for the turn of a tenant in line. A
-// place never needs more than can be kept. So a client that does not come back delays no other.
+// needsLocked returns how much of the burst must be free before the turn of a tenant in line. A
+// place never needs more room than can be kept, so a client that does not come back delays no other.
 func (l *Limiter[K]) needsLocked(t *tenant[K]) int64 {
 	if t.line.first != nil {
 		return l.withKeptLocked(t, t.cost())
@@ -250,7 +250,7 @@ func (l *Limiter[K]) serveLocked(m meter.Moment) {
 	}
 }
 
-// lineUpLocked puts a tenant into one of the two lines, in the order of its tag.
+// lineUpLocked puts a tenant into the line of waiters or the line of places, by its tag.
 func (l *Limiter[K]) lineUpLocked(h *heap[K], t *tenant[K]) {
 	h.add(t, t.tag)
 	l.lineWeights += t.weight
@@ -262,7 +262,7 @@ func (l *Limiter[K]) stepOutLocked(h *heap[K], t *tenant[K]) {
 	l.lineWeights -= t.weight
 }
 
-// relieveLocked relieves one tenant of each line, and the next one at the
+// relieveLocked relieves one tenant of each line, and another one at the
 // next call. So a decision takes the same time even if the lines are long.
 func (l *Limiter[K]) relieveLocked() {
 	if l.waiters.len()+l.places.len() < 2 {
@@ -280,8 +280,8 @@ func (l *Limiter[K]) relieveLocked() {
 	}
 }
 
-// turnLocked returns the time for which the first waiter sleeps: until the first tenant in line may be
-// served if nothing is spent, or until a tenant stops counting, which makes the others' shares larger.
+// turnLocked returns the time for which the first waiter sleeps. It ends when the first tenant in line may
+// be served if nothing is spent, or when a tenant stops counting, which makes the others' shares larger.
 func (l *Limiter[K]) turnLocked(m meter.Moment) time.Duration {
 	t := l.firstLocked(nil)
 	b, s := &l.budget, &l.shares
@@ -302,16 +302,16 @@ func (l *Limiter[K]) turnLocked(m meter.Moment) time.Duration {
 	return max(turn, 1)
 }
 
-// wakeLocked wakes the first waiter of all, unless it sleeps on the clock
-// already. Each critical section that may change the first waiter ends with it.
+// wakeLocked wakes the first waiter of all, unless it sleeps on the clock already.
+// Each critical section that may change the first waiter calls it at the end.
 func (l *Limiter[K]) wakeLocked() {
 	if t := l.waiters.first(); t != nil && t.line.first != l.sleeper {
-		l.sleeper = nil // its time may change before it is the first again
+		l.sleeper = nil // its turn may have changed before it is the first again
 		wake(t.line.first)
 	}
 }
 
-// hurryLocked wakes the first waiter of all, because its time may be earlier than before.
+// hurryLocked wakes the first waiter of all, because its turn may now come earlier.
 func (l *Limiter[K]) hurryLocked() {
 	l.sleeper = nil
 	l.wakeLocked()

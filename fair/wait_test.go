@@ -22,7 +22,7 @@ import (
 func TestWaitersShareByWeightBesidePollers(t *testing.T) {
 	for _, c := range []struct {
 		burst int
-		p99   time.Duration // that the modest tenant waits at most
+		p99   time.Duration // the longest wait of the modest tenant
 	}{{1000, time.Millisecond}, {100, 40 * time.Millisecond}} {
 		synctest.Test(t, func(t *testing.T) {
 			const polling, waiting, modest = 10, 20, 100
@@ -111,12 +111,12 @@ func TestWaitersShareByWeightBesidePollers(t *testing.T) {
 	}
 }
 
-// A tenant that requests half of its share hardly waits beside 50 that always have callers in line.
+// A tenant that requests half of its share hardly waits, although 50 tenants always have callers in line.
 func TestModestTenantHardlyWaitsBesideFiftyGreedyOnes(t *testing.T) {
 	for _, c := range []struct {
 		burst int
 		p99   time.Duration
-	}{{1000, 51 * time.Millisecond}, {100, 3 * 51 * time.Millisecond}} { // its share is one in 51 ms, and its calls come at random
+	}{{1000, 51 * time.Millisecond}, {100, 3 * 51 * time.Millisecond}} { // its share is one unit in 51 ms, and its calls come at random
 		synctest.Test(t, func(t *testing.T) {
 			const greedy = 50
 			l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), c.burst), nil)
@@ -284,13 +284,13 @@ func TestSettledReservationLetsAWaiterIn(t *testing.T) {
 	})
 }
 
-// A tenant's debt is kept while one of its callers waits: an overrun is not forgotten when the waiter is served, and a changed
-// weight changes the share, not the debt.
+// A tenant's debt is kept while one of its callers waits. An overrun is not forgotten
+// when the waiter is served. A changed weight changes the share, not the debt.
 func TestDebtOfATenantThatWaits(t *testing.T) {
 	for name, c := range map[string]struct {
 		settle, weight int
-		served         time.Duration // after so long its 260 have room
-		paid           time.Duration // so long after that the first of the two debts is paid
+		served         time.Duration // the time until there is room for its 260
+		paid           time.Duration // the time from then until the first of the two debts is paid
 	}{
 		"as it was":        {settle: 150, weight: 1, served: time.Second, paid: 81 * time.Second},         // 405 beside 595
 		"an overrun":       {settle: 350, weight: 1, served: 21 * time.Second, paid: 99 * time.Second},    // 505 beside 495
@@ -327,7 +327,7 @@ func TestDebtOfATenantThatWaits(t *testing.T) {
 	}
 }
 
-// The sum that a thousand callers who come and go are granted is within the limit, and nothing is left.
+// A thousand callers come and go. The sum that they are granted is within the limit, and no waiter is left behind.
 func TestThousandWaitersComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(2000), 500), &fair.Options[int]{MaxWaiting: 800, MaxKeys: 50})
@@ -370,7 +370,7 @@ func TestThousandWaitersComeAndGo(t *testing.T) {
 	})
 }
 
-// A waiter is due earlier when another tenant's weight falls, and when another tenant joins.
+// A waiter is due earlier after another tenant's weight falls, and after another tenant joins.
 func TestAWaitEndsWhenOthersMakeItDue(t *testing.T) {
 	var heavy atomic.Int64
 	due := func(burst, first, cost int, before, after func(l *fair.Limiter[string])) {
@@ -407,7 +407,8 @@ func TestAWaitEndsWhenOthersMakeItDue(t *testing.T) {
 	due(1000, 500, 3, three, func(l *fair.Limiter[string]) { l.Allow("f", 1); l.Allow("g", 1) })
 }
 
-// A waiter that was overtaken sleeps no longer than until its own time, even if the state changed while another one came first.
+// A waiter that was overtaken sleeps no longer than until its own
+// turn, even if the state changed while another waiter was first.
 func TestAWaiterThatWasOvertakenComesInTime(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(l *fair.Limiter[int], r *ratelimit.Reservation) error
@@ -415,8 +416,9 @@ func TestAWaiterThatWasOvertakenComesInTime(t *testing.T) {
 	}{
 		"another limit": {func(l *fair.Limiter[int], _ *ratelimit.Reservation) error {
 			return l.SetLimit(ratelimit.TokenBucket(ratelimit.PerSecond(1), 20))
-		}, 17 * time.Second}, // 37 are spent of 20
-		"a cancelled reservation": {func(_ *fair.Limiter[int], r *ratelimit.Reservation) error { return r.Cancel() }, time.Hour}, // 21 of 20
+		}, 17 * time.Second}, // 37 of 20 are spent
+		// 21 of 20 are spent
+		"a cancelled reservation": {func(_ *fair.Limiter[int], r *ratelimit.Reservation) error { return r.Cancel() }, time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

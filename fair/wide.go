@@ -2,7 +2,7 @@ package fair
 
 import "math/bits"
 
-// A unit of cost is divided into fractions, so that shares by weight are whole numbers.
+// Amounts are counted in fractions of a unit, so that shares by weight are whole numbers.
 const (
 	fractionBits = 20
 	fraction     = 1 << fractionBits
@@ -57,10 +57,10 @@ func (a wide) up(n uint64) uint64 {
 	return q + min(r, 1)
 }
 
-// most is the largest amount: two of them can be added as signed numbers.
+// most is the largest amount. Two amounts up to most can be added as signed numbers.
 const most = 1 << 62
 
-// parts returns a number of units in fractions of a unit, or the largest such number if it does not fit.
+// parts converts a number of units into fractions of a unit. A number that does not fit counts as the largest that does.
 func (a wide) parts() wide {
 	if a.hi >= 1<<(62-fractionBits) {
 		a = wide{hi: 1<<(62-fractionBits) - 1}
