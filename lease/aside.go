@@ -2,19 +2,19 @@ package lease
 
 import "github.com/weir-go/ratelimit"
 
-// part is the part of a cost that is spent from a key's batches, while the rest is reserved with the
-// remote limiter. So a caller with a cost above the batch is not denied because this very process holds
-// the units. No batch is forfeited before the remote limiter has answered. The zero part is empty.
+// part is the part of a cost that a caller spends from a key's batches, while it reserves the rest with
+// the remote limiter. So a caller with a cost above the batch is not denied because its own process holds
+// the units. The batches are not forfeited before the remote limiter has answered. The zero part is empty.
 type part[K comparable] struct {
 	claims[K]
 	returns  *returns
 	n        int  // the number of units of all claims
-	degraded bool // one of its batches is degraded
-	spoken   bool // the remote limiter has allowed the rest, so the part is not put back
+	degraded bool // whether one of its batches is degraded
+	spoken   bool // whether the remote limiter has allowed the rest; then the part is not put back
 }
 
-// setAside spends all units that the process holds of a key on a cost, but leaves at least one unit of the cost
-// to the remote limiter, which decides. If the remote limiter has to decide on the whole cost, it spends nothing.
+// setAside spends all units of a key that the process holds on a cost. It leaves at least one unit of the cost
+// to the remote limiter, which decides. It spends nothing if the remote limiter has to decide on the whole cost.
 func (l *Limiter[K]) setAside(key K, cost int) *part[K] {
 	p := &part[K]{returns: l.fetcher.returns}
 	h := l.table.find(key)
@@ -49,8 +49,7 @@ func (p *part[K]) decided(d ratelimit.Decision, err error) ratelimit.Decision {
 	return d
 }
 
-// end puts the whole part back, unless the remote limiter has allowed the rest. Then its batches may be
-// forfeited.
+// end puts the whole part back, unless the remote limiter has allowed the rest. After that its batches may be forfeited.
 func (p *part[K]) end() {
 	if !p.spoken {
 		p.returns.lose(p.release(p.n))
@@ -73,7 +72,7 @@ func (p *part[K]) close() {
 	}
 }
 
-// settle settles a cost whose rest was reserved with the remote limiter. A refund goes to the remote limiter first.
+// settle replaces the estimated cost by the actual one. A refund goes to the remote limiter first.
 func (p *part[K]) settle(rest *ratelimit.Reservation, actual int) error {
 	p.returns.lose(p.release(max(0, p.n-actual)))
 	return rest.Settle(max(0, actual-p.n))

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// The units set aside for a call that goes to the remote limiter are part of a batch. The batch is due long before the call ends.
+// A call to the remote limiter sets units of a batch aside. The batch is due long before the call ends.
 func TestADirectCallThatFailsHasSpentNothingWhateverBecomesOfItsBatch(t *testing.T) {
 	calls := map[string]func(ctx context.Context, l *lease.Limiter[string]) error{
 		"Wait": func(ctx context.Context, l *lease.Limiter[string]) error { return l.Wait(ctx, "k", 100) },
@@ -76,7 +76,8 @@ func TestADirectCallThatFailsHasSpentNothingWhateverBecomesOfItsBatch(t *testing
 	}
 }
 
-// Reservations that share a batch with such a call are given up as they are without it, once it has ended.
+// A direct call shares a batch with reservations. Once the call
+// has ended, the reservations are given up as they are without it.
 func TestABatchThatADirectCallHasKeptIsForfeitedWhenItEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)

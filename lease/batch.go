@@ -6,30 +6,30 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// batch is a reservation of the remote limiter that is spent here
-// in pieces. The lock of its holding guards it, until it is gone.
+// batch is a reservation of the remote limiter that this process spends
+// in pieces. The lock of its holding guards it until the batch is gone.
 //
-// A batch can be settled only once, so its rest is given back when no claim on it is open any more.
-// Until then it is in the holding's batches while it can be spent, and then in the holding's waiting.
+// A batch can be settled only once, so its rest is given back only when no claim on it is open. Until then
+// the batch is in the holding's batches while it can be spent, and in the holding's waiting after that.
 type batch struct {
 	res      *ratelimit.Reservation
 	size     int              // units reserved
-	left     int              // units that are not spent
+	left     int              // units not spent
 	open     int              // units spent by reservations that may still put them back
-	until    time.Duration    // the time, by the timers, after which it is not spent any more
-	degraded bool             // the stand-in for the shared store has made it
-	retired  bool             // it is not spent any more, and waits for its claims to be closed
+	until    time.Duration    // the instant, by the timers, at which the batch is retired
+	degraded bool             // whether the stand-in for the shared store made the reservation
+	retired  bool             // whether the batch is no longer spent and waits for its claims to be closed
 	direct   int              // the number of parts whose rest is being reserved directly; until then the batch is not forfeited
-	late     bool             // it is forfeited as soon as direct is 0
-	dated    bool             // the timers have the time at which it is forfeited
-	latest   *ratelimit.Limit // the key's limit when the batch was taken out; nil if it is not known
-	gone     bool             // it was given back, forfeited or forgotten, so nothing can be put back
+	late     bool             // whether the batch is forfeited as soon as direct is 0
+	dated    bool             // whether the timers have the instant at which the batch is forfeited
+	latest   *ratelimit.Limit // the key's limit when the batch was taken out; nil if not known
+	gone     bool             // whether the batch was given back, forfeited or forgotten; then nothing can be put back
 }
 
-// spent returns the number of units for which the remote limiter has to be charged.
+// spent returns the number of units with which the remote limiter has to be charged.
 func (b *batch) spent() int { return b.size - b.left }
 
-// claims are the units that a reservation may put back into the batches that they came from.
+// claims are the units that a reservation may put back into their batches.
 type claims[K comparable] struct {
 	h    *holding[K]
 	list []claim

@@ -7,8 +7,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// A decision that is spent of a batch, beside one in memory. Both know the key and have
-// budget left.
+// BenchmarkAllow compares a decision from a batch with one in memory. Both limiters have the key and enough budget.
 //
 //	go test -run '^$' -bench . -count 10 ./lease | benchstat -col /limiter -
 func BenchmarkAllow(b *testing.B) {

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// fleet is several processes that lease from one server, and their admissions.
+// fleet is several processes that lease from one server. It records their admissions.
 type fleet struct {
 	server   *server
 	nodes    []*lease.Limiter[string]
@@ -34,7 +34,7 @@ type spending struct {
 type opened struct {
 	res  *ratelimit.Reservation
 	cost int
-	i    int // in admitted
+	i    int // the index in admitted
 }
 
 func newFleet(t *testing.T, limit ratelimit.Limit, r *rand.Rand) *fleet {
@@ -49,8 +49,7 @@ func newFleet(t *testing.T, limit ratelimit.Limit, r *rand.Rand) *fleet {
 	return f
 }
 
-// step makes one decision somewhere, or lets time pass. The server's clock and the timers
-// go at the same pace.
+// step makes one decision in some process, or lets time pass. The server's clock and the timers go at the same pace.
 func (f *fleet) step(t *testing.T) {
 	node := f.nodes[f.r.IntN(len(f.nodes))]
 	now := f.server.clock.Now()
@@ -103,7 +102,7 @@ func (f *fleet) settle(t *testing.T) {
 	f.admitted[o.i].cost = actual
 }
 
-// mostOver returns the most that was admitted beyond rate·t, over any interval.
+// mostOver returns the maximum, over all intervals t, of the units admitted beyond rate·t.
 func (f *fleet) mostOver(rate ratelimit.Rate) *big.Rat {
 	most := new(big.Rat)
 	for i := range f.admitted {
@@ -121,7 +120,7 @@ func (f *fleet) mostOver(rate ratelimit.Rate) *big.Rat {
 	return most
 }
 
-// Over any interval t: burst + rate·t + processes × MaxBatch.
+// Any interval t admits at most burst + rate·t + processes × MaxBatch.
 func TestTheBoundOfATokenBucketHoldsForAnyInterval(t *testing.T) {
 	tight := 0.0
 	for seed := range uint64(60) {
@@ -144,7 +143,7 @@ func TestTheBoundOfATokenBucketHoldsForAnyInterval(t *testing.T) {
 	require.Greater(t, tight, 0.0, "the test never went beyond what the remote limiter allows at once")
 }
 
-// Over any window: Units + processes × MaxBatch.
+// Any window admits at most Units + processes × MaxBatch.
 func TestTheBoundOfASlidingLogHoldsForAnyWindow(t *testing.T) {
 	for seed := range uint64(40) {
 		bubble(t, func(t *testing.T) {
@@ -171,7 +170,8 @@ func TestTheBoundOfASlidingLogHoldsForAnyWindow(t *testing.T) {
 	}
 }
 
-// Over the life of a key no unit is admitted without a charge, whatever the interleaving, and each charge beyond that is held or lost.
+// Over the life of a key no unit is admitted without a charge, in whatever
+// order the calls run. Each charge beyond the admissions is held or lost.
 func TestNothingIsAdmittedThatWasNotCharged(t *testing.T) {
 	for seed := range uint64(25) {
 		bubble(t, func(t *testing.T) {

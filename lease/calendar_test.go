@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// Units held from a calendar's window would be spent in the next one, beside that one's units.
+// Units held from one window of a calendar would be spent in the next one, in addition to that window's units.
 func TestNothingIsHeldPastTheEndOfACalendarsWindow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, ratelimit.Calendar(10_000, ratelimit.Day("UTC")))
@@ -30,7 +30,7 @@ func TestNothingIsHeldPastTheEndOfACalendarsWindow(t *testing.T) {
 	})
 }
 
-// A slow answer contains the remaining length of the window at the time of the call.
+// A slow answer contains the window's remaining length as of the time of the call.
 func TestABatchThatArrivesLateIsNotHeldPastTheEndOfItsWindow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &lateAnswers{server: newServer(t, ratelimit.Calendar(10_000, ratelimit.Day("UTC")))}

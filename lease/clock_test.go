@@ -35,7 +35,7 @@ func (c *lockCheck) Now() time.Duration {
 	return time.Duration(n) * time.Millisecond
 }
 
-// slow is a remote limiter whose answers take their time.
+// slow is a remote limiter that answers late.
 type slow struct{ ratelimit.Reserver[string] }
 
 func (s slow) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {

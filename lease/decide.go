@@ -12,11 +12,11 @@ import (
 // want is the request of a caller.
 type want struct {
 	cost    int
-	keep    bool // the caller will settle it
-	patient bool // if the remote limiter denies, the caller accepts a later instant from it
-	brief   bool // the caller needs no details
+	keep    bool // whether the caller will settle the cost
+	patient bool // whether the caller accepts a later instant if the remote limiter denies
+	brief   bool // whether the caller needs no details
 
-	failed failures.List // the limiters that failed in fetches for which the caller has waited
+	failed failures.List // the limiters that failed in fetches for which this caller has waited
 }
 
 // demand returns the cost, bounded so that sums do not overflow.
@@ -27,9 +27,9 @@ type result[K comparable] struct {
 	todo     todo
 	decision ratelimit.Decision
 	err      error
-	claims   claims[K]              // the claims, if the caller will settle
-	whole    *ratelimit.Reservation // set instead of claims if the whole batch is the caller's
-	local    bool                   // the decision needed no call of the remote limiter
+	claims   claims[K]              // the claims, if the caller will settle the cost
+	whole    *ratelimit.Reservation // set instead of claims if the caller gets the whole batch
+	local    bool                   // whether the decision needed no call of the remote limiter
 	failed   failures.List          // the limiters that failed in fetches for which the caller has waited
 }
 
@@ -45,7 +45,7 @@ func (out *result[K]) context(ctx context.Context) context.Context {
 type todo uint8
 
 const (
-	answered todo = iota // there is none
+	answered todo = iota // nothing is left to do
 	again                // start again: the key was dropped, or other callers were faster
 	direct               // call the remote limiter for this cost alone
 )
@@ -69,7 +69,7 @@ func (f *fetcher[K]) decide(ctx context.Context, h *holding[K], o want) result[K
 		h.mu.Unlock()
 		return f.waitAlong(ctx, h, ft, o)
 	}
-	if h.roomLocked(f.pace.most) < o.cost-h.left { // open reservations take up the rest
+	if h.roomLocked(f.pace.most) < o.cost-h.left { // open reservations leave too little room
 		h.mu.Unlock()
 		return result[K]{todo: direct}
 	}
@@ -108,14 +108,14 @@ func (f *fetcher[K]) denyLocked(h *holding[K], o want, now time.Duration) (out r
 	return h.localLocked(result[K]{decision: h.denial.answer(h.left, now)}), true
 }
 
-// localLocked counts a decision without a round trip.
+// localLocked counts a decision that needed no round trip.
 func (h *holding[K]) localLocked(out result[K]) result[K] {
 	h.local++
 	out.local = true
 	return out
 }
 
-// await waits for the caller's own fetch. A batch that arrives too late serves others.
+// await waits for the caller's own fetch. A batch that arrives too late for the caller serves others.
 func (f *fetcher[K]) await(ctx context.Context, h *holding[K], ft *fetch[K]) result[K] {
 	err := f.until(ctx, ft)
 	if err == nil {
@@ -130,8 +130,8 @@ func (f *fetcher[K]) await(ctx context.Context, h *holding[K], ft *fetch[K]) res
 	return f.leaves(err)
 }
 
-// leaves returns the result of a caller that does not wait any longer. If the remote limiter answers
-// callers whose own deadline has passed, such a caller is sent to it, and gets its answer at once.
+// leaves returns the result of a caller that stops waiting. Some remote limiters answer callers whose own
+// deadline has passed. In front of such a limiter the caller is sent to it, and gets its answer at once.
 func (f *fetcher[K]) leaves(err error) result[K] {
 	if f.remote.answersLate && errors.Is(err, context.DeadlineExceeded) {
 		return result[K]{todo: direct}
@@ -139,7 +139,7 @@ func (f *fetcher[K]) leaves(err error) result[K] {
 	return result[K]{err: err}
 }
 
-// waitAlong waits for a fetch that another caller or a prefetch has begun. Then the caller decides again.
+// waitAlong waits for another caller's fetch or a prefetch. Then the caller decides again.
 func (f *fetcher[K]) waitAlong(ctx context.Context, h *holding[K], ft *fetch[K], o want) result[K] {
 	err := f.until(ctx, ft)
 	h.mu.Lock()
@@ -154,7 +154,7 @@ func (f *fetcher[K]) waitAlong(ctx context.Context, h *holding[K], ft *fetch[K],
 	return result[K]{todo: again, failed: o.failed.And(ft.fails.List())}
 }
 
-// until waits until a fetch has its answer, or returns the reason for which the caller does not wait any longer.
+// until waits until a fetch has its answer, or returns the reason why the caller stops waiting.
 func (f *fetcher[K]) until(ctx context.Context, ft *fetch[K]) error {
 	select {
 	case <-ft.done:

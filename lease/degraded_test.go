@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// mood is a remote limiter whose answers are degraded, or not.
+// mood is a remote limiter whose answers are degraded if degraded is set.
 type mood struct{ degraded bool }
 
 func (m *mood) decision() decision {
@@ -30,7 +30,7 @@ func (m *mood) Reserve(context.Context, string, int, time.Duration) (*reservatio
 	return ratelimit.NewReservation(m.decision(), nil), nil
 }
 
-// An answer is degraded if any of the batches is that it was spent of.
+// An answer is degraded if one of its batches is.
 func TestAnAnswerThatWasSpentOfTwoBatchesIsDegradedIfEitherIs(t *testing.T) {
 	ctx := context.Background()
 	calls := map[string]func(l *lease.Limiter[string], cost int) (decision, error){
@@ -43,7 +43,7 @@ func TestAnAnswerThatWasSpentOfTwoBatchesIsDegradedIfEitherIs(t *testing.T) {
 	}
 	for name, call := range calls {
 		for _, first := range []bool{true, false} {
-			for _, more := range []int{0, 1, 30} { // than is held: in a fetch, or directly
+			for _, more := range []int{0, 1, 30} { // beyond the held units: by a fetch, or directly
 				t.Run(fmt.Sprintf("%s, the first is %v, %d more", name, first, more), func(t *testing.T) {
 					bubble(t, func(t *testing.T) {
 						m := &mood{degraded: first}

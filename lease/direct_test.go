@@ -16,8 +16,8 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// holds makes the limiter hold so many units of "k", of which the remote limiter has more
-// than enough.
+// holds makes the limiter hold at least most units of "k", and
+// returns how many it holds. The remote limiter has more than enough.
 func holds(t *testing.T, l *lease.Limiter[string], most int) int {
 	t.Helper()
 	for l.Stats().Held < most {
@@ -27,7 +27,7 @@ func holds(t *testing.T, l *lease.Limiter[string], most int) int {
 	return l.Stats().Held
 }
 
-// leave makes the remote limiter have so much left of "k".
+// leave sets the remaining budget of "k" at the remote limiter.
 func leave(t *testing.T, s *server, units int) {
 	t.Helper()
 	d, err := s.Peek(context.Background(), "k", 0)
@@ -35,7 +35,7 @@ func leave(t *testing.T, s *server, units int) {
 	require.NoError(t, s.Adjust(context.Background(), "k", d.Remaining-units))
 }
 
-// Held units count for callers that would wait, too: they need no more of the remote limiter than Take does.
+// Held units count for callers that would wait, too. Such callers need no more of the remote limiter's budget than Take does.
 func TestHeldUnitsCountForACallThatWouldWait(t *testing.T) {
 	limit := ratelimit.TokenBucket(ratelimit.PerHour(1), 10_000)
 	for name, spend := range map[string]func(l *lease.Limiter[string], cost int) error{
@@ -149,7 +149,7 @@ func TestAReservationOfHeldUnitsAndMoreIsSettledInBoth(t *testing.T) {
 	}
 }
 
-// A denial contains the time at which the denied cost passes. For another cost it is wrong.
+// A denial contains the time after which the denied cost passes. That time is wrong for another cost.
 func TestADenialIsNotReturnedForAnotherCost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 50))
@@ -168,8 +168,8 @@ func TestADenialIsNotReturnedForAnotherCost(t *testing.T) {
 	})
 }
 
-// One process with a lease, beside one exact limiter: with no other process, the lease allows and denies as the limiter does, with the same
-// times.
+// One process with a lease runs beside one exact limiter. The lease is the only
+// process, so it allows and denies as the limiter does, with the same times.
 func TestALeaseOfOneProcessAgreesWithOneExactLimiter(t *testing.T) {
 	for seed := range uint64(runs()) {
 		bubble(t, func(t *testing.T) {
@@ -181,10 +181,10 @@ func TestALeaseOfOneProcessAgreesWithOneExactLimiter(t *testing.T) {
 			s := newServer(t, limit)
 			l := leased(t, s, lease.Options[string]{
 				MaxBatch: 1 + r.IntN(60),
-				HoldFor:  time.Hour, // units given back are regained at the remote limiter's time
+				HoldFor:  time.Hour, // so that units given back are regained at the remote limiter's times
 				DenyFor:  time.Duration(r.IntN(3)-1) * 200 * time.Millisecond,
 			})
-			used := 0 // by the allowed callers
+			used := 0 // the units of allowed callers
 			for step := range 150 {
 				cost := 1 + r.IntN(limit.Capacity())
 				if r.IntN(3) > 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// Another engine takes the place of a fleet's shared limiter, such as redislimit.New.
+// The limiter shared by a fleet is usually on a store: for example, one of redislimit.New.
 func Example() {
 	shared := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerHour(100), 1000), nil))
 	limiter, err := lease.New[string](shared, &lease.Options[string]{MaxBatch: 50})

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// undescribed is a limiter whose reservations hold units, although nothing has said so.
+// undescribed is a limiter whose reservations hold units, although it has no Describe.
 type undescribed struct{ ratelimit.Reserver[string] }
 
 func TestUnitsInUseAreReservedDirectly(t *testing.T) {

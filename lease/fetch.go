@@ -26,22 +26,22 @@ type fetcher[K comparable] struct {
 	ahead   atomic.Int64 // fetches ahead of need that are under way
 }
 
-// fetch is the fetch of one batch, for a caller who waits for it or ahead of need.
+// fetch is a call that fetches one batch, for a caller that waits for it or ahead of need.
 type fetch[K comparable] struct {
 	want
-	ctx    context.Context // the context of the call: it ends a little before over
-	over   context.Context // the context of all waiting callers: it ends after Options.Timeout
+	ctx    context.Context // the context of the call, which ends a little before over
+	over   context.Context // the context of all waiting callers, which ends after Options.Timeout
 	cancel context.CancelFunc
 	n      int           // the number of requested units
-	need   int           // the number of units that the caller lacks; 0 if there is no caller
-	done   chan struct{} // closed when the answer is there
+	need   int           // the number of units that the caller lacks; 0 without a caller
+	done   chan struct{} // closed when the answer has arrived
 
 	// The holding's lock guards these fields; out and failure may be read once done is closed.
 	arrived   bool
-	abandoned bool      // the caller has left
-	stale     bool      // the key was reset, so the batch is not kept
+	abandoned bool      // whether the caller has left
+	stale     bool      // whether the key was reset; then the batch is not kept
 	out       result[K] // the result for the caller
-	failure   error     // for callers that have waited along: the reason for which the remote limiter could not decide
+	failure   error     // the reason why the remote limiter could not decide, for callers that waited along
 
 	fails failures.Set // limiters that have failed in this fetch
 }
@@ -53,8 +53,8 @@ func (ft *fetch[K]) result() result[K] {
 	return out
 }
 
-// fetchLocked starts a fetch for a caller whose cost is not held. The fetch ends with
-// Options.Timeout, and not with the caller's context, because others may wait for it, too.
+// fetchLocked starts a fetch for a caller whose cost is not held. Others may wait for
+// the fetch, too, so it ends after Options.Timeout, not with the caller's context.
 func (f *fetcher[K]) fetchLocked(ctx context.Context, h *holding[K], o want, now time.Duration) *fetch[K] {
 	need := o.cost - h.left
 	ft := &fetch[K]{want: o, need: need, n: f.amountLocked(h, need, now)}
@@ -62,7 +62,7 @@ func (f *fetcher[K]) fetchLocked(ctx context.Context, h *holding[K], o want, now
 	return ft
 }
 
-// prefetch starts a fetch ahead of need, if little is left.
+// prefetch starts a fetch ahead of need if few units are left.
 func (f *fetcher[K]) prefetch(h *holding[K]) {
 	now := reading(f.clock)
 	h.mu.Lock()
@@ -84,8 +84,8 @@ func (f *fetcher[K]) prefetchLocked(h *holding[K], now time.Duration) {
 	}
 }
 
-// amountLocked returns the number of units to fetch for a caller that lacks
-// need units. If the budget allows, it is enough for the other waiting callers.
+// amountLocked returns the number of units to fetch for a caller that lacks need
+// units. If the budget allows, the number suffices for the other waiting callers, too.
 func (f *fetcher[K]) amountLocked(h *holding[K], need int, now time.Duration) int {
 	waiting := int(min(h.demand, int64(f.pace.most-need)))
 	n := max(h.sizer.next(f.pace, now, h.spent, need), need+waiting)
@@ -95,7 +95,7 @@ func (f *fetcher[K]) amountLocked(h *holding[K], need int, now time.Duration) in
 func (f *fetcher[K]) startLocked(ctx context.Context, h *holding[K], ft *fetch[K]) {
 	var over, call context.CancelFunc
 	ft.over, over = context.WithTimeout(failures.With(ctx, ft.want.failed, &ft.fails), f.remote.timeout)
-	// A remote limiter that has an answer at its deadline (package failover) can still return it in time.
+	// A remote limiter with an answer at its deadline (package failover) can still return that answer in time.
 	ft.ctx, call = context.WithTimeout(ft.over, f.remote.timeout-f.remote.timeout/8)
 	ft.cancel = func() { call(); over() }
 	ft.done = make(chan struct{})
@@ -103,7 +103,7 @@ func (f *fetcher[K]) startLocked(ctx context.Context, h *holding[K], ft *fetch[K
 	go f.run(h, ft)
 }
 
-// run is the goroutine of a fetch.
+// run executes a fetch, on its own goroutine.
 func (f *fetcher[K]) run(h *holding[K], ft *fetch[K]) {
 	defer ft.cancel()
 	sent := f.timers.now()
@@ -116,7 +116,7 @@ func (f *fetcher[K]) run(h *holding[K], ft *fetch[K]) {
 	defer h.mu.Unlock()
 	h.fetch, ft.arrived = nil, true
 	switch {
-	case err == nil && ft.stale: // the answer may be from before the reset
+	case err == nil && ft.stale: // the answer may have been given before the reset
 		ft.out.todo = again
 		if res.Allowed {
 			f.returns.give(&batch{res: res, size: n, left: n})
@@ -129,8 +129,8 @@ func (f *fetcher[K]) run(h *holding[K], ft *fetch[K]) {
 	close(ft.done)
 }
 
-// reserve reserves the batch. If that is refused, it reserves only the units that the caller
-// lacks. For a patient caller it does not: that caller calls the remote limiter itself.
+// reserve reserves the batch. If the batch is refused, reserve tries only the units that the
+// caller lacks. It does not do so for a patient caller, which calls the remote limiter itself.
 func (f *fetcher[K]) reserve(key K, ft *fetch[K]) (res *ratelimit.Reservation, n int, err error) {
 	defer caught(&err)
 	n = ft.n
@@ -147,12 +147,12 @@ func refused(res *ratelimit.Reservation, err error) bool {
 	return err == nil && !res.Allowed || errors.Is(err, ratelimit.ErrExceedsLimit)
 }
 
-// arriveLocked records the remote limiter's answer, and serves the caller before all others, so that
-// they cannot spend the units fetched for it. A batch that is not larger than the caller's cost belongs
+// arriveLocked records the remote limiter's answer. It serves the fetch's caller before all
+// others, so that these cannot spend its units. A batch not larger than the caller's cost belongs
 // to the caller and is not held. So a reservation of a key with little traffic is settled exactly.
 func (f *fetcher[K]) arriveLocked(h *holding[K], ft *fetch[K], res *ratelimit.Reservation, n int, sent, now time.Duration) {
 	f.recordLocked(h, res.Decision, now)
-	if held.Hold(res) > 0 { // the remote limiter has not described such a limit
+	if held.Hold(res) > 0 { // the remote limiter has a limit of units in use that it does not describe
 		h.remoteState.holds = true
 		if n != ft.cost || !ft.keep || ft.abandoned {
 			f.returns.give(&batch{res: res, size: n, left: n})
@@ -176,8 +176,8 @@ func (f *fetcher[K]) arriveLocked(h *holding[K], ft *fetch[K], res *ratelimit.Re
 	}
 }
 
-// failLocked passes on an error. Callers that have waited along share it if it does
-// not concern the caller's own cost, because each of them would only get it again.
+// failLocked passes on an error. Callers that waited along share the error, unless it concerns
+// only the cost of the fetch's caller. Otherwise each of them would call and get the same error.
 func (f *fetcher[K]) failLocked(ft *fetch[K], n int, err error) {
 	ft.out.err = err
 	if errors.Is(err, ratelimit.ErrUnavailable) {
@@ -193,7 +193,7 @@ func (f *fetcher[K]) serveLocked(h *holding[K], ft *fetch[K], now time.Duration)
 	if ft.need == 0 || ft.abandoned {
 		return
 	}
-	if ft.cost > h.left { // others may have spent the rest meanwhile
+	if ft.cost > h.left { // others may have spent the remaining units meanwhile
 		ft.out.todo = again
 		return
 	}
@@ -219,9 +219,9 @@ func (h *holding[K]) allowedLocked(o want, now time.Duration) (out result[K]) {
 // forfeitAfter is the time for which a batch waits for its claims, as a multiple of its lifetime.
 const forfeitAfter = 10
 
-// holdLocked adds a batch to the holding, and plans its return. If the remote limiter has little left,
-// unused units go back sooner, because another process may need them. Units of a calendar's window are not
-// held past its end: otherwise they would be spent in the next window, in addition to that window's units.
+// holdLocked adds a batch to the holding, and schedules its return. If the remote limiter has few units
+// left, unused units go back sooner, because another process may need them. Units of a calendar's window
+// are not held past its end. Otherwise they would be spent in addition to the next window's units.
 func (f *fetcher[K]) holdLocked(h *holding[K], b *batch, need int, sent time.Duration) {
 	hold := f.pace.holdFor
 	if b.res.Remaining/4 < f.pace.most {
@@ -235,7 +235,7 @@ func (f *fetcher[K]) holdLocked(h *holding[K], b *batch, need int, sent time.Dur
 	f.timers.add(b.until, h)
 }
 
-// forfeits returns the instant from which a batch does not wait for its claims any longer.
+// forfeits returns the instant at which a batch stops waiting for its claims.
 func (f *fetcher[K]) forfeits(b *batch) time.Duration {
 	at := b.until
 	for range forfeitAfter - 1 {
@@ -244,7 +244,7 @@ func (f *fetcher[K]) forfeits(b *batch) time.Duration {
 	return at
 }
 
-// expire gives back the batches that have been held for long enough.
+// expire gives back the batches whose time is up.
 func (f *fetcher[K]) expire(h *holding[K]) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

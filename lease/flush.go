@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Flush gives all batches back, also the batches of open reservations, and waits until the remote limiter has them. The limiter stays
-// usable. The error describes the batches that could not be given back, or is the context's.
+// Flush gives all batches back, including those of open reservations, and waits until the remote limiter has them.
+// The limiter stays usable. The error describes the batches that could not be given back, or is the context's.
 func (l *Limiter[K]) Flush(ctx context.Context) error {
 	l.mustBeMade()
 	ctx = wait.OrBackground(ctx)
@@ -33,7 +33,7 @@ func (l *Limiter[K]) Flush(ctx context.Context) error {
 			return fmt.Errorf("lease: Flush: up to %d batches are still being given back: %w", len(all)-i, ctx.Err())
 		}
 	}
-	given, lost, failure := returns.ended() // some returns may have ended before all were started
+	given, lost, failure := returns.ended() // some returns may have ended before the last was started
 	if given, lost = given-batches, lost-failed; lost > 0 {
 		return fmt.Errorf("lease: Flush: %d of %d batches could not be given back: %w", lost, given+lost, failure)
 	}

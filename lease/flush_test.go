@@ -91,7 +91,7 @@ func TestFlushWhileDecisionsGoOn(t *testing.T) {
 				if r, err := l.Reserve(context.Background(), "k", 2, 0); err == nil && r.Allowed {
 					_ = r.Cancel()
 				}
-				runtime.Gosched() // on one processor too, Flush has its turn soon
+				runtime.Gosched() // Flush gets its turn soon even on one processor
 			}
 		})
 	}
@@ -105,7 +105,7 @@ func TestFlushWhileDecisionsGoOn(t *testing.T) {
 	require.EqualValues(t, s.total(), used.Load()+int64(l.Stats().UnitsLost))
 }
 
-// A fetch that Flush has waited for may be followed by one ahead of need.
+// A fetch that Flush waits for may be followed by a fetch ahead of need.
 func TestFlushGivesBackBatchesThatAreBeingFetched(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)

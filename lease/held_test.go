@@ -13,7 +13,8 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// Otherwise a process could, within one interval, admit units that were put back beside a full batch that was fetched in between.
+// Units of an open reservation may be put back. They leave less room for
+// the next batch: otherwise a process could admit both within one interval.
 func TestTheClaimOfAnOpenReservationLeavesLessRoomForTheNextBatch(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
@@ -29,7 +30,8 @@ func TestTheClaimOfAnOpenReservationLeavesLessRoomForTheNextBatch(t *testing.T) 
 	})
 }
 
-// Units that open reservations may put back are kept for them: a cost without room beside them is reserved directly.
+// Units that open reservations may put back are kept for them. A
+// cost for which there is no room beside them is reserved directly.
 func TestACostBesideOpenReservationsIsReservedDirectly(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
@@ -62,7 +64,7 @@ func TestEachBatchIsGivenBackAtItsOwnTime(t *testing.T) {
 		}
 		time.Sleep(600 * time.Millisecond)
 		fetched := len(s.received(&s.requested))
-		for range 8 { // until half of it is spent
+		for range 8 { // spends half of the batch
 			require.True(t, l.Allow("k", 1))
 			synctest.Wait()
 			if len(s.received(&s.requested)) > 0 {
@@ -81,8 +83,7 @@ func TestEachBatchIsGivenBackAtItsOwnTime(t *testing.T) {
 	})
 }
 
-// Where little is left of a budget, a process that has stopped spending does not keep the last part
-// from the others.
+// When a budget is nearly used up, a process that has stopped spending does not keep the last units from the others.
 func TestUnusedUnitsGoBackSoonWhereLittleIsLeft(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{tight(400), ratelimit.SlidingLog(ratelimit.PerHour(400)), ratelimit.FixedWindow(ratelimit.PerHour(300))} {
 		bubble(t, func(t *testing.T) {
@@ -111,7 +112,7 @@ func TestUnusedUnitsGoBackSoonWhereLittleIsLeft(t *testing.T) {
 	}
 }
 
-// "For ever" is written as the longest Duration that there is.
+// The longest Duration stands for "for ever".
 func TestABatchIsHeldForAnyHoldFor(t *testing.T) {
 	for _, o := range []lease.Options[string]{
 		{HoldFor: math.MaxInt64},
@@ -120,7 +121,7 @@ func TestABatchIsHeldForAnyHoldFor(t *testing.T) {
 	} {
 		bubble(t, func(t *testing.T) {
 			s := newServer(t, ratelimit.TokenBucket(ratelimit.PerDay(1), 1000))
-			o.MaxBatch = 500 // so that little is left
+			o.MaxBatch = 500 // the remote limiter has few units left
 			l := leased(t, s, o)
 			for range 15 {
 				require.True(t, l.Allow("k", 1))

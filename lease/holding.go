@@ -6,28 +6,28 @@ import (
 	"time"
 )
 
-// holding is the part of a key's budget that this process holds, and the other facts about the key.
+// holding is the part of a key's budget that this process holds, with the key's other state.
 //
-// Invariant: the rest of its batches, plus the units that open claims may put back, plus the units being fetched,
-// is at most Options.MaxBatch. The rest of a retired batch does not count, because it is not spent any more.
+// Invariant: the unspent units of its batches, plus the units that open claims may put back, plus the units being
+// fetched, are at most Options.MaxBatch. Unspent units of a retired batch do not count, because nobody may spend them.
 //
-// Lock order: the table's lock, a holding's, the lock of the returns. No user code runs under any of them.
+// Lock order: the table's lock, a holding's lock, the lock of the returns. No user code runs under these locks.
 type holding[K comparable] struct {
 	key        K
 	next, prev *holding[K] // in the order of eviction; guarded by the table's lock
 
 	mu          sync.Mutex // guards the fields below
-	dropped     bool       // it has left the table: it holds nothing, and never will
-	used        bool       // there was a decision on it since eviction last looked
-	batches     []*batch   // the batches that are spent, the oldest first; the first may have nothing left
-	waiting     []*batch   // the batches that are not spent any more and have open claims
+	dropped     bool       // whether it has left the table; then it never holds anything again
+	used        bool       // whether a decision used it since eviction last looked
+	batches     []*batch   // the batches that can be spent, oldest first; the first may be used up
+	waiting     []*batch   // the batches that cannot be spent any more and have open claims
 	left        int        // the units left in batches
 	open        int        // the units of open claims, on batches and on waiting
-	low         int        // if so little is left, the next batch is fetched; if negative, none is
+	low         int        // the next batch is fetched when at most this many units are left; if negative, none is
 	spent       int64      // the number of units spent in all
 	local       uint64     // the number of decisions made here in all
 	fetch       *fetch[K]  // the fetch that is under way, or nil
-	demand      int64      // the units that callers want who wait for the fetch, except its own caller
+	demand      int64      // the units wanted by callers that wait for another caller's fetch
 	remoteState remoteState
 	last        time.Duration // the latest reading that was used
 	denial      *denial       // the last denial; nil if there is none
@@ -35,9 +35,9 @@ type holding[K comparable] struct {
 	returns     *returns
 }
 
-// atLocked returns the instant that a reading counts as. The clock is read before the lock is taken,
-// so readings may come in another order, and a reading before the last counts as the last. If it is
-// a second or more before the last, the clock has stepped back, and time goes on from there.
+// atLocked returns the instant for which a reading counts. The clock is read before the lock is taken,
+// so readings may arrive out of order: a reading before the last one counts as the last one. If it is a
+// second or more before the last one, the clock has stepped back, and time goes on from the new reading.
 func (h *holding[K]) atLocked(reading time.Duration) time.Duration {
 	if h.last-reading >= time.Second {
 		h.last = reading
@@ -62,7 +62,7 @@ func (h *holding[K]) spendLocked(cost int) bool {
 	return true
 }
 
-// claimLocked spends cost of the held units, which must be enough. Unless c is nil, c may put the cost back.
+// claimLocked spends cost of the held units. The holding must have enough. Unless c is nil, c may put the cost back.
 func (h *holding[K]) claimLocked(cost int, c *claims[K]) {
 	h.left -= cost
 	h.spent += int64(cost)
@@ -100,8 +100,8 @@ func (h *holding[K]) degradedLocked(cost int) bool {
 	return false
 }
 
-// spentUpLocked removes the first batch, which is used up. If no claim
-// on it is open, the remote limiter has charged all of it for good.
+// spentUpLocked removes the first batch after its last unit was spent. If no
+// claim on the batch is open, the remote limiter's charge for it is final.
 func (h *holding[K]) spentUpLocked() {
 	b := h.batches[0]
 	h.batches = slices.Delete(h.batches, 0, 1)
@@ -112,8 +112,7 @@ func (h *holding[K]) spentUpLocked() {
 	}
 }
 
-// closeLocked closes a claim, and puts back units that were not needed. It reports whether they
-// could be put back.
+// closeLocked closes a claim, and puts unneeded units back. It reports whether they could be put back.
 func (h *holding[K]) closeLocked(c claim, unneeded int) bool {
 	b := c.batch
 	if b.gone {
@@ -144,11 +143,11 @@ func (h *holding[K]) closeLocked(c claim, unneeded int) bool {
 	return true
 }
 
-// roomLocked returns the number of units that may be fetched so that at most most are held.
+// roomLocked returns the number of units that may be fetched without holding more than most.
 func (h *holding[K]) roomLocked(most int) int { return most - h.open - h.left }
 
-// addLocked adds a batch. The next one is fetched when half of it is spent, unless one
-// caller needs all of it: for a key with little traffic nothing is fetched ahead of need.
+// addLocked adds a batch. The next batch is fetched when half of this one is spent, unless one
+// caller needs all of it. So nothing is fetched ahead of need for a key with little traffic.
 func (h *holding[K]) addLocked(b *batch, need int) {
 	for len(h.batches) > 0 && h.batches[0].left == 0 {
 		h.spentUpLocked()
@@ -160,7 +159,7 @@ func (h *holding[K]) addLocked(b *batch, need int) {
 	}
 }
 
-// retireLocked removes the batches that are due. Their rest is given back now, or when the last claim on them is closed.
+// retireLocked removes the batches that are due. Each rest is given back now, or when the last claim on its batch is closed.
 func (h *holding[K]) retireLocked(due func(b *batch) bool) {
 	h.batches = slices.DeleteFunc(h.batches, func(b *batch) bool {
 		if !due(b) {
@@ -187,8 +186,8 @@ func (h *holding[K]) retireLocked(due func(b *batch) bool) {
 	}
 }
 
-// forfeitLocked stops waiting for claims on batches that are due: units put back after this are
-// lost. If calls that may still fail have spent from a batch, it is kept until they have ended.
+// forfeitLocked stops waiting for claims on batches that are due: units put back later are lost.
+// If unfinished direct calls have spent from a batch, the batch is kept until they have ended.
 func (h *holding[K]) forfeitLocked(due func(b *batch) bool) {
 	h.waiting = slices.DeleteFunc(h.waiting, func(b *batch) bool {
 		if !due(b) {

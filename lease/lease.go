@@ -8,8 +8,8 @@
 // limiter's bound plus processes × MaxBatch. A process that crashes loses its held units of each key. Costs of 0, costs above MaxBatch or
 // the capacity, leaky buckets and bookings ahead go to the remote limiter directly.
 //
-// Remaining is the budget that is known in this process. RetryAfter and ResetAfter are the last ones of
-// the remote limiter, less the time since then. Degraded is that of the answer with which the batch came.
+// Remaining is the budget that this process has or has last seen at the remote limiter. RetryAfter and ResetAfter are
+// the remote limiter's last ones, less the time since then. Degraded is that of the answer that brought the batch.
 package lease
 
 import (
@@ -35,16 +35,16 @@ type Limiter[K comparable] struct {
 	table     *table[K]
 	fetcher   *fetcher[K]
 	maxBatch  int
-	checkKeys bool          // keys contain interfaces, and so values that may not be comparable
+	checkKeys bool          // keys contain interfaces, so their values may not be comparable
 	called    atomic.Uint64 // decisions that called the remote limiter
 
-	onDecision func(ratelimit.Event[K]) // may be nil
+	onDecision func(ratelimit.Event[K]) // nil if there is no observer
 }
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
-// New returns a limiter that spends remoteLimiter's budget. It is an error if that is nil or has layers with a cost of
-// their own, or an option is invalid.
+// New returns a limiter that spends remoteLimiter's budget. It fails if remoteLimiter
+// is nil or has layers with a cost of their own, or if an option is invalid.
 func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*Limiter[K], error) {
 	if optional.IsNil(remoteLimiter) {
 		return nil, optional.Nil("lease: New: remoteLimiter")
@@ -98,8 +98,7 @@ func (l *Limiter[K]) report(ctx context.Context, key K, cost int, d ratelimit.De
 	}
 }
 
-// spendHere is the short way for a key that has a batch with enough left. It fills in d
-// if that is not nil.
+// spendHere is the fast path for a key that has a batch with enough units. It fills in d unless that is nil.
 func (l *Limiter[K]) spendHere(key K, cost int, d *ratelimit.Decision) bool {
 	if l == nil || l.table == nil || l.checkKeys || cost <= 0 {
 		return false
@@ -156,9 +155,10 @@ func (l *Limiter[K]) take(ctx context.Context, key K, o want) (ratelimit.Decisio
 	return d, err
 }
 
-// Reserve is Take with a charge that can be corrected. The remote limiter may book it up to maxDelay ahead; 0 means now or
-// not at all. If its batch is larger than its cost, a reservation that is open for longer than nine times HoldFor may count
-// as used. For longer work raise HoldFor, or reserve from the remote limiter. Settle may return that limiter's error.
+// Reserve is like Take, but returns a charge that can be corrected. The remote limiter may book
+// it up to maxDelay ahead; 0 means now or not at all. If the batch is larger than the cost and
+// the reservation stays open for longer than nine times HoldFor, it may count as used. For longer
+// work raise HoldFor, or reserve from the remote limiter. Settle may return that limiter's error.
 func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	res, err := l.reserve(wait.OrBackground(ctx), key, cost, maxDelay)
 	l.report(ctx, key, cost, res.Decision, err)
@@ -193,7 +193,7 @@ func (l *Limiter[K]) reservation(key K, cost int, out result[K]) *ratelimit.Rese
 		}
 		return l.fetcher.settle(key, l.table.find(key), out.claims, cost, actual)
 	})
-	held.Follow(res, l.remote.extend, out.whole) // nothing happens if it is nil
+	held.Follow(res, l.remote.extend, out.whole) // a nil reservation is not followed
 	return res
 }
 
@@ -224,20 +224,20 @@ func (l *Limiter[K]) wait(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return d, err
 }
 
-// Describe returns the remote limiter's limits, nil if they are not known, and whether one is [ratelimit.Concurrent]. BooksAhead is true, and
-// ReplacesCost false.
+// Describe returns the remote limiter's limits, or nil if they are not known. Holds is true
+// if one of them is [ratelimit.Concurrent]. BooksAhead is true, and ReplacesCost false.
 func (l *Limiter[K]) Describe() ratelimit.Description {
 	l.mustBeMade()
 	d := ratelimit.Describe(l.remote.limiter)
 	return ratelimit.Description{Limits: d.Limits, BooksAhead: true, Holds: d.Holds}
 }
 
-// maxTries is the number of times that a decision starts again because others have spent the units fetched for it, before it calls the
-// remote limiter for its cost alone.
+// maxTries is the number of times that a decision starts again because others spent the
+// units fetched for it. After that, it calls the remote limiter for its cost alone.
 const maxTries = 8
 
-// decide decides from the held units, or fetches. If it cannot do
-// either, the result requires a direct call of the remote limiter.
+// decide decides from the held units, or fetches a batch. If it can do
+// neither, the result requires a direct call of the remote limiter.
 func (l *Limiter[K]) decide(ctx context.Context, key K, o want) result[K] {
 	if err := l.check(key, o.cost); err != nil {
 		l.called.Add(1)
@@ -271,8 +271,8 @@ func (l *Limiter[K]) tryHere(ctx context.Context, key K, o want) (out result[K])
 	return result[K]{todo: direct, failed: o.failed}
 }
 
-// acquire returns the key's holding, or nil if there is no room for one. A
-// new holding gets the remote limiter's limit, if all keys have the same one.
+// acquire returns the key's holding, or nil if the table has no room for it. A
+// new holding gets the remote limiter's limit if all keys have the same one.
 func (l *Limiter[K]) acquire(key K) *holding[K] {
 	if h := l.table.find(key); h != nil {
 		return h
@@ -292,7 +292,7 @@ func (l *Limiter[K]) mustBeMade() {
 	}
 }
 
-// check returns the error of a key or a cost that any limit would refuse. It panics for the zero Limiter.
+// check returns an error for a key or a cost that every limit refuses. It panics for the zero Limiter.
 func (l *Limiter[K]) check(key K, cost int) error {
 	l.mustBeMade()
 	switch {
@@ -319,8 +319,8 @@ func (l *Limiter[K]) record(key K, d ratelimit.Decision, err error) {
 	}
 }
 
-// corrected forgets a denial if the remote limiter has been charged more
-// since, or less: then the denial's times do not apply to the key any more.
+// corrected forgets the last denial after a direct correction of the
+// remote limiter's charges: the denial's times no longer apply to the key.
 func (l *Limiter[K]) corrected(key K, delta int) {
 	if delta == 0 {
 		return

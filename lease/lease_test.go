@@ -53,7 +53,7 @@ func TestNewNamesTheInvalidOption(t *testing.T) {
 	require.EqualError(t, err, "lease: New: remoteLimiter is nil")
 }
 
-// bubble runs a test in a bubble, in which settled waits until all fetches have landed.
+// bubble runs a test in a bubble. There synctest.Wait waits until all fetches have arrived.
 func bubble(t *testing.T, f func(t *testing.T)) { synctest.Test(t, f) }
 
 func TestABatchDoublesWhileItLastsLessThanBatchFor(t *testing.T) {
@@ -64,8 +64,8 @@ func TestABatchDoublesWhileItLastsLessThanBatchFor(t *testing.T) {
 			require.True(t, l.Allow("k", 1))
 			synctest.Wait()
 		}
-		// 1, then doubled; ahead of need from 2 on, and never more than 20 held: at half of a batch there is room for MaxBatch less the
-		// rest.
+		// Batches begin with 1 unit and double. From 2 on, they are fetched ahead of need. At most 20 units
+		// are held, so a batch fetched at half of the last one has MaxBatch units less the rest of that one.
 		require.Equal(t, []int{1, 2, 4, 8, 16, 12, 14, 13}, s.received(&s.requested))
 	})
 }
@@ -97,12 +97,12 @@ func TestABatchShrinksAgainWhenTheKeySlowsDown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
 		l := leased(t, s, lease.Options[string]{MaxBatch: 64, BatchFor: 50 * time.Millisecond})
-		for range 200 { // at one instant
+		for range 200 { // all at one instant
 			require.True(t, l.Allow("k", 1))
 			synctest.Wait()
 		}
 		s.received(&s.requested)
-		for range 300 { // a batch of 5 lasts for the target
+		for range 300 { // a batch of 5 lasts for BatchFor
 			s.clock.Advance(10 * time.Millisecond)
 			require.True(t, l.Allow("k", 1))
 			synctest.Wait()
@@ -138,7 +138,7 @@ func TestADeniedBatchIsFollowedByACallForTheCostAlone(t *testing.T) {
 		s := newServer(t, tight(100))
 		l := leased(t, s, lease.Options[string]{MaxBatch: 64})
 		require.True(t, l.Allow("k", 1))
-		require.NoError(t, s.Adjust(context.Background(), "k", 98)) // another process leaves one
+		require.NoError(t, s.Adjust(context.Background(), "k", 98)) // another process leaves one unit
 		d := take(t, l, 1)
 		require.True(t, d.Allowed)
 		require.Zero(t, d.Remaining)
@@ -309,7 +309,7 @@ func TestADroppedKeyIsTheOneUsedLeastRecently(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
 		l := leased(t, s, lease.Options[string]{MaxBatch: 100, MaxKeys: 3})
-		for _, key := range []string{"a", "b", "c", "d"} { // d makes a leave, and clears all marks of use
+		for _, key := range []string{"a", "b", "c", "d"} { // d forces a out, and clears all marks of use
 			require.True(t, l.Allow(key, 7))
 			synctest.Wait()
 		}
@@ -404,7 +404,7 @@ func TestWaitSpendsOfTheBatchElseItWaitsForTheRemoteLimiter(t *testing.T) {
 		require.ErrorIs(t, l.Wait(ctx, "k", 1), context.Canceled)
 		require.ErrorIs(t, l.Wait(context.Background(), "k", -1), ratelimit.ErrNegativeCost)
 		require.ErrorIs(t, l.Wait(context.Background(), "k", 21), ratelimit.ErrExceedsLimit)
-		for _, want := range []int{0, 1} { // the first second pays for the Wait that slept
+		for _, want := range []int{0, 1} { // the Wait that slept pays with the first second
 			s.clock.Advance(time.Second)
 			d, err := s.Peek(context.Background(), "k", 1)
 			require.NoError(t, err)
@@ -453,7 +453,7 @@ func TestTheLimitsAreTheRemoteLimiters(t *testing.T) {
 	require.Empty(t, none.Describe().Limits)
 }
 
-// With MaxBatch 1 and no memory of denials, a lease is the remote limiter.
+// With MaxBatch 1 and no memory of denials, a lease behaves as the remote limiter does.
 func TestALeaseOfOneKeepsTheWholeContract(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	ratelimittest.Run(t, ratelimittest.Config{
@@ -482,7 +482,7 @@ func allocatesNothing[K comparable](t *testing.T, key K) {
 	require.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = l.Take(ctx, key, 1) }))
 }
 
-// held returns a limiter that holds a batch of the key which no test spends half of.
+// held returns a limiter that holds a batch of the key. No test spends half of that batch.
 func held[K comparable](t testing.TB, key K) *lease.Limiter[K] {
 	const most = 1 << 30
 	remote := ratelimit.Must(ratelimit.New[K](ratelimit.TokenBucket(ratelimit.PerSecond(most), most), nil))
@@ -496,7 +496,7 @@ func held[K comparable](t testing.TB, key K) *lease.Limiter[K] {
 
 var errDown = errors.Join(errors.New("connection refused"), ratelimit.ErrUnavailable)
 
-// A lease reserves units ahead of the calls. Later calls spend the units that calls give back.
+// A lease reserves units before calls need them. Later calls spend the units that earlier calls give back.
 func TestCallsThatOverlapUseTheWholeLimitThroughALease(t *testing.T) {
 	for _, batch := range []int{1, 10_000} {
 		clock := new(ratelimittest.Clock)

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// bytesPerKey returns the memory of a key in a lease that is used by warm.
+// bytesPerKey returns the memory that a lease used by warm needs for each key.
 func bytesPerKey(t *testing.T, holdFor time.Duration, warm func(l *lease.Limiter[string], key string)) float64 {
 	n := testsize.Of(20_000, 60_000)
 	names := make([]string, n)
@@ -29,14 +29,14 @@ func bytesPerKey(t *testing.T, holdFor time.Duration, warm func(l *lease.Limiter
 	for _, name := range names {
 		warm(l, name)
 	}
-	time.Sleep(100 * time.Millisecond) // for batches fetched ahead
+	time.Sleep(100 * time.Millisecond) // batches are fetched ahead meanwhile
 	after := testsize.Heap()
 	require.Equal(t, n, l.Stats().Keys)
 	runtime.KeepAlive(names)
 	return float64(after-before) / float64(n)
 }
 
-// free is a remote limiter that keeps nothing.
+// free is a remote limiter that keeps no state.
 type free struct{ limit ratelimit.Limit }
 
 func (f free) decision() decision {
@@ -68,14 +68,14 @@ func TestAKeyTakesNoMoreMemoryThanDocumented(t *testing.T) {
 	require.Less(t, held, 640.0)
 }
 
-// keeper is a remote limiter whose reservations hold their key until they are settled.
+// keeper is a remote limiter whose reservations retain their key until they are settled.
 type keeper struct{ free }
 
 func (k keeper) Reserve(_ context.Context, key string, _ int, _ time.Duration) (*reservation, error) {
 	return ratelimit.NewReservation(k.decision(), func(int) error { runtime.KeepAlive(key); return nil }), nil
 }
 
-// A key that is cut from a request does not keep the request: neither the holding nor its batches do.
+// A key may be a part of a request's text. Neither its holding nor its batches retain the rest of that text.
 func TestAKeyDoesNotKeepTheRequestThatItWasCutFrom(t *testing.T) {
 	const n, size = 200, 100_000
 	limit := ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000), 1_000_000)
@@ -86,7 +86,7 @@ func TestAKeyDoesNotKeepTheRequestThatItWasCutFrom(t *testing.T) {
 		request := fmt.Sprintf("tenant:%09d", i) + strings.Repeat("x", size)
 		require.True(t, l.Allow(request[:16], 1))
 	}
-	time.Sleep(100 * time.Millisecond) // for batches fetched ahead
+	time.Sleep(100 * time.Millisecond) // batches are fetched ahead meanwhile
 	kept := testsize.Heap() - before
 	require.Equal(t, n, l.Stats().Keys)
 	require.Less(t, kept, int64(n*size/10))

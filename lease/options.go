@@ -10,16 +10,16 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Options are the settings of [New]. MaxBatch is required; for all others zero means the default.
+// Options are the settings of [New]. MaxBatch is required. The zero value of each other option means its default.
 type Options[K comparable] struct {
-	// MaxBatch is the maximum number of units held of one key's budget;
-	// at least 1. Units waiting for open reservations do not count.
+	// MaxBatch is the maximum number of units held for each key, at least 1. Units kept for open reservations do not count.
 	MaxBatch int
 
 	// HoldFor is the time for which a batch is held before its rest is given back. It defaults to 1 s.
 	HoldFor time.Duration
 
-	// BatchFor is the time that a batch should last; at most HoldFor. It defaults to 50 ms, or half of HoldFor if shorter.
+	// BatchFor is the time for which a batch should last, at most HoldFor.
+	// It defaults to 50 ms, or half of HoldFor if that is shorter.
 	BatchFor time.Duration
 
 	// DenyFor is the time for which a denial is repeated without a call of the remote limiter,
@@ -33,10 +33,11 @@ type Options[K comparable] struct {
 	// in addition to its text, and 560 with a batch. It defaults to 65,536.
 	MaxKeys int
 
-	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine. If nil, nothing is called.
+	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine. It may be nil.
 	OnDecision func(ratelimit.Event[K])
 
-	// Clock sizes batches and times denials; it defaults to the system's monotonic clock. HoldFor and Timeout are in real time.
+	// Clock sizes batches and times denials. It defaults to the system's
+	// monotonic clock. HoldFor and Timeout are measured in real time.
 	Clock ratelimit.Clock
 }
 

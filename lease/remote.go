@@ -14,13 +14,13 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// remote is the limiter behind this one. It bounds each call, and counts it.
+// remote is the limiter whose budget is leased. It bounds and counts each call.
 type remote[K any] struct {
 	limiter ratelimit.Reserver[K]
 	timeout time.Duration
 	trips   atomic.Uint64
 
-	// answersLate means that a caller whose deadline has passed is answered at once, without an error.
+	// answersLate is set if a caller whose deadline has passed is answered at once, without an error.
 	answersLate bool
 }
 
@@ -28,7 +28,7 @@ func newRemote[K any](limiter ratelimit.Reserver[K], timeout time.Duration) *rem
 	return &remote[K]{limiter: limiter, timeout: timeout, answersLate: failures.AnswersLate(limiter)}
 }
 
-// take decides one cost, on the caller's goroutine.
+// take decides on one cost, on the caller's goroutine.
 func (r *remote[K]) take(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	bounded, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
@@ -58,8 +58,8 @@ func (r *remote[K]) call(ctx context.Context, key K, cost int, maxDelay time.Dur
 	return res, err
 }
 
-// wait calls the remote limiter's own Wait if it has one, which
-// then bounds its calls. Otherwise it books, and bounds each call.
+// wait calls the remote limiter's own Wait if there is one, which
+// then bounds its calls. Otherwise it books and bounds each call.
 func (r *remote[K]) wait(ctx context.Context, key K, cost int) error {
 	w, ok := r.limiter.(ratelimit.Waiter[K])
 	if !ok {
@@ -95,14 +95,14 @@ func (r *remote[K]) extend(ctx context.Context, res *ratelimit.Reservation) erro
 	return r.explain(ctx, bounded, res.Extend(bounded))
 }
 
-// charge charges a key with the part of a reservation's cost above its batch.
+// charge charges a key for the part of a reservation's actual cost that exceeds its batch.
 func (r *remote[K]) charge(key K, cost int) error {
 	res, err := r.reserve(context.Background(), key, 0, 0)
 	switch {
 	case err != nil:
 	case res.Allowed:
 		err = res.Settle(cost)
-	default: // a ban denies even a cost of 0, but the work is done
+	default: // a ban denies even a cost of 0, but the work has been done
 		err = r.adjust(key, cost)
 	}
 	if err != nil {
@@ -111,7 +111,7 @@ func (r *remote[K]) charge(key K, cost int) error {
 	return nil
 }
 
-// adjust charges a key with the remote limiter.
+// adjust calls the remote limiter's Adjust.
 func (r *remote[K]) adjust(key K, cost int) error {
 	bounded, cancel := context.WithTimeout(context.Background(), r.timeout)
 	defer cancel()
@@ -127,7 +127,7 @@ func (r *remote[K]) explain(caller, bounded context.Context, err error) error {
 	}
 	late := cause == outcome.CauseEnded
 	if outcome.EndOf(caller) != nil && (!late || caller.Err() == nil || errors.Is(err, caller.Err())) {
-		return err // otherwise our bound was first, and the caller's context has ended since
+		return err // otherwise the bound ended first, and the caller's context has ended since
 	}
 	if late || outcome.EndOf(bounded) != nil {
 		return fmt.Errorf("%w: %w", r.overdue(), err)
@@ -140,7 +140,7 @@ func (r *remote[K]) overdue() error {
 	return fmt.Errorf("lease: no answer from the remote limiter within %v: %w", r.timeout, ratelimit.ErrUnavailable)
 }
 
-// caught turns a panic of the remote limiter into an error, because on a goroutine of this package it would end the process.
+// caught turns a panic of the remote limiter into an error. On a goroutine of this package, the panic would end the process.
 func caught(err *error) {
 	p := recover()
 	if p == nil {

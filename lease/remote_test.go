@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// server is a remote limiter in memory, on a clock set by hand, that records its calls, and can be made to fail.
+// server is a remote limiter in memory, on a clock set by hand. It records its calls, and can be made to fail.
 type server struct {
 	*ratelimit.Keyed[string]
 	clock *ratelimittest.Clock
@@ -24,7 +24,7 @@ type server struct {
 	taken     []int                           // costs of Take
 	settled   []int                           // actual costs of Settle
 	charged   int                             // units reserved and not given back
-	before    func(ctx context.Context) error // of each call, if it is not nil
+	before    func(ctx context.Context) error // called before each call, unless nil
 }
 
 func newServer(t testing.TB, limit ratelimit.Limit) *server {
@@ -34,7 +34,7 @@ func newServer(t testing.TB, limit ratelimit.Limit) *server {
 	return &server{Keyed: l, clock: clock}
 }
 
-// fail makes each call run f first, and fail with its error.
+// fail makes each call run f first and return its error.
 func (s *server) fail(f func(ctx context.Context) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +97,7 @@ func (s *server) Reserve(ctx context.Context, key string, cost int, maxDelay tim
 	}), err
 }
 
-// received returns the record, and clears it.
+// received returns the recorded costs, and clears them.
 func (s *server) received(note *[]int) []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

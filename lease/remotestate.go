@@ -8,23 +8,24 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// remoteState is a key's state in the remote limiter, by its last decision. The zero remoteState is unknown.
+// remoteState is a key's state in the remote limiter, as of its
+// last decision. The state behind a zero remoteState is not known.
 type remoteState struct {
-	known     bool             // there was a decision; otherwise at most the limit is known
-	holds     bool             // reservations hold units that are in use: a batch would hold units that no call uses
-	limit     *ratelimit.Limit // shared by many keys; nil if it is not known
+	known     bool             // whether there was a decision; otherwise only the limit may be known
+	holds     bool             // whether reservations hold units in use; then a batch would hold units that no call uses
+	limit     *ratelimit.Limit // shared by many keys; nil if not known
 	remaining int              // the remaining units
-	reset     time.Duration    // the time at which the key is fresh, if nothing else is spent
-	next      time.Duration    // the time of the next unit, if none remained
+	reset     time.Duration    // the instant at which the key is fresh if nothing else is spent
+	next      time.Duration    // the instant of the next unit, if none remained
 }
 
-// limits keeps the last limit that the remote limiter has returned. Most keys have that limit, so they share one copy.
-// The zero limits is empty.
+// limits keeps the last limit that the remote limiter has returned. Most keys
+// have that limit, so they share one copy. The zero value holds no limit.
 type limits struct {
 	last atomic.Pointer[ratelimit.Limit]
 }
 
-// share returns a limit that equals l. It returns nil for the zero Limit.
+// share returns a pointer to a limit equal to l. It returns nil for the zero Limit.
 func (ls *limits) share(l ratelimit.Limit) *ratelimit.Limit {
 	if l == (ratelimit.Limit{}) {
 		return nil
@@ -37,7 +38,8 @@ func (ls *limits) share(l ratelimit.Limit) *ratelimit.Limit {
 	return last
 }
 
-// recordLocked records a decision of the remote limiter. A charge there makes the times of an earlier denial too short.
+// recordLocked records a decision of the remote limiter. If that decision spent
+// units, the times of an earlier denial are too short, so the denial is dropped.
 func (f *fetcher[K]) recordLocked(h *holding[K], d ratelimit.Decision, now time.Duration) {
 	h.remoteState = remoteState{known: true, holds: h.remoteState.holds, limit: f.limits.share(d.Limit), remaining: d.Remaining, reset: now + d.ResetAfter, next: now + d.NextAfter}
 	if d.Allowed {
@@ -45,9 +47,9 @@ func (f *fetcher[K]) recordLocked(h *holding[K], d ratelimit.Decision, now time.
 	}
 }
 
-// direct reports whether only the remote limiter can decide on the cost. Under a leaky bucket
-// each decision has a place in the queue, and under Concurrent each holds units of its own. For
-// a cost above the capacity, the remote limiter returns the reason for which it can never pass.
+// direct reports whether only the remote limiter can decide on the cost. Under a leaky bucket,
+// each decision has a place in the queue. Under Concurrent, each decision holds its own units.
+// For a cost above the capacity, the remote limiter returns the reason why it can never pass.
 func (t *remoteState) direct(cost int) bool {
 	if t.holds || t.limit == nil {
 		return t.holds
@@ -55,13 +57,13 @@ func (t *remoteState) direct(cost int) bool {
 	return t.limit.Algorithm == ratelimit.AlgorithmLeakyBucket || t.limit.Algorithm == ratelimit.AlgorithmConcurrent || cost > t.limit.Capacity()
 }
 
-// answer returns an allowing decision for a process that holds left units.
+// answer returns a decision that allows, in a process that holds left units.
 func (t *remoteState) answer(left int, now time.Duration) (d ratelimit.Decision) {
 	t.fill(&d, left, now)
 	return d
 }
 
-// fill is answer into a Decision that is zero.
+// fill writes what answer returns into a zero Decision.
 func (t *remoteState) fill(d *ratelimit.Decision, left int, now time.Duration) {
 	d.Allowed = true
 	if t.limit != nil {
@@ -73,8 +75,8 @@ func (t *remoteState) fill(d *ratelimit.Decision, left int, now time.Duration) {
 	}
 }
 
-// modest returns n, or less if little of the budget is left, so that
-// no process holds the last part of it. It returns at least need.
+// modest returns n, or less if little of the budget is left, so
+// that no process holds the last units. It returns at least need.
 func (t *remoteState) modest(n, need int) int {
 	if !t.known {
 		return need
@@ -82,7 +84,7 @@ func (t *remoteState) modest(n, need int) int {
 	return max(need, min(n, t.remaining/4))
 }
 
-// add returns the sum of two counts that are not negative, or the largest int.
+// add returns the sum of two counts, neither of which is negative, or the largest int.
 func add(a, b int) int {
 	if a > math.MaxInt-b {
 		return math.MaxInt

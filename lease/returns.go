@@ -11,26 +11,25 @@ const (
 	// returnWorkers is the maximum number of goroutines that give batches back.
 	returnWorkers = 16
 	// maxReturns is the maximum number of batches that wait to be given back.
-	// Further batches are lost, which may deny too much but never allows too much.
+	// Batches beyond it are lost. That may deny too much, but never allows too much.
 	maxReturns = 1 << 16
 )
 
-// returns gives batches back in the background. It starts goroutines when it has to,
-// and they end when nothing is left to do.
+// returns gives batches back in the background. It starts goroutines as needed. They end when nothing is left to give back.
 type returns struct {
 	settle   func(res *ratelimit.Reservation, actual int) error
 	describe func() ratelimit.Description // describes the remote limiter
 
-	mu       sync.Mutex // guards the fields below; locked after any other lock
+	mu       sync.Mutex // guards the fields below; acquired after any other lock
 	waiting  []*returned
-	underWay map[*returned]bool // batches that wait or are being given back
+	underWay map[*returned]bool // batches that wait or are being given back now
 	workers  int
 	batches  uint64 // the number of batches given back in all
 	units    uint64
 	failed   uint64 // the number of batches that could not be given back
-	failure  error  // the error of the last of these
-	lost     uint64 // units that could not be given back, or put back
-	forfeits uint64 // the number of batches that were not waited for until their claims were closed
+	failure  error  // the last error of such a batch
+	lost     uint64 // units that could not be given back or put back
+	forfeits uint64 // the number of batches that did not wait until their claims were closed
 	waits    int    // the number of units left in batches that wait for their claims
 }
 
@@ -42,7 +41,7 @@ type returned struct {
 
 var errFull = errors.New("too many batches wait to be given back")
 
-// give gives a batch back. From then on it must not change.
+// give gives a batch back. The batch must not change afterwards.
 func (r *returns) give(b *batch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,7 +58,7 @@ func (r *returns) give(b *batch) {
 	}
 }
 
-// idle counts units that are held, but can neither be spent nor given back yet.
+// idle adds n to the units that are held but can neither be spent nor given back yet.
 func (r *returns) idle(n int) {
 	if n != 0 {
 		r.mu.Lock()
@@ -68,7 +67,7 @@ func (r *returns) idle(n int) {
 	}
 }
 
-// forfeit counts a batch that does not wait for its claims any longer.
+// forfeit counts a batch that stopped waiting for its claims.
 func (r *returns) forfeit() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,16 +105,16 @@ func (r *returns) next() *returned {
 	return g
 }
 
-// settleOne gives a batch back. It reports whether the units count as lost even without an error.
+// settleOne gives a batch back. Without an error, it reports whether the units count as lost all the same.
 func (r *returns) settleOne(b *batch) (lost bool, err error) {
 	defer caught(&err)
 	err = r.settle(b.res, b.spent())
 	return b.outlived(r.describe().Limits), err
 }
 
-// outlived reports whether the remote limiter has another algorithm now, by its Describe or its last
-// answer about the key. A store may then give back nothing of an earlier batch, and return no error.
-// If the remote limiter has several limits, each answer is about one of them, and shows no change.
+// outlived reports whether the remote limiter now has another algorithm, by its Describe or its last answer
+// about the key. After such a change, a store may give back nothing of an earlier batch and return no error.
+// If the remote limiter has several limits, each answer describes one of them, so no change is visible.
 func (b *batch) outlived(limits []ratelimit.Limit) bool {
 	if len(limits) != 1 {
 		return false
@@ -153,7 +152,7 @@ func (r *returns) failLocked(b *batch, err error) {
 	r.lost += uint64(b.left)
 }
 
-// ended returns the number of batches that were given back, the number of those that could not be, and the last error.
+// ended returns the numbers of batches that were given back and that could not be, and the last error.
 func (r *returns) ended() (batches, failed uint64, failure error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,7 +1,7 @@
 package lease
 
-// settle corrects the spending of a reservation from batches. h is
-// the key's current holding, or nil if the key has been dropped.
+// settle corrects a reservation whose cost was spent from batches. h
+// is the key's current holding, or nil if the key has been dropped.
 func (f *fetcher[K]) settle(key K, h *holding[K], c claims[K], cost, actual int) error {
 	if actual <= cost {
 		f.returns.lose(c.release(cost - actual))
@@ -14,7 +14,7 @@ func (f *fetcher[K]) settle(key K, h *holding[K], c claims[K], cost, actual int)
 	return nil
 }
 
-// spendMore spends up to most of the held units, for a cost beyond a reservation, and returns the number of spent units.
+// spendMore spends up to most of the held units on a cost beyond its reservation. It returns the number of units spent.
 func (f *fetcher[K]) spendMore(h *holding[K], most int) int {
 	if h == nil {
 		return 0

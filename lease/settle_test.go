@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// holding makes the limiter hold some of the budget of "k", and returns how much.
+// holding makes the limiter hold some of the budget of "k", and returns the number of held units.
 func holding(t *testing.T, l *lease.Limiter[string]) int {
 	for range 15 {
 		require.True(t, l.Allow("k", 1))
@@ -64,7 +64,7 @@ func TestUnneededUnitsOfAReservationGoBackIntoItsBatch(t *testing.T) {
 	})
 }
 
-// A batch is kept until its reservations are settled, whatever the fate of the key.
+// A batch is kept until its reservations are settled, even if its key is dropped.
 func TestABatchIsKeptUntilItsReservationsAreSettled(t *testing.T) {
 	for _, row := range []struct {
 		name string
@@ -140,8 +140,8 @@ func TestABatchIsForfeitedAfterTenTimesHoldForAndByFlush(t *testing.T) {
 	}
 }
 
-// In front of a limiter that denies and takes its time, each decision is a reservation that is
-// cancelled: the shared budget must not be spent by that.
+// The second limiter of a chain denies after some time. So each decision of the lease
+// is a reservation that is cancelled. That must spend nothing of the shared budget.
 func TestALeaseBeforeALimiterThatDeniesSpendsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 50_000))
@@ -161,7 +161,7 @@ func TestALeaseBeforeALimiterThatDeniesSpendsNothing(t *testing.T) {
 	})
 }
 
-// denier denies everything, after a while.
+// denier denies each call after some time.
 type denier struct{}
 
 func (denier) Allow(string, int) bool { return false }
@@ -211,8 +211,8 @@ func TestAnExcessThatCannotBeChargedIsAnError(t *testing.T) {
 	})
 }
 
-// Units that reservations may put back count as held. Otherwise a process could, within one interval, admit them beside a full batch that
-// was fetched in between.
+// Units that reservations may put back count as held. Otherwise a process could
+// admit them and, within the same interval, a full batch that it fetched meanwhile.
 func TestClaimsOfReservationsCountAsHeld(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
@@ -246,7 +246,7 @@ func TestACostThatDoesNotFitTakesTheRestAlong(t *testing.T) {
 			synctest.Wait()
 		}
 		held := l.Stats().Held
-		require.NoError(t, s.Adjust(context.Background(), "k", 1000-s.total()-4)) // four are left
+		require.NoError(t, s.Adjust(context.Background(), "k", 1000-s.total()-4)) // 4 units are left
 		require.True(t, l.Allow("k", held+3))
 		d := take(t, l, 2)
 		require.False(t, d.Allowed)
@@ -275,7 +275,7 @@ func TestAFailureToGiveBackIsCountedAndReported(t *testing.T) {
 	})
 }
 
-// A failure that comes while Flush still waits for another batch is reported, too.
+// Flush reports a failure even if it comes while Flush waits for another batch.
 func TestFlushReportsAFailureThatCameEarly(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
@@ -298,7 +298,7 @@ func TestFlushReportsAFailureThatCameEarly(t *testing.T) {
 	})
 }
 
-// Reservations fetch ahead of need as other decisions do: the last of them finds the next batch there.
+// Reservations fetch ahead of need as other decisions do: after the last of them, the next batch is there.
 func TestReservationsFetchAheadOfNeed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
@@ -308,7 +308,7 @@ func TestReservationsFetchAheadOfNeed(t *testing.T) {
 			synctest.Wait()
 		}
 		s.received(&s.requested)
-		for range l.Stats().Held { // more than half of the batch, and not more than all of it
+		for range l.Stats().Held { // from half of the batch to all of it
 			r := reserve(t, l, 1)
 			require.NoError(t, r.Settle(1))
 			synctest.Wait()
@@ -318,7 +318,7 @@ func TestReservationsFetchAheadOfNeed(t *testing.T) {
 	})
 }
 
-// A batch of which its first caller spends half is followed by the next at once.
+// If the first caller of a batch spends half of it, the next batch is fetched at once.
 func TestACallerThatSpendsHalfOfItsBatchFetchesAhead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
@@ -331,7 +331,7 @@ func TestACallerThatSpendsHalfOfItsBatchFetchesAhead(t *testing.T) {
 	})
 }
 
-// One unit is not fetched ahead of need: it would lie here while another process is denied.
+// The last unit is not fetched ahead of need: it would stay here unused while another process is denied.
 func TestTheLastUnitsAreNotFetchedAhead(t *testing.T) {
 	for budget := 8; budget < 60; budget++ {
 		bubble(t, func(t *testing.T) {
@@ -348,7 +348,7 @@ func TestTheLastUnitsAreNotFetchedAhead(t *testing.T) {
 	}
 }
 
-// Fetches ahead of need are goroutines without a waiting caller: for any number of keys that need one, 256 are under way at most.
+// Each fetch ahead of need is a goroutine for which no caller waits. At most 256 run at a time, however many keys need one.
 func TestFetchesAheadOfNeedAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
@@ -360,7 +360,7 @@ func TestFetchesAheadOfNeedAreBounded(t *testing.T) {
 					synctest.Wait()
 				}
 			}
-			spend(2) // which leaves 15 units of each key
+			spend(2) // leaves 15 units of each key
 			s.received(&s.requested)
 			s.fail(func(context.Context) error { time.Sleep(100 * time.Millisecond); return nil })
 			spend(3)
@@ -372,7 +372,7 @@ func TestFetchesAheadOfNeedAreBounded(t *testing.T) {
 	})
 }
 
-// The key may be banned before its reservation is settled: the excess cost is charged all the same.
+// A key may be banned before its reservation is settled. The excess cost is charged all the same.
 func TestABannedKeyIsChargedTheUnitsAboveItsBatch(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		limit := func(l ratelimit.Limit) *ratelimit.Keyed[string] {
@@ -399,7 +399,7 @@ func TestABannedKeyIsChargedTheUnitsAboveItsBatch(t *testing.T) {
 	})
 }
 
-// bubbleClock is the clock of a bubble, and so of HoldFor.
+// bubbleClock reads a bubble's time, by which HoldFor is measured, too.
 type bubbleClock struct{ begin time.Time }
 
 func (c bubbleClock) Now() time.Duration    { return time.Since(c.begin) }
@@ -423,7 +423,8 @@ func TestCallsOfNineTimesHoldForLoseNoRefund(t *testing.T) {
 	}
 }
 
-// A batch is an open reservation of the remote key: its rest comes back after a change of the limit's figures, too.
+// A batch is an open reservation of the remote limiter. So its
+// rest is given back even after the limit's figures have changed.
 func TestTheRestOfABatchIsGivenBackAfterAChangeOfFigures(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		remote := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerHour(1000), 1000), nil))
@@ -439,15 +440,14 @@ func TestTheRestOfABatchIsGivenBackAfterAChangeOfFigures(t *testing.T) {
 	})
 }
 
-// Under another algorithm the remote limiter gives back nothing of a batch, or not in every store. No unit that is gone is counted as given
-// back.
+// After a change of algorithm, some stores give back nothing of a batch. Lost units are not counted as given back.
 func TestTheRestOfABatchThatOutlivesItsAlgorithmIsCountedAsLost(t *testing.T) {
 	limits := []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerHour(1000), 1000),
 		ratelimit.FixedWindow(ratelimit.PerHour(1000)),
 		ratelimit.SlidingLog(ratelimit.PerHour(1000)),
 		ratelimit.SlidingCounter(ratelimit.PerHour(1000)),
-		ratelimit.LeakyBucket(ratelimit.PerHour(1000), 1000), // no batches
+		ratelimit.LeakyBucket(ratelimit.PerHour(1000), 1000), // leased without batches
 	}
 	for i, from := range limits[:4] {
 		for j, to := range limits {
@@ -471,7 +471,7 @@ func TestTheRestOfABatchThatOutlivesItsAlgorithmIsCountedAsLost(t *testing.T) {
 	}
 }
 
-// Where each key has a limit of its own, the remote limiter's answers show it.
+// If each key has its own limit, the remote limiter's answers reveal the change.
 func TestUnitsPutBackIntoABatchOfAnotherAlgorithmAreCountedAsLost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		limit := ratelimit.FixedWindow(ratelimit.PerHour(1000))

@@ -2,24 +2,24 @@ package lease
 
 import "time"
 
-// pace is the recommended size and life of batches.
+// pace bounds the size and the life of batches.
 type pace struct {
 	most     int           // the maximum number of units
-	batchFor time.Duration // the time that a batch should last
+	batchFor time.Duration // the time for which a batch should last
 	holdFor  time.Duration // the time after which the key's rate counts as unknown
 }
 
-// sizer computes the sizes of a key's batches from the rate of its spending. It
-// computes in floats, because a wrong size costs a round trip, but never budget.
+// sizer computes the sizes of a key's batches from the key's rate of spending.
+// It uses floats, because a wrong size costs a round trip, but never budget.
 type sizer struct {
 	size  int           // in units; 0 if the key's rate is not known
 	at    time.Duration // the time at which size was set
-	spent int64         // the key's spending by then
+	spent int64         // the key's spending at that time
 }
 
-// next returns the size of the next batch, for a caller who lacks need units. spent is the
-// key's spending by now. The size begins at need. It doubles while a batch of that size
-// would last less than the target, and halves when it would last more than twice as long.
+// next returns the size of the next batch, for a caller that lacks need units. spent is the
+// key's spending until now. The size begins at need. It doubles while a batch of that size
+// would last less than batchFor, and halves if the batch would last more than twice as long.
 func (s *sizer) next(p pace, now time.Duration, spent int64, need int) int {
 	elapsed := now - s.at
 	lasts := float64(elapsed) * float64(s.size) / float64(max(1, spent-s.spent))

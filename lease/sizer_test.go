@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// Batches grow while they are spent too fast, and shrink when they last too long. They do not change after an idle
-// time, or when the clock goes back.
+// Batches grow while they are used up too fast, and shrink if they last too
+// long. They do not change after an idle time, or when the clock steps back.
 func TestABatchIsAsLargeAsTheKeysRateNeeds(t *testing.T) {
 	p := pace{most: 100, batchFor: time.Second, holdFor: time.Minute}
 	begun := sizer{size: 16, at: 10 * time.Second, spent: 1000}

@@ -17,8 +17,8 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// A remote limiter that takes many times HoldFor to answer, and then may fail; batches that are flushed, forfeited and reset during that
-// time. The charges equal the admissions: calls that failed lose nothing, and reservations only the counted units.
+// The remote limiter takes many times HoldFor to answer, and then may fail. Meanwhile batches are flushed, forfeited
+// and reset. The charges equal the admissions: failed calls lose nothing, and reservations only the counted units.
 func TestWithARemoteLimiterThatIsSlowerThanHoldForAllIsAccountedFor(t *testing.T) {
 	var failed, waited, lost uint64
 	for seed := range uint64(runs()) {

@@ -8,12 +8,12 @@ type Stats struct {
 
 	BatchesGivenBack uint64 // batches that were not used up
 	UnitsGivenBack   uint64 // the unused rest of batches
-	// units that were charged, and neither used nor certainly given
-	// back: after a change of algorithm, a remote limiter may keep all
+	// units charged, but neither used nor certainly given back: after
+	// a change of algorithm, a remote limiter may keep all of them
 	UnitsLost        uint64
 	BatchesForfeited uint64 // batches given back before all reservations were settled
 
-	Keys int // tracked now
+	Keys int // keys tracked now
 	Held int // units held now
 }
 

@@ -23,21 +23,21 @@ var storms = flag.Int("storms", testsize.Of(12, 500), "random runs of a fleet on
 
 var stormSeed = flag.Int64("storm", -1, "the seed of the only storm to run")
 
-// The network between the processes of a fleet and the limiter that they share: calls take their time, are refused,
-// hang, or are made and not answered.
+// network connects the processes of a fleet with the limiter that they share.
+// Its calls take some time, are refused, hang, or take effect without an answer.
 type network struct {
 	*ratelimit.Keyed[string]
 	t *testing.T
 
-	made     sync.Mutex // held by one call at a time, for sums of before and after
+	made     sync.Mutex // held by each call, so that a sum before and after it shows its effect
 	mu       sync.Mutex // guards the fields below
 	rng      *rand.Rand
-	latency  int64 // ns at most, of each way
-	back     bool  // the answers take their time too
-	refused  int   // of 1000 calls
+	latency  int64 // the maximum time of each way, in ns
+	back     bool  // whether answers take time, too
+	refused  int   // of 1000 calls, how many are refused
 	hung     int
 	lost     int
-	deaf     bool           // a call that hangs does not heed its context
+	deaf     bool           // whether a call that hangs ignores its context
 	orphaned map[string]int // units that were charged, without an answer to the caller
 	returned map[string]int // units that were given back, with an error to the caller
 	adjusted map[string]int
@@ -54,7 +54,7 @@ func (n *network) span() time.Duration {
 
 var errGone = fmt.Errorf("the network: %w", ratelimit.ErrUnavailable)
 
-// there is the way to the limiter. It reports whether the call's answer is lost.
+// there carries a call to the limiter. It reports whether the call's answer will be lost.
 func (n *network) there(ctx context.Context) (lost bool, err error) {
 	if err := sleep(ctx, n.span()); err != nil {
 		return false, err
@@ -75,7 +75,7 @@ func (n *network) there(ctx context.Context) (lost bool, err error) {
 	return roll < hung+refused+lose, nil
 }
 
-// here is the way back.
+// here carries an answer back.
 func (n *network) here(ctx context.Context) error {
 	if !n.back {
 		return nil
@@ -163,7 +163,7 @@ func (n *network) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 	}), nil
 }
 
-// Wait hides the one of Keyed: a store's waiters sleep beside it.
+// Wait replaces Keyed's own Wait. The waiters of a store sleep in their own process, too.
 func (n *network) Wait(ctx context.Context, key string, cost int) error {
 	return ratelimit.Wait(ctx, struct{ ratelimit.Reserver[string] }{n}, key, cost)
 }
@@ -195,14 +195,14 @@ func (n *network) Reset(ctx context.Context, key string) error {
 	return nil
 }
 
-// spent returns the charges of a key, debts too, of a limit by which a unit takes eight hours.
+// spent returns the charges of a key, including debt. One unit must take eight hours to regain.
 func (n *network) spent(key string) int {
 	d, err := n.Keyed.Peek(context.Background(), key, 0)
 	require.NoError(n.t, err)
 	return int((d.ResetAfter + 8*time.Hour - 1) / (8 * time.Hour))
 }
 
-// stopped is a clock by which nothing is regained.
+// stopped is a clock that stands still, so nothing is regained.
 type stopped struct{}
 
 func (stopped) Now() time.Duration { return 0 }
@@ -214,7 +214,7 @@ func (c bubbleClock) Now() time.Duration { return time.Since(c.origin) }
 
 func (c bubbleClock) Wall() time.Time { return time.Now() }
 
-// checkInvariants compares the sums that each key keeps with their parts.
+// checkInvariants compares the sums that each holding keeps with the sums of their parts.
 func checkInvariants(t *testing.T, l *Limiter[string], at string) {
 	t.Helper()
 	idle := 0
@@ -255,21 +255,21 @@ func checkInvariants(t *testing.T, l *Limiter[string], at string) {
 	}
 }
 
-// stormed is a fleet in a storm, and its admissions.
+// stormed is a fleet in a storm. It records the admissions.
 type stormed struct {
 	t        *testing.T
 	net      *network
 	nodes    []*Limiter[string]
 	maxBatch int
 	keys     []string
-	exact    bool // the answers of callers add up, whatever the failures
-	excess   bool // reservations cost more than they reserved
+	exact    bool // whether the callers' answers must add up, whatever fails
+	excess   bool // whether reservations may cost more than they reserved
 	reset    bool
 
 	mu       sync.Mutex
 	admitted map[string][]admission
-	reported map[string]int // decisions of OnDecision
-	perhaps  int            // units of batches that could not be given back, by the errors
+	reported map[string]int // the decisions passed to OnDecision
+	perhaps  int            // the units of batches that could not be given back, by the errors
 	made     int
 }
 
@@ -360,7 +360,7 @@ func (s *stormed) one(rng *rand.Rand, settling *sync.WaitGroup, ctx context.Cont
 		}
 		i := s.admit(key, cost)
 		if rng.IntN(12) == 0 {
-			return true // it is never settled
+			return true // the reservation is never settled
 		}
 		actual := rng.IntN(cost + 1)
 		if s.excess && rng.IntN(4) == 0 {
@@ -375,7 +375,7 @@ func (s *stormed) one(rng *rand.Rand, settling *sync.WaitGroup, ctx context.Cont
 			err := res.Settle(actual)
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if err != nil { // of a reservation in two parts, one may have been given back
+			if err != nil { // one part of a reservation in two parts may have been given back
 				s.perhaps += max(0, cost-actual)
 			}
 			s.admitted[key][i].cost = min(cost, actual)
@@ -391,12 +391,12 @@ func (s *stormed) one(rng *rand.Rand, settling *sync.WaitGroup, ctx context.Cont
 		switch {
 		case err == nil:
 			s.admit(key, cost)
-		case errors.Is(err, errGone): // units that it could not give back may stay charged, as its error states
+		case errors.Is(err, errGone): // the error states that units may stay charged
 			s.mu.Lock()
 			s.perhaps += cost
 			s.mu.Unlock()
 		}
-		return false // it gives back before it returns
+		return false // the chain gives units back before it returns
 	case n < 37:
 		_, _ = node.Peek(ctx, key, cost)
 	case n < 38 && s.exact:
@@ -447,7 +447,7 @@ func newStorm(t *testing.T, limit ratelimit.Limit, clock ratelimit.Clock, rng *r
 	return s
 }
 
-// rage lets the callers run, and looks at the sums now and then.
+// rage lets the callers run, and checks the sums now and then.
 func (s *stormed) rage(rng *rand.Rand, at string) {
 	var callers, watch sync.WaitGroup
 	for range 1 + rng.IntN(12) {
@@ -472,7 +472,8 @@ func (s *stormed) rage(rng *rand.Rand, at string) {
 	watch.Wait()
 }
 
-// calm lets the network answer everything at once, and waits until no batch may be held any longer, even if not all is settled.
+// calm makes the network answer at once, and waits until each batch
+// must have been given back, even if some reservations are not settled.
 func (s *stormed) calm(at string) {
 	n := s.net
 	n.mu.Lock()
@@ -490,7 +491,7 @@ func (s *stormed) calm(at string) {
 	}
 }
 
-// The sum of the callers' answers and the counted losses is the sum of the charges: nothing is minted, and nothing goes missing unnoticed.
+// The charges equal the callers' answers plus the counted losses: no unit is minted, and none is lost unnoticed.
 func TestInAStormUnitsAreAdmittedHeldOrCountedAsLost(t *testing.T) {
 	for _, seed := range stormSeeds() {
 		synctest.Test(t, func(t *testing.T) {
@@ -521,14 +522,14 @@ func TestInAStormUnitsAreAdmittedHeldOrCountedAsLost(t *testing.T) {
 	}
 }
 
-// Over any interval t: burst + rate·t + processes × MaxBatch, whatever the network does to calls.
+// Any interval t admits at most burst + rate·t + processes × MaxBatch, whatever the network does to calls.
 func TestInAStormTheBoundHoldsForAnyInterval(t *testing.T) {
 	for _, seed := range stormSeeds() {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(testsize.Seed(seed), 24))
 			limit := ratelimit.TokenBucket(ratelimit.PerSecond(1+rng.IntN(400)), 1+rng.IntN(200))
 			s := newStorm(t, limit, bubbleClock{time.Now()}, rng, rng.IntN(4) > 0)
-			s.net.back = false // a charge on its way to its caller was made before
+			s.net.back = false // a charge whose answer is under way was made earlier
 			s.reset = false
 			at := fmt.Sprintf("seed %d", seed)
 			s.rage(rng, at)
@@ -549,7 +550,7 @@ func TestInAStormTheBoundHoldsForAnyInterval(t *testing.T) {
 	}
 }
 
-// Resets and costs above their reservation, beside all else: the sums hold, and everything ends.
+// Resets, and costs above their reservation, run beside all other calls. The sums are right, and each call ends.
 func TestInAStormTheSumsHoldBesideResetsAndExcess(t *testing.T) {
 	for _, seed := range stormSeeds() {
 		synctest.Test(t, func(t *testing.T) {
@@ -578,8 +579,8 @@ func stormSeeds() (seeds []uint64) {
 	return seeds
 }
 
-// A lease in front of a limiter that denies, fails and hangs: units that the chain's callers were not granted are given back to the lease,
-// and nothing of it is missing.
+// A lease stands in front of a limiter that denies, fails and hangs. Units that
+// the chain's callers are not granted go back to the lease, and no unit is lost.
 func TestInAStormAChainGivesBackToItsLease(t *testing.T) {
 	for _, seed := range stormSeeds() {
 		synctest.Test(t, func(t *testing.T) {
@@ -648,7 +649,7 @@ func (s *stormed) chained(rng *rand.Rand, settling *sync.WaitGroup, l *ban.Limit
 		s.admit(key, actual)
 		settling.Go(func() {
 			time.Sleep(time.Duration(rand.IntN(int(100 * time.Millisecond))))
-			_ = res.Settle(actual) // the second limiter may fail; the lease does not
+			_ = res.Settle(actual) // the second limiter may fail, but the lease does not
 		})
 	}
 }

@@ -31,7 +31,7 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return d, l.remote.explain(wait.OrBackground(ctx), bounded, err)
 }
 
-// Adjust adjusts a key's spending with the remote limiter.
+// Adjust adds delta to a key's spending at the remote limiter.
 func (l *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
 	err := l.forward(ctx, key, func(ctx context.Context) error {
 		return ratelimit.Adjust(ctx, ratelimit.Limiter[K](l.remote.limiter), key, delta)
@@ -42,7 +42,8 @@ func (l *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
 	return err
 }
 
-// Reset forgets a key with the remote limiter and here. Other processes may spend the units that they hold.
+// Reset resets a key at the remote limiter and drops the units held
+// here. Other processes may still spend the units that they hold.
 func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
 	err := l.forward(ctx, key, func(ctx context.Context) error {
 		return ratelimit.Reset(ctx, ratelimit.Limiter[K](l.remote.limiter), key)
@@ -55,7 +56,7 @@ func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
 	return err
 }
 
-// forward calls the remote limiter about a key, outside of a decision.
+// forward passes a call that is no decision to the remote limiter.
 func (l *Limiter[K]) forward(ctx context.Context, key K, f func(context.Context) error) error {
 	if err := l.check(key, 0); err != nil {
 		return err
@@ -66,7 +67,7 @@ func (l *Limiter[K]) forward(ctx context.Context, key K, f func(context.Context)
 	return l.remote.explain(wait.OrBackground(ctx), bounded, f(bounded))
 }
 
-// forgetLocked forgets all of a key that the remote limiter has forgotten. The earlier batches have nothing to give back.
+// forgetLocked drops the state of a key that was reset at the remote limiter. The earlier batches have nothing to give back.
 func (h *holding[K]) forgetLocked() {
 	for _, b := range h.batches {
 		b.gone = true

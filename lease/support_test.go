@@ -138,7 +138,7 @@ func TestOnDecisionIsCalledForEachDecision(t *testing.T) {
 		var events []ratelimit.Event[string]
 		l = leased(t, s, lease.Options[string]{MaxBatch: 10, OnDecision: func(e ratelimit.Event[string]) {
 			events = append(events, e)
-			l.Stats() // under no lock
+			l.Stats() // no lock is held
 		}})
 		expect := func(cost int, allowed, spent bool, err error) {
 			t.Helper()
@@ -174,7 +174,7 @@ func TestOnDecisionIsCalledForEachDecision(t *testing.T) {
 	})
 }
 
-// lateAnswers is a server that decides at once, and whose answers take their time.
+// lateAnswers is a server that decides at once, but answers late.
 type lateAnswers struct {
 	*server
 	by time.Duration
@@ -186,7 +186,8 @@ func (s *lateAnswers) Reserve(ctx context.Context, key string, cost int, maxDela
 	return r, err
 }
 
-// A batch that was charged before a reset and arrives after it is not held: the reset has given its units back already.
+// A batch may be charged before a reset and arrive after it. Such
+// a batch is not held: the reset has given its units back already.
 func TestABatchOfBeforeAResetIsNotHeld(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &lateAnswers{server: newServer(t, tight(10_000))}

@@ -6,8 +6,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/keys"
 )
 
-// table finds holdings, at most max of them. Finding one takes no lock. Eviction gives a
-// second chance: a holding that was used since the last look moves to the end of the order.
+// table finds holdings, at most max of them, without taking a lock. Eviction gives a
+// second chance: a holding used since the last look moves to the end of the order.
 type table[K comparable] struct {
 	index   *keys.Map[K, *holding[K]]
 	cloner  keys.Cloner[K]
@@ -15,12 +15,12 @@ type table[K comparable] struct {
 	returns *returns
 
 	mu    sync.Mutex // guards the order; locked before a holding's lock
-	order holding[K] // the ring of all holdings begins and ends here, oldest first
+	order holding[K] // the sentinel of the ring of all holdings, oldest first
 	len   int
-	local uint64 // the number of decisions made by holdings that have left
+	local uint64 // the number of decisions made by holdings that have left the table
 }
 
-// looks is the number of the oldest holdings that eviction examines.
+// looks is the number of old holdings that eviction examines.
 const looks = 16
 
 func newTable[K comparable](maxKeys int, r *returns) *table[K] {
@@ -46,8 +46,8 @@ func (t *table[K]) pullLocked(h *holding[K]) {
 // find returns the key's holding, or nil if there is none.
 func (t *table[K]) find(key K) *holding[K] { return t.index.Find(key) }
 
-// add returns the key's holding, and makes one if there is none. It returns nil if there is
-// no room, because all keys that could leave wait for the remote limiter or have open claims.
+// add returns the key's holding, and makes one if there is none. It returns nil if the table
+// is full and each key that could leave waits for the remote limiter or has open claims.
 func (t *table[K]) add(key K, known remoteState) *holding[K] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -57,15 +57,15 @@ func (t *table[K]) add(key K, known remoteState) *holding[K] {
 	if t.len >= t.max && !t.evictLocked() {
 		return nil
 	}
-	key = t.cloner.Clone(key) // it may be a part of a whole request, and stays for long
+	key = t.cloner.Clone(key) // the key may be a part of a larger text, and it stays for long
 	h := &holding[K]{key: key, low: -1, remoteState: known, last: -maxReading, returns: t.returns}
 	t.pushLocked(h)
 	t.index.Add(key, h)
 	return h
 }
 
-// evictLocked makes room for one key. A key that waits for the remote limiter or has open claims stays.
-// In the second round all others may go, because the first round has cleared their marks of use.
+// evictLocked makes room for one key. A key that waits for the remote limiter or has open
+// claims stays. The first round clears marks of use, so any other key may leave in the second.
 func (t *table[K]) evictLocked() bool {
 	for range 2 * min(looks, t.len) {
 		oldest := t.order.next
@@ -78,8 +78,7 @@ func (t *table[K]) evictLocked() bool {
 	return false
 }
 
-// dropLocked drops a holding that was not used since it was last looked at, and gives
-// its batches back.
+// dropLocked drops a holding that was not used since the last look, and gives its batches back.
 func (t *table[K]) dropLocked(h *holding[K]) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -102,7 +101,7 @@ func (t *table[K]) all() []*holding[K] {
 	return all
 }
 
-// standing is all, and also returns the number of decisions made by holdings that have left by then.
+// standing returns all holdings, oldest first, and the number of decisions made by holdings that have left.
 func (t *table[K]) standing() (all []*holding[K], left uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

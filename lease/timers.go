@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// timers calls expire for holdings at instants in real time. All of them share one timer. Its lock comes
-// after a holding's; expire runs without it.
+// timers calls expire for holdings at instants in real time. All holdings share one
+// timer. Its lock is acquired after a holding's lock, and released before expire runs.
 type timers[K comparable] struct {
 	origin time.Time
 	expire func(h *holding[K])
 
 	mu    sync.Mutex // guards the fields below
 	dates dates[K]
-	timer *time.Timer // runs until the first date; nil if there was never one
+	timer *time.Timer // runs until the first date; nil before the first add
 }
 
 // date is the instant at which something in a holding becomes due.
 type date[K comparable] struct {
-	at time.Duration // since the origin
+	at time.Duration // the time since the origin
 	h  *holding[K]
 }
 
@@ -34,7 +34,7 @@ func later(at, d time.Duration) time.Duration {
 	return at + d
 }
 
-// add adds a date.
+// add schedules a date for a holding.
 func (c *timers[K]) add(at time.Duration, h *holding[K]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,7 +59,7 @@ func (c *timers[K]) armLocked() {
 	}
 }
 
-// fire calls expire for each item that is due.
+// fire calls expire for each holding whose date has come.
 func (c *timers[K]) fire() {
 	for _, h := range c.due() {
 		c.expire(h)
@@ -76,7 +76,7 @@ func (c *timers[K]) due() (due []*holding[K]) {
 	return due
 }
 
-// prune forgets the dates of holdings that hold nothing. If no date is left, the timer stops.
+// prune removes the dates of holdings that hold nothing. If no date is left, the timer stops.
 func (c *timers[K]) prune() {
 	c.mu.Lock()
 	all := c.dates
@@ -92,7 +92,7 @@ func (c *timers[K]) prune() {
 	}
 }
 
-// dates is a heap, the first date on top.
+// dates is a heap with the first date on top.
 type dates[K comparable] []date[K]
 
 func (d dates[K]) Len() int           { return len(d) }
