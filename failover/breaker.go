@@ -32,11 +32,11 @@ func (s State) String() string {
 // change is a change of state.
 type change struct {
 	from, to State
-	forced   bool // Force made it
+	forced   bool // whether Force made it
 	since    time.Time
 }
 
-// health is the evidence of a call about the primary.
+// health is what a call shows about the primary.
 type health uint8
 
 const (
@@ -48,46 +48,46 @@ const (
 // partsPerWindow is the number of parts in a window.
 const partsPerWindow = 20
 
-// part counts the results of a part of the window.
+// part counts the results in one part of the window.
 type part struct {
-	number    int64 // the number of the part in time
+	number    int64 // the number of the part since the origin
 	successes int
 	failures  int
 }
 
-// breaker decides whether the primary is called.
+// breaker decides whether to call the primary.
 //
-// Invariant: a result counts only in the state in which its call began. So a call
-// that began before an outage and ends after it neither opens nor closes the breaker.
+// Invariant: a result counts only in the state in which its call began.
+// So a call that spans an outage neither opens nor closes the breaker.
 //
-// A closed breaker opens at a failure in either of two cases. The window contains at least Failures
-// failures, and they are at least half of its results. Or the last Failures results have failed in a
-// row, over at least a window. A result counts when it is known. An open breaker becomes half-open after
-// openFor, at the next call. Then it lets one call through at a time, and the first call with evidence
-// closes it or opens it again. The probe needs no turn, because calls that hang may hold all of them.
+// A failure opens a closed breaker in two cases. In the first, the window contains at least Failures
+// failures, and they are at least half of its results. In the second, the last Failures results have all
+// failed, over at least a window. A result counts from the moment it is known. An open breaker becomes
+// half-open at the first call after openFor. Then it admits one call at a time. The first call that shows the
+// primary's health closes or opens the breaker. A probe needs no turn, because hung calls may hold all turns.
 type breaker struct {
 	failures int
 	window   time.Duration
 	openFor  time.Duration
 	origin   time.Time
 	report   func(change)
-	renew    func() // called under mu when it closes
+	renew    func() // called under mu when the breaker closes
 
 	mu      sync.Mutex // guards the fields below
 	state   State
 	opened  uint64 // the number of openings
 	forced  bool
-	era     uint64        // the number of changes: results of an earlier era do not count
-	since   time.Time     // the time at which it left StateClosed; zero if it is closed
+	era     uint64        // the number of changes; results of an earlier era do not count
+	since   time.Time     // the time at which the breaker left StateClosed; zero while it is closed
 	until   time.Time     // the time at which an open breaker becomes half-open
-	probing bool          // it is half-open, and a call is under way
+	probing bool          // whether the breaker is half-open and a call is under way
 	shut    chan struct{} // closed while the state is not StateClosed
 	parts   [partsPerWindow]part
 	row     int       // failures since the last success
-	began   time.Time // the time at which the first of them was known
+	began   time.Time // the time of the first of them
 
-	changes   []change // changes that are not announced yet
-	reporting bool     // a goroutine is announcing changes
+	changes   []change // changes that are not reported yet
+	reporting bool     // whether a goroutine is reporting changes
 	queued    atomic.Int64
 }
 
@@ -95,7 +95,7 @@ func newBreaker(failures int, window, openFor time.Duration, report func(change)
 	return &breaker{
 		failures: failures,
 		window:   window,
-		// Each breaker draws a time within ±20 %, so that a fleet does not probe at the same time.
+		// Each breaker draws its own time within ±20 %, so that the processes of a fleet do not probe all at once.
 		openFor: max(1, times(0.8+0.4*rand.Float64(), openFor)),
 		origin:  time.Now(),
 		report:  report,
@@ -112,13 +112,13 @@ func times(n float64, d time.Duration) time.Duration {
 	return math.MaxInt64
 }
 
-// ticket lets one call of the primary through.
+// ticket permits one call of the primary.
 type ticket struct {
 	era   uint64
 	probe bool
 }
 
-// admission is the permission to make a call now, or the reason against it.
+// admission states whether a call may be made now.
 type admission uint8
 
 const (
@@ -127,8 +127,8 @@ const (
 	admitted                     // the call may be made now
 )
 
-// enter reports whether a caller may call the primary. turn states whether the caller has a turn. A caller that
-// is admitted must pass the ticket to done. A caller that needs a turn stops waiting for it once shut is closed.
+// enter reports whether a caller may call the primary. turn states whether the caller has a turn. An admitted
+// caller must pass the ticket to done. A caller that needs a turn stops waiting for it once shut is closed.
 func (b *breaker) enter(turn bool) (t ticket, a admission, shut <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -176,8 +176,8 @@ func (b *breaker) done(t ticket, h health) {
 	}
 }
 
-// settled records the result of a settlement. A settlement is no probe, and its
-// success is no evidence, because an engine may have settled without a call.
+// settled records the result of a settlement. A settlement is no probe. Its
+// success proves nothing, because an engine may have settled without a call.
 func (b *breaker) settled(era uint64, h health) {
 	if h == failure {
 		b.done(ticket{era: era}, h)
@@ -254,7 +254,7 @@ func (b *breaker) force(to State) {
 	b.becomeLocked(to)
 }
 
-// standing is the breaker's part of Stats.
+// standing is the part of Stats that the breaker provides.
 type standing struct {
 	state  State
 	forced bool
@@ -269,8 +269,8 @@ func (b *breaker) standing() standing {
 	return standing{b.lookLocked(), b.forced, b.since, b.opened, b.era}
 }
 
-// announce reports the changes in the queue, while no lock is held. Only one goroutine does so at a time,
-// so they are reported in order. The functions that it calls are the user's: a panic there loses no change.
+// announce reports the queued changes, while no lock is held. Only one goroutine does so at a time,
+// so changes are reported in order. It calls the user's functions. If one panics, no change is lost.
 func (b *breaker) announce() {
 	for b.queued.Load() > 0 {
 		b.mu.Lock()

@@ -84,7 +84,8 @@ func TestWithLittleTrafficFailuresInARowOpenTheBreaker(t *testing.T) {
 	})
 }
 
-// A single instant is weak evidence, a span is not: many calls that fail together are few beside a second's successes.
+// Failures at one instant prove less than failures over a span. Many
+// calls that fail together are few beside the successes of one second.
 func TestManyFailuresAtOneInstantAreWeighedAgainstTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
@@ -101,7 +102,7 @@ func TestManyFailuresAtOneInstantAreWeighedAgainstTheWindow(t *testing.T) {
 	})
 }
 
-// A call that began before the breaker opened is no evidence about the present.
+// A call that began before the breaker opened proves nothing about the present.
 func TestALateResultOfBeforeAnOutageCountsAsNothing(t *testing.T) {
 	for name, late := range map[string]error{"success": nil, "failure": errDown} {
 		t.Run(name, func(t *testing.T) {
@@ -118,7 +119,7 @@ func TestALateResultOfBeforeAnOutageCountsAsNothing(t *testing.T) {
 				s.fail(down)
 				take(t, l, 1)
 				require.Equal(t, failover.StateOpen, l.Stats().State)
-				if late != nil { // it is closed again, by a probe
+				if late != nil { // a probe has closed the breaker
 					s.fail(nil)
 					time.Sleep(1200*time.Millisecond + 1)
 					take(t, l, 1)
@@ -197,7 +198,7 @@ func TestStatsContainTheTimeSinceWhichDecisionsAreDegraded(t *testing.T) {
 	})
 }
 
-// A panic of the user's function does not keep the breaker from its work.
+// The breaker works on after a panic of the user's function.
 func TestAPanicInAHookLeavesTheBreakerWorking(t *testing.T) {
 	for name, o := range map[string]failover.Options{
 		"OnStateChange": {OnStateChange: func(_, _ failover.State) { panic("bomb") }},
@@ -279,8 +280,8 @@ func TestTheLogOfAStoreThatComesAndGoesIsShort(t *testing.T) {
 
 var histories = flag.Int("histories", testsize.Of(20, 1000), "random histories of the breaker")
 
-// The breaker, beside a model that keeps every result. The breaker's window moves in steps: where a twentieth of the window matters, the
-// model allows both results.
+// A model keeps every result, and the breaker must agree with it. The breaker's window
+// moves in steps, so the model allows both results where a twentieth of the window matters.
 func TestTheBreakerAgreesWithAModelThatKeepsEveryResult(t *testing.T) {
 	n := *histories
 	var opened atomic.Int64
@@ -325,7 +326,7 @@ func TestTheBreakerAgreesWithAModelThatKeepsEveryResult(t *testing.T) {
 	require.NotZero(t, opened.Load())
 }
 
-// model is the rule by which the breaker opens, in its simplest form.
+// model applies the rule by which the breaker opens, in its simplest form.
 type model struct {
 	failures int
 	window   time.Duration
@@ -339,8 +340,8 @@ type result struct {
 
 func (m *model) add(fails bool) { m.results = append(m.results, result{time.Now(), fails}) }
 
-// opens reports whether the last result opens the breaker, and whether the answer is the same with any of the results of the window's last
-// twentieth.
+// opens reports whether the last result opens the breaker. It is sure
+// if the results in the last twentieth of the window do not matter.
 func (m *model) opens() (sure, open bool) {
 	open = m.within(m.window)
 	now := m.results[len(m.results)-1].at
@@ -377,7 +378,7 @@ func (m *model) within(window time.Duration) bool {
 	return failures >= m.failures && failures >= successes || row >= m.failures && last.at.Sub(began) >= m.window
 }
 
-// A probe that was under way when an operator stepped in does not keep a later outage from being probed.
+// A probe that was under way when an operator called Force does not prevent probes in a later outage.
 func TestAProbeOfBeforeForceDoesNotBlockLaterProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
@@ -403,7 +404,7 @@ func TestAProbeOfBeforeForceDoesNotBlockLaterProbes(t *testing.T) {
 	})
 }
 
-// While a probe is under way other callers are answered at once, also if it has the only turn.
+// While a probe is under way, other callers are answered at once, even if the probe has the only turn.
 func TestCallersBesideAProbeDoNotWaitForATurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
@@ -423,11 +424,11 @@ func TestCallersBesideAProbeDoNotWaitForATurn(t *testing.T) {
 	})
 }
 
-// "For ever" is written as the longest Duration that there is.
+// The longest Duration stands for "for ever".
 func TestABreakerThatShallStayOpenForEverStaysOpen(t *testing.T) {
 	for _, openFor := range []time.Duration{math.MaxInt64, math.MaxInt64 - 1, math.MaxInt64 / 6 * 5, 250 * 365 * 24 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
-			for range 20 { // each draws its own time
+			for range 20 { // each breaker draws its own time
 				s := newStore(t, wide)
 				s.fail(down)
 				l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1, OpenFor: openFor})

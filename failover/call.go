@@ -14,28 +14,28 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// answer is the answer of an engine.
+// answer is what an engine has returned.
 type answer struct {
 	decision ratelimit.Decision
-	each     []ratelimit.Decision   // the decisions of the layers, if they were requested
-	res      *ratelimit.Reservation // the reservation, if the call was one
+	each     []ratelimit.Decision   // the decisions of the layers, if the call was PeekEach
+	res      *ratelimit.Reservation // the reservation, if the call was Reserve
 	err      error
 	panicked bool
-	standIn  bool            // the stand-in has decided
-	owe      func(units int) // records the real cost of the stand-in's reservation when it is settled; nil if it owes nothing
+	standIn  bool            // whether the stand-in has decided
+	owe      func(units int) // called with the real cost when the stand-in's reservation is settled; nil if no debt is recorded
 }
 
-// ending is how a call of the primary has ended, as its caller sees it.
+// ending states how a call of the primary ended for its caller.
 type ending uint8
 
 const (
 	answered    ending = iota // a decision
-	refused                   // an error about this call, and so no evidence about the primary
+	refused                   // an error about this call, which shows nothing about the primary
 	unavailable               // ErrUnavailable
 	overdue                   // no answer within Options.Timeout
 	panicked
-	busy     // its turn did not come in time, or too late for an answer
-	shut     // not called: the breaker is not closed
+	busy     // its turn came too late or not at all
+	shut     // not called, because the breaker is not closed
 	deadline // the caller's own deadline came first
 	gone     // the caller's context was cancelled first
 )
@@ -45,10 +45,10 @@ func (o ending) String() string {
 	return [...]string{"answered", "refused", "unavailable", "timeout", "panic", "busy", "open", "deadline", "cancelled"}[o]
 }
 
-// instead reports whether the stand-in has to answer the caller.
+// instead reports whether the stand-in has to decide.
 func (o ending) instead() bool { return o >= unavailable && o != gone }
 
-// health returns the evidence of a call that has ended, for the breaker.
+// health returns what a call with this ending shows about the primary.
 func (o ending) health() health {
 	switch o {
 	case answered:
@@ -59,31 +59,31 @@ func (o ending) health() health {
 	return noEvidence
 }
 
-// caller calls the primary on goroutines of its own, so that its callers can leave in time.
+// caller calls the primary on separate goroutines, so that its callers can leave in time.
 //
-// A caller waits for its turn and for the answer for at most timeout in all, and no longer than its own context.
-// A call has the whole timeout from its start. It continues when its caller leaves, and is judged when it ends
-// or its time is over. It holds its turn until it ends. Overdue calls may hold all turns. They lose these when
-// the breaker closes, because the primary works again, and after patience, because they may never end.
+// A caller waits for its turn and for the answer for at most timeout in all, and no longer than its own context. A call
+// has the whole timeout from its start. It continues after its caller has left, and is judged when it ends or its time
+// is over. It holds its turn until it ends. So overdue calls may hold all turns. They lose their turns when the breaker
+// closes, because then the primary works again. They also lose them after patience, because they may never end.
 type caller struct {
 	timeout  time.Duration
 	patience time.Duration
 	calls    int
 	turns    atomic.Pointer[turns]
 	waiting  atomic.Int64 // the number of callers that wait for their turn
-	most     int64        // the maximum number of these; 0 for no maximum
+	most     int64        // the maximum of waiting; 0 for no maximum
 }
 
-// turns are the turns of calls under way.
+// turns are the turns of the calls under way.
 type turns struct {
-	taken chan struct{} // has an element for each turn that is taken
+	taken chan struct{} // has an element for each turn in use
 
 	mu      sync.Mutex // guards the fields below
 	overdue int        // the number of calls whose time is over
 	since   time.Time  // the time of the last change of overdue
 }
 
-// count changes the number of overdue calls by delta.
+// count adds delta to the number of overdue calls.
 func (t *turns) count(delta int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,7 +91,7 @@ func (t *turns) count(delta int) {
 	t.since = time.Now()
 }
 
-// held reports whether overdue calls have held all turns for a time.
+// held reports whether overdue calls have held all turns for at least d.
 func (t *turns) held(d time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,7 +106,7 @@ func newCaller(timeout, patience time.Duration, calls int, most int64) *caller {
 
 func (c *caller) newTurns() *turns { return &turns{taken: make(chan struct{}, c.calls)} }
 
-// renew makes the turns free for later callers, if overdue calls have held all of them for the time d.
+// renew gives later callers new turns, if overdue calls have held all turns for at least d.
 func (c *caller) renew(d time.Duration) {
 	if t := c.turns.Load(); t.held(d) {
 		c.turns.CompareAndSwap(t, c.newTurns())
@@ -116,17 +116,17 @@ func (c *caller) renew(d time.Duration) {
 // job is one call.
 type job struct {
 	f    func(ctx context.Context) answer
-	late func(answer) // handles an answer if no caller waits; may be nil
+	late func(answer) // handles an answer for which no caller waits; may be nil
 
-	// begin reports whether the call may be made. A caller that needs a turn calls begin again
-	// when it has one. It stops waiting for a turn once shut is closed; shut may be nil.
+	// begin reports whether the call may be made. A caller that needs a turn waits for
+	// one and calls begin again. It stops waiting once shut is closed; shut may be nil.
 	begin func(turn bool) (a admission, shut <-chan struct{})
-	judge func(ending, error) // called once with the ending of the call, unless the call was not made
+	judge func(ending, error) // called once with the ending, if the call was made
 
-	announce func() // reports the consequences of the judgement
+	announce func() // reports the changes that the judgement caused
 }
 
-// call makes a call. It returns the answer for the caller, or when the caller has to leave.
+// call makes a call. It returns the answer, or returns without one when the caller has to leave.
 func (c *caller) call(ctx context.Context, j job) (answer, ending) {
 	if outcome.EndOf(ctx) != nil {
 		return leaves(ctx)
@@ -159,8 +159,8 @@ func (c *caller) call(ctx context.Context, j job) (answer, ending) {
 	return c.startInTurn(ctx, j, timer.C, t)
 }
 
-// await waits for a turn, and returns the set of turns that it belongs
-// to. Otherwise it returns nil and the caller's answer and ending.
+// await waits for a turn, and returns the set to which the turn belongs. If the
+// caller has to leave first, await returns nil and the caller's answer and ending.
 func (c *caller) await(ctx context.Context, over <-chan time.Time, shutting <-chan struct{}) (*turns, answer, ending) {
 	for {
 		t := c.turns.Load()
@@ -169,7 +169,7 @@ func (c *caller) await(ctx context.Context, over <-chan time.Time, shutting <-ch
 			if t == c.turns.Load() {
 				return t, answer{}, answered
 			}
-			<-t.taken // the set was replaced meanwhile
+			<-t.taken // the set was replaced meanwhile, so try the new one
 		case <-over:
 			return nil, answer{}, busy
 		case <-shutting:
@@ -189,7 +189,7 @@ func leaves(ctx context.Context) (answer, ending) {
 	return answer{err: context.DeadlineExceeded}, deadline
 }
 
-// startInTurn makes a call whose turn has come, if the call is still permitted.
+// startInTurn makes a call after it has got its turn, if the call is still permitted.
 func (c *caller) startInTurn(ctx context.Context, j job, over <-chan time.Time, t *turns) (answer, ending) {
 	if a, _ := j.begin(true); a != admitted {
 		<-t.taken
@@ -198,7 +198,7 @@ func (c *caller) startInTurn(ctx context.Context, j job, over <-chan time.Time, 
 	return c.start(ctx, j, over, t)
 }
 
-// start makes a call. It has a turn, which it ends, or none. The caller leaves when over fires, unless that is nil.
+// start makes a call. The call ends its turn in t, unless t is nil. The caller leaves when over fires, unless over is nil.
 func (c *caller) start(ctx context.Context, j job, over <-chan time.Time, t *turns) (answer, ending) {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
 	r := &run{job: j, turns: t, answers: make(chan judged, 1)}
@@ -231,20 +231,20 @@ type judged struct {
 // run is one call on a goroutine of its own.
 type run struct {
 	job
-	turns   *turns // the set in which it has a turn, or nil
+	turns   *turns // the set of the call's turn, or nil
 	answers chan judged
 
-	mu    sync.Mutex // also held while the call is judged
+	mu    sync.Mutex // guards phase; also held while the call is judged
 	phase phase
 }
 
-// phase is the progress of a call. A call is judged once, when it begins to hang or when it ends.
+// phase is the progress of a call. A call is judged once: when it ends, or when it begins to hang.
 type phase uint8
 
 const (
-	awaited  phase = iota // it runs, and its caller waits
-	deserted              // it runs, and its caller has left
-	hanging               // it runs, and its time is over
+	awaited  phase = iota // running, and the caller waits
+	deserted              // running, and the caller has left
+	hanging               // running after its time is over
 	ended
 )
 
@@ -263,18 +263,18 @@ func (r *run) deliver(a answer, o ending) {
 	r.mu.Unlock()
 	switch before {
 	case awaited:
-		return // the caller announces
+		return // the caller reports the changes
 	case deserted:
 		r.announce()
 	}
 	defer r.endTurn(before)
 	if r.late != nil {
-		defer func() { _ = recover() }() // the caller was answered long ago
+		defer func() { _ = recover() }() // nobody waits for this panic: the caller was answered long ago
 		r.late(a)
 	}
 }
 
-// endTurn ends the turn of a call, if it has one. before is the phase in which the call ended.
+// endTurn ends the call's turn, if it has one. before is the phase in which the call ended.
 func (r *run) endTurn(before phase) {
 	if r.turns == nil {
 		return
@@ -285,12 +285,12 @@ func (r *run) endTurn(before phase) {
 	<-r.turns.taken
 }
 
-// leave makes the caller leave with an ending of its own, unless there
-// is an answer. The call continues, and hangs when its own time is over.
+// leave makes the caller leave with the given answer and ending, unless the call's
+// answer is there. The call continues, and hangs when its own time is over.
 func (r *run) leave(bounded context.Context, timeout time.Duration, a answer, o ending) (answer, ending) {
 	r.mu.Lock()
 	select {
-	case v := <-r.answers: // the answer came at the same instant, which is in time
+	case v := <-r.answers: // the answer came at the last instant, so it is in time
 		r.mu.Unlock()
 		return v.answer, v.ending
 	default:
@@ -329,8 +329,8 @@ func errOverdue(timeout time.Duration) error {
 	return fmt.Errorf("failover: no answer from the primary within %v: %w", timeout, ratelimit.ErrUnavailable)
 }
 
-// guarded calls f, and turns a panic into an error. The text of a panic may
-// contain a key, so the error includes only the text of a runtime error.
+// guarded calls f, and turns a panic into an error. The text of a panic
+// may contain a key, so the error has only the text of runtime errors.
 func guarded(ctx context.Context, f func(ctx context.Context) answer) (a answer) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -344,7 +344,7 @@ func panicError(p any) error {
 	return fmt.Errorf("failover: the primary panicked with %s, at %s", failures.PanicText(p), panicSite())
 }
 
-// panicSite is the place in the code that panicked: the first frame below the runtime's.
+// panicSite returns the place of a panic in the code: the first frame below the runtime's.
 func panicSite() string {
 	var pcs [32]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs[:])])
@@ -361,7 +361,7 @@ func panicSite() string {
 	}
 }
 
-// judge returns the ending of a call under the context of this package.
+// judge returns the ending of a call that ran under this package's own context.
 func judge(bounded context.Context, a answer) ending {
 	switch cause := outcome.CauseOf(a.err); {
 	case a.panicked:
@@ -376,8 +376,8 @@ func judge(bounded context.Context, a answer) ending {
 	return refused
 }
 
-// judgeBy returns the ending of a call under the caller's own context. An error
-// after that context has ended is the caller's, even if the primary fails, too.
+// judgeBy returns the ending of a call that ran under the caller's own context. An error
+// after that context has ended counts as the caller's, even if the primary fails, too.
 func judgeBy(ctx context.Context, a answer) ending {
 	if a.err != nil && !a.panicked && outcome.EndOf(ctx) != nil {
 		_, o := leaves(ctx)

@@ -24,7 +24,7 @@ func (u unreachable) Reserve(ctx context.Context, key string, cost int, _ time.D
 	return ratelimit.NewReservation(d, nil), err
 }
 
-// Fail static: while the shared store is down, each of eight nodes enforces an eighth of the limit.
+// While the shared store is down, each of eight nodes enforces an eighth of the limit.
 func Example() {
 	local := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerHour(100), 3), nil))
 	limiter, err := failover.New[string](unreachable{}, local, &failover.Options{
@@ -69,7 +69,7 @@ func ExampleAllowAll() {
 	// Output: true 1
 }
 
-// The limit that each of eight processes enforces alone while Redis is down.
+// While Redis is down, each of eight processes enforces an eighth of the limit alone.
 func ExampleShare() {
 	fmt.Println(failover.Share(ratelimit.TokenBucket(ratelimit.PerSecond(800), 100), 8))
 	fmt.Println(failover.Share(ratelimit.TokenBucket(ratelimit.PerSecond(5), 5), 8))

@@ -14,11 +14,11 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// part makes one layer of a stack, in the primary and in the stand-in alike.
+// part describes one layer of a stack. The primary has the layer, and the stand-in has it, too.
 type part struct {
-	most, share   int // capacity
+	most, share   int // the capacities of the primary and of the stand-in
 	shadow, skips bool
-	own           int // cost of its own, or 0
+	own           int // the layer's own cost, or 0
 }
 
 func stackOf(t *testing.T, parts []part, capacity func(part) int) *ratelimit.Layered[string] {
@@ -100,7 +100,7 @@ func TestACostThatOneLayerCanNeverPassIsAnErrorWhateverStandsIn(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit, "a single limiter stands in")
 }
 
-// An error of a healthy primary for a cost that it can never allow is the same without the primary.
+// A healthy primary returns an error for a cost that it can never allow. The stand-in returns the same error.
 func TestACostThatCanNeverPassIsAnErrorWithAndWithoutThePrimary(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 41))
 	never, forNow := 0, 0

@@ -2,18 +2,18 @@
 //
 //	limiter, err := failover.New[string](shared, local, nil)
 //
-// A [Limiter] decides by the primary. If that fails, the stand-in answers, and the Decision is Degraded. While the primary fails, a breaker
-// for all keys is open: one decision at a time probes it, after [Options.OpenFor].
+// A [Limiter] lets the primary decide. If the primary fails, the stand-in decides, and the Decision is Degraded. While the
+// primary keeps failing, a breaker for all keys is open. After [Options.OpenFor], one decision at a time probes the primary.
 //
 // A failure is an error that wraps [ratelimit.ErrUnavailable], no answer within [Options.Timeout], or a panic. Other
 // errors are answers. A caller whose own deadline passes gets the stand-in's answer, and a Take that is under way stays
-// charged. Each request makes one call of OnDecision: that of the limiter that decides on it. [Stats] counts the failures.
+// charged. Each request is reported once to OnDecision: by the limiter that decides on it. [Stats] counts the failures.
 //
-// After an outage, the primary is charged with the spending that the stand-in has allowed, if it still counts
-// under the stand-in's limits. This needs a primary with one limit and an Adjust, and keys that are values,
-// not requests. Calls that timed out are not charged, nor are reservations that are never settled. A stand-in
-// may charge the primary itself, as package policy's does: if it has a method Repay(context.Context) error,
-// that is called after decisions of the primary, at most once a second, until it returns nil.
+// After an outage, the primary is charged with the spending that the stand-in has allowed, as far as that
+// still counts under the stand-in's limits. The primary must have one limit and an Adjust, and keys must be
+// values, not requests. Calls that timed out are not charged, nor are reservations that are never settled. A
+// stand-in may charge the primary itself, as package policy's does. If it has a method Repay(context.Context)
+// error, that method is called after decisions of the primary, at most once a second, until it returns nil.
 //
 // https://github.com/weir-go/ratelimit/blob/main/docs/fleet.md describes when the breaker opens, and how much an outage admits.
 package failover
@@ -31,24 +31,25 @@ import (
 	"github.com/weir-go/ratelimit/internal/reports"
 )
 
-// noContext is for calls that no caller's context bounds.
+// noContext is the context of calls that no caller's context bounds.
 var noContext = context.Background()
 
-// late is for package lease, which checks whether a caller whose deadline has passed is answered at once.
+// late marks a limiter that answers at once although its caller's deadline has passed. Package lease looks for the mark.
 //
-//lint:ignore U1000 It is found by failures.AnswersLate.
+// lint:ignore U1000 failures.AnswersLate finds it.
 type late = failures.Late
 
-// Limiter decides by a primary limiter or a stand-in. Make one with [New]. It is safe for concurrent use. The zero Limiter cannot be used.
+// Limiter decides by a primary limiter and, if that fails, by a stand-in. Make
+// one with [New]. It is safe for concurrent use. The zero Limiter cannot be used.
 type Limiter[K any] struct {
-	//lint:ignore U1000 It is found by failures.AnswersLate.
+	// lint:ignore U1000 failures.AnswersLate finds it.
 	late
 	primary  ratelimit.Reserver[K]
 	instead  ratelimit.Reserver[K]
 	timeout  time.Duration
 	openFor  time.Duration
 	caller   *caller // for decisions
-	settler  *caller // for settlements, which must not take the places of decisions
+	settler  *caller // for settlements, which must not use up the turns of decisions
 	breaker  *breaker
 	journal  *journal
 	counters counters
@@ -91,8 +92,8 @@ func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter
 	return l, nil
 }
 
-// Force makes the stand-in (StateOpen) or the primary (StateClosed) decide; StateHalfOpen
-// lifts that. In any state the stand-in answers calls at which the primary fails.
+// Force overrides the breaker: StateOpen makes the stand-in decide, StateClosed the primary, and
+// StateHalfOpen ends the override. In any state the stand-in decides on calls at which the primary fails.
 func (l *Limiter[K]) Force(to State) {
 	l.mustBeMade()
 	l.breaker.force(to)
@@ -125,8 +126,8 @@ func (l *Limiter[K]) Allow(key K, cost int) bool {
 	return err == nil && d.Allowed
 }
 
-// Take spends cost of the key's budget, or nothing. It fails with the primary's errors about the call, and with the context's error if it
-// is cancelled.
+// Take spends cost of the key's budget, or nothing. It returns the primary's
+// errors about the call, and the context's error if the context is cancelled.
 func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	a := l.decide(ctx, question[K]{key: key, cost: cost, charges: true, call: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		d, err := engine.Take(ctx, key, cost)
@@ -135,8 +136,8 @@ func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return a.decision, a.err
 }
 
-// Reserve is Take with a charge that can be corrected, and may book up to maxDelay ahead; 0 means now or not at all. If
-// the primary cannot settle in time, Settle returns an error, and the cost may stay charged.
+// Reserve is like Take, but returns a charge that can be corrected. It may book up to maxDelay ahead; 0 means now
+// or not at all. If the primary cannot settle in time, Settle returns an error, and the cost may stay charged.
 func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	a := l.decide(ctx, question[K]{key: key, cost: cost, charges: true, late: giveBack, call: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		res, err := engine.Reserve(ctx, key, cost, maxDelay)
@@ -153,20 +154,20 @@ func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time
 	return r, a.err
 }
 
-// giveBack cancels a reservation without a waiting caller.
+// giveBack cancels a reservation for which no caller waits.
 func giveBack(a answer) {
 	if a.err == nil {
-		_ = a.res.Cancel() // an error means that it stays charged; there is no caller to report that to
+		_ = a.res.Cancel() // after an error the cost stays charged, and no caller is left for the error
 	}
 }
 
-// question calls an engine for a decision.
+// question is a decision that an engine has to make.
 type question[K any] struct {
 	key     K
 	cost    int
-	charges bool // it charges the cost, and is no Peek
+	charges bool // whether it charges the cost; false for Peek
 	call    func(ctx context.Context, engine ratelimit.Reserver[K]) answer
-	late    func(answer) // handles an answer if no caller waits; may be nil
+	late    func(answer) // handles an answer for which no caller waits; may be nil
 }
 
 // decide calls the primary, if the breaker permits it, and otherwise the stand-in.
@@ -199,7 +200,7 @@ func (l *Limiter[K]) mustBeMade() {
 	}
 }
 
-// callPrimary makes the primary decide, if the breaker permits it. It panics for the zero Limiter.
+// callPrimary lets the primary decide, if the breaker permits it. It panics for the zero Limiter.
 func (l *Limiter[K]) callPrimary(ctx context.Context, q question[K]) (answer, ending) {
 	l.mustBeMade()
 	var t ticket
@@ -228,7 +229,7 @@ func (l *Limiter[K]) callPrimary(ctx context.Context, q question[K]) (answer, en
 	return a, o
 }
 
-// failed records a call's failure, if it is one.
+// failed records an ending that is a failure. It ignores all others.
 func (l *Limiter[K]) failed(o ending, err error) {
 	if o.health() == failure {
 		l.counters.failed(o)
@@ -236,7 +237,7 @@ func (l *Limiter[K]) failed(o ending, err error) {
 	}
 }
 
-// degrade makes the stand-in decide, because the primary has not.
+// degrade lets the stand-in decide, because the primary has not decided.
 func (l *Limiter[K]) degrade(ctx context.Context, q question[K], why ending) answer {
 	l.counters.instead.Add(1)
 	l.journal.degraded(why)
@@ -255,8 +256,8 @@ func (l *Limiter[K]) degrade(ctx context.Context, q question[K], why ending) ans
 	return a
 }
 
-// exceeds reports whether the primary, too, would refuse a cost that the stand-in has refused as too large. err is
-// the stand-in's error. If both are stacks of the same layers, it names the layers that apply, and their costs.
+// exceeds reports whether the primary, too, would refuse a cost that was too large for the stand-in. err is the
+// stand-in's error. If both are stacks of the same layers, err names the layers that apply, and their costs.
 func (l *Limiter[K]) exceeds(err error, cost int) (exceeds bool) {
 	primary := ratelimit.Describe(l.primary)
 	limits := primary.Limits
@@ -279,7 +280,7 @@ func (l *Limiter[K]) exceeds(err error, cost int) (exceeds bool) {
 	return exceeds
 }
 
-// only returns the limit if there is just one, and otherwise the zero Limit.
+// only returns the limit if there is exactly one, and otherwise the zero Limit.
 func only(limits []ratelimit.Limit) (limit ratelimit.Limit) {
 	if len(limits) == 1 {
 		limit = limits[0]

@@ -63,7 +63,7 @@ func TestWithoutFailuresThePrimaryDecides(t *testing.T) {
 		want, wantErr := alone.Take(context.Background(), "k", cost)
 		got, err := l.Take(context.Background(), "k", cost)
 		require.Equal(t, wantErr, err)
-		want.ResetAfter, got.ResetAfter = 0, 0 // both are in real time
+		want.ResetAfter, got.ResetAfter = 0, 0 // both depend on real time
 		want.RetryAfter, got.RetryAfter = want.RetryAfter.Round(time.Second), got.RetryAfter.Round(time.Second)
 		require.Equal(t, want, got)
 	}
@@ -72,7 +72,7 @@ func TestWithoutFailuresThePrimaryDecides(t *testing.T) {
 	require.Equal(t, []ratelimit.Limit{shared}, l.Describe().Limits)
 }
 
-// A failover books ahead if one of its limiters does: stacks do not.
+// A failover books ahead if one of its limiters does. Stacks do not book ahead.
 func TestItBooksAheadAsItsLimitersDo(t *testing.T) {
 	keyed := newLocal(t, local)
 	stack := ratelimit.Must(ratelimit.All(ratelimit.By(keyed, func(key string) (string, error) { return key, nil })))
@@ -207,7 +207,7 @@ func TestEachLimiterDrawsItsOwnTime(t *testing.T) {
 	})
 }
 
-// answers are errors that are no evidence about the primary.
+// answers returns errors that show nothing about the primary.
 func answers() map[string]error {
 	return map[string]error{
 		"above the capacity": ratelimit.ErrExceedsLimit,
@@ -272,8 +272,7 @@ func TestACancelledCallerGetsItsErrorAndIsNoEvidenceForTheBreaker(t *testing.T) 
 	})
 }
 
-// A context's timer fires late on a busy machine. The caller's own deadline is the caller's
-// all the same.
+// On a busy machine, a context's timer fires late. The caller's own deadline counts all the same.
 func TestADeadlineOfTheCallerThatHasPassedIsTheCallersBeforeItsTimerFires(t *testing.T) {
 	for _, timeout := range []time.Duration{0, -1} {
 		s := newStore(t, shared)
@@ -422,7 +421,7 @@ func TestACostThatOnlyThePrimaryCanAllowIsDeniedForNow(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
 }
 
-// each is a primary whose keys have limits of their own.
+// each is a primary with one limit for each key.
 type each struct{ *store }
 
 func (each) Describe() ratelimit.Description {
@@ -470,7 +469,8 @@ func TestWaitGoesOnWhenThePrimaryIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
 		s.fail(down)
-		l := over(t, s, failover.DenyAll[string](), failover.Options{Failures: 1000}) // it calls the primary each time
+		// the breaker stays closed, so the primary is called each time
+		l := over(t, s, failover.DenyAll[string](), failover.Options{Failures: 1000})
 		time.AfterFunc(2500*time.Millisecond, func() { s.fail(nil) })
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -520,15 +520,15 @@ func TestANilReservationOfThePrimaryIsADenial(t *testing.T) {
 	require.False(t, r.Allowed)
 }
 
-// silence breaks the contract of Reserve.
+// silence breaks the contract of Reserve: it returns a nil reservation.
 type silence struct{ *store }
 
 func (silence) Reserve(context.Context, string, int, time.Duration) (*ratelimit.Reservation, error) {
 	return nil, nil
 }
 
-// A window with one outage: the shared limit + nodes × the local limit, and the shared
-// limit once more if the store came back empty.
+// A window with one outage admits at most the shared limit + nodes × the
+// local limit, and the shared limit once more if the store came back empty.
 func TestTheBoundOfAnOutage(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lost=%v", lost), func(t *testing.T) {

@@ -23,7 +23,8 @@ import (
 
 var fleets = flag.Int("fleets", testsize.Of(15, 600), "random fleets with leases over failovers")
 
-// fleet is some processes with leases over failovers over one store, and the answers that their callers got.
+// fleet is several processes, each with a lease over a failover,
+// that share one store. It records the answers to their callers.
 type fleet struct {
 	t         *testing.T
 	at        string
@@ -31,14 +32,14 @@ type fleet struct {
 	locals    []*ratelimit.Keyed[string]
 	failovers []*failover.Limiter[string]
 	leases    []*lease.Limiter[string]
-	nodes     []ratelimit.Reserver[string] // the leases, or chains of them and a limiter that denies
-	exact     bool                         // a call that fails has charged nothing, and fails at once
-	shares    bool                         // a local limiter stands in
-	failing   atomic.Int64                 // of 1000 calls
+	nodes     []ratelimit.Reserver[string] // the leases, or chains of a lease and a limiter that denies
+	exact     bool                         // whether a call that fails does so at once and charges nothing
+	shares    bool                         // whether a local limiter stands in
+	failing   atomic.Int64                 // of 1000 calls, how many fail
 
 	mu       sync.Mutex
 	admitted map[string]int
-	perhaps  map[string]int // units that settlements with errors may have left charged
+	perhaps  map[string]int // units that may be charged after settlements with errors
 }
 
 const (
@@ -87,7 +88,7 @@ func newFleet(t *testing.T, seed uint64) (*fleet, *rand.Rand) {
 	return f, rng
 }
 
-// weather is the fate of a call of the store.
+// weather decides how a call of the store goes.
 func (f *fleet) weather(ctx context.Context) error {
 	if rand.Int64N(1000) >= f.failing.Load() {
 		if !f.exact && rand.IntN(4) == 0 {
@@ -103,14 +104,14 @@ func (f *fleet) weather(ctx context.Context) error {
 	}
 	switch rand.IntN(5) {
 	case 0:
-		if ctx.Done() == nil { // a settlement has no context
+		if ctx.Done() == nil { // the context of a settlement never ends
 			time.Sleep(2 * time.Second)
 			return errDown
 		}
 		<-ctx.Done()
 		return ctx.Err()
 	case 1:
-		time.Sleep(time.Second) // it ignores its context, and goes well
+		time.Sleep(time.Second) // ignores its context, and succeeds
 		return nil
 	case 2:
 		panic("a store")
@@ -124,7 +125,7 @@ func (f *fleet) count(of map[string]int, key string, n int) {
 	of[key] += n
 }
 
-// one is one decision.
+// one makes one decision.
 func (f *fleet) one(rng *rand.Rand, settling *sync.WaitGroup) {
 	node, key, cost := f.nodes[rng.IntN(len(f.nodes))], []string{"a", "b"}[rng.IntN(2)], 1
 	if rng.IntN(3) == 0 {
@@ -144,7 +145,7 @@ func (f *fleet) one(rng *rand.Rand, settling *sync.WaitGroup) {
 	began := time.Now()
 	in := func(what string, err error) bool {
 		deadline, bounded := ctx.Deadline()
-		_, plain := node.(*lease.Limiter[string]) // a chain gives back before it answers
+		_, plain := node.(*lease.Limiter[string]) // a chain gives units back before it answers
 		if bounded && plain && time.Now().After(deadline) && deadline.After(began) {
 			f.t.Errorf("%s: %s took %v beyond its caller's deadline", f.at, what, time.Since(deadline))
 		}
@@ -193,11 +194,12 @@ func (f *fleet) one(rng *rand.Rand, settling *sync.WaitGroup) {
 	}
 }
 
-// stripped hides the Peek of a limiter whose store does not have one.
+// stripped hides a limiter's Peek, as if its store had none.
 type stripped struct{ ratelimit.Limiter[string] }
 
-// Leases over failovers in front of other limiters, with every relation of the timeouts, short and long deadlines, few calls under way and
-// an operator: no caller sees an error, and no more is admitted than the store and the stand-in have charged.
+// Leases stand over failovers. The timeouts have every relation to each other, deadlines
+// are short and long, few calls may be under way, and an operator intervenes. No caller
+// sees an error, and no more is admitted than the store and the stand-in have charged.
 func TestInAnyWeatherALeaseOverAFailoverKeepsItsPromises(t *testing.T) {
 	n := *fleets
 	degraded := uint64(0)
@@ -265,7 +267,7 @@ func (f *fleet) check() {
 		}
 	}
 	if !f.shares {
-		return // admissions by AllowAll are charged nowhere
+		return // AllowAll charges no admissions
 	}
 	surplus := 0
 	for _, key := range []string{"a", "b"} {
@@ -279,7 +281,7 @@ func (f *fleet) check() {
 		surplus += charged - f.admitted[key] - f.perhaps[key]
 	}
 	if f.exact {
-		surplus -= int(f.s.repaid.Load()) // which the stand-ins have charged, too
+		surplus -= int(f.s.repaid.Load()) // the stand-ins have charged these, too
 		require.LessOrEqual(t, surplus, lost, "%s: units are missing that nobody has counted", f.at)
 	}
 }

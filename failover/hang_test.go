@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// Calls that ignore their context hold all turns for an hour, and the store works again long before that.
+// Calls that ignore their context hold all turns for an hour. The store works again long before that.
 func TestAProbeBeginsAlthoughHungCallsHoldAllTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
@@ -81,8 +81,8 @@ func TestHungSettlementsDoNotKeepLaterOnesFromAStoreThatHasRecovered(t *testing.
 	})
 }
 
-// hanging is a primary whose calls hang for random times, beside a model of the documented rules for turns and probes. Each caller comes at
-// an instant of its own.
+// hanging is a primary whose calls hang for random times, with a model of the
+// documented rules for turns and probes. Each caller comes at an instant of its own.
 type hanging struct {
 	t        *testing.T
 	l        *failover.Limiter[string]
@@ -90,11 +90,11 @@ type hanging struct {
 	timeout  time.Duration
 	mu       sync.Mutex // guards the fields below
 	rng      *rand.Rand
-	bad      int // of 100 calls
+	bad      int // of 100 calls, how many hang
 	begun    int
-	inTurn   []time.Time // when calls that hold a turn began
+	inTurn   []time.Time // the beginnings of the calls that hold a turn
 	probing  bool
-	shutOnce int // callers that a breaker which is not closed has answered
+	shutOnce int // callers answered while the breaker was not closed
 	freed    int // closings at which hung calls lost their turns
 }
 
@@ -114,7 +114,7 @@ func (h *hanging) enter(context.Context) error {
 	time.Sleep(span)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for i, b := range h.inTurn { // of the calls that began in the same turns
+	for i, b := range h.inTurn { // remove the call from the turns in which it began
 		if closed && b.Equal(began) {
 			h.inTurn = append(h.inTurn[:i:i], h.inTurn[i+1:]...)
 			break
@@ -132,7 +132,7 @@ func (h *hanging) changed(_, to failover.State) {
 	}
 }
 
-// free frees the turns if hung calls have held all of them for a time, and reports whether it has.
+// free frees the turns if hung calls have held all of them for at least timeout + d. It reports whether it has freed them.
 func (h *hanging) free(d time.Duration) bool {
 	for _, b := range h.inTurn {
 		if time.Since(b) < h.timeout+d {
@@ -249,7 +249,8 @@ func TestAnAdjustUnderWayIsNotReportedAsUncalled(t *testing.T) {
 	})
 }
 
-// Fewer calls than Failures hang for ever and hold all turns, or calls that hung while the breaker was forced closed. The store works again.
+// Calls that hang for ever hold all turns: fewer calls than Failures, or
+// calls made while the breaker was forced closed. The store works again.
 func TestHungCallsThatHoldAllTurnsLoseThem(t *testing.T) {
 	for _, row := range []struct {
 		calls  int
@@ -281,7 +282,7 @@ func TestHungCallsThatHoldAllTurnsLoseThem(t *testing.T) {
 	}
 }
 
-// late is a store whose reservations cannot be settled in time, with the error of its own client.
+// late is a store whose reservations cannot be settled in time. The error is that of its own client.
 type late struct{ *store }
 
 func (s late) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// AllowAll returns a stand-in that allows everything.
+// AllowAll returns a stand-in that allows each cost.
 func AllowAll[K any]() ratelimit.Reserver[K] {
 	return fixed[K]{ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: math.MaxInt}}
 }
@@ -19,7 +19,7 @@ func DenyAll[K any]() ratelimit.Reserver[K] {
 	return fixed[K]{ratelimit.Decision{RetryAfter: time.Second, NextAfter: time.Second}}
 }
 
-// fixed gives every key the same answer.
+// fixed is a stand-in that makes the same decision for each key.
 type fixed[K any] struct{ decision ratelimit.Decision }
 
 func (f fixed[K]) Allow(key K, cost int) bool {
@@ -43,7 +43,7 @@ func (f fixed[K]) Reserve(ctx context.Context, key K, cost int, _ time.Duration)
 	return ratelimit.NewReservation(d, nil), err
 }
 
-// Peek answers as Take does. Adjust and Reset change nothing.
+// Peek returns what Take returns. Adjust and Reset change nothing.
 func (f fixed[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	return f.Take(ctx, key, cost)
 }

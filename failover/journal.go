@@ -10,36 +10,36 @@ import (
 	"github.com/weir-go/ratelimit/internal/failures"
 )
 
-// lineEvery is the interval of an outage's log lines. If an outage comes back within it, that is the same outage.
+// lineEvery is the interval between an outage's log lines. An outage
+// that comes back within lineEvery counts as the same outage.
 const lineEvery = time.Minute
 
-// journal logs outages, each line with the error.
+// journal logs outages. Each line contains the last error.
 //
-// An outage begins when a decision is degraded or the breaker opens. It has ended when, for lineEvery,
-// the breaker has been closed and no decision was degraded. Its lines are one when it begins, and one
-// in each minute with degraded decisions. The first of these reports that the breaker has opened. The
-// last line comes when the breaker closes, or, if the breaker did not open, when the outage has ended.
+// An outage begins when a decision is degraded or the breaker opens. It has ended when, for lineEvery, the
+// breaker has been closed and no decision was degraded. A line reports its beginning, and another one follows
+// in each minute with degraded decisions. The first line after the breaker has opened reports that. The last
+// line comes when the breaker closes. If the breaker did not open, it comes when the outage has ended.
 //
-// Invariant: by the time d, an outage has at most 2 + d/lineEvery lines. Every line
-// except an end's leaves one for the end, so that the last line is never a false alarm.
-// So an outage that comes back soon may be reported again only after two minutes.
+// Invariant: at time d, an outage has at most 2 + d/lineEvery lines. Each line but an end leaves room for the line of the
+// end, so that no outage stays open in the log. So an outage that comes back soon may be logged again only after two minutes.
 type journal struct {
 	log           *slog.Logger
 	onStateChange func(from, to State) // the user's; may be nil
 
 	mu     sync.Mutex // guards the fields below; not held while the logger is called
-	open   bool       // the breaker is not closed
-	forced bool       // Force has changed the state
-	kind   ending     // the reason for which the last decision was degraded
-	cause  error      // the error; nil if none is known
+	open   bool       // whether the breaker is not closed
+	forced bool       // whether Force has changed the state
+	kind   ending     // the reason why the last decision was degraded
+	cause  error      // the error; nil if not known
 	failed time.Time  // the time of the primary's last failure
 
 	phase     outage
-	began     time.Time // the outage, if there is one
-	last      time.Time // the time of its last sign
+	began     time.Time // the beginning of the outage, if there is one
+	last      time.Time // the last degraded decision or change of the breaker
 	decisions uint64    // the number of degraded decisions
 	openings  int       // the number of openings of the breaker
-	opened    bool      // it has opened since the last line
+	opened    bool      // whether the breaker has opened since the last line
 	lines     int       // the number of lines about the outage
 	timer     *time.Timer
 }
@@ -48,19 +48,19 @@ type journal struct {
 type outage uint8
 
 const (
-	none   outage = iota // there is no outage
-	silent               // it has no line yet, or its last line has reported the end
-	warned               // the last line has reported that it lasts
+	none   outage = iota // no outage
+	silent               // an outage with no line yet, or whose last line has reported the end
+	warned               // an outage whose last line has reported that it lasts
 )
 
-// line is a log line that is written once the lock is released. The zero line is none.
+// line is a log line. It is written after the lock is released. The zero line is not written.
 type line struct {
 	level slog.Level
 	text  string
 	args  []any
 }
 
-// The reasons for degraded decisions if the primary has not failed.
+// The causes of degraded decisions without a failure of the primary.
 var (
 	errBusy     = errors.New("Options.MaxCalls are under way, and no turn came in time")
 	errDeadline = errors.New("the callers' own deadlines came first")
@@ -77,7 +77,7 @@ func (j *journal) failure(o ending, err error) {
 func (j *journal) degraded(o ending) {
 	j.mu.Lock()
 	now := time.Now()
-	if o == shut && !j.open { // the breaker has closed since, so this decision belongs to the last outage
+	if o == shut && !j.open { // the breaker has closed since, so this decision belongs to the previous outage
 		if j.phase != none {
 			j.decisions++
 		}
@@ -85,7 +85,7 @@ func (j *journal) degraded(o ending) {
 		return
 	}
 	switch {
-	case now.Sub(j.failed) < lineEvery: // the failure is the more useful reason
+	case now.Sub(j.failed) < lineEvery: // a recent failure is the more useful reason
 	case o == busy:
 		j.kind, j.cause = o, errBusy
 	case o == deadline:
@@ -107,7 +107,7 @@ func (j *journal) beginLocked(now time.Time) {
 	}
 }
 
-// wakeLocked plans the next look at the outage.
+// wakeLocked schedules the next call of look.
 func (j *journal) wakeLocked(after time.Duration) {
 	if j.timer == nil {
 		j.timer = time.AfterFunc(after, j.look)
@@ -116,12 +116,12 @@ func (j *journal) wakeLocked(after time.Duration) {
 	}
 }
 
-// look ends an outage that is over.
+// look ends the outage if it is over.
 func (j *journal) look() {
 	j.mu.Lock()
 	var l line
 	switch left := lineEvery - time.Since(j.last); {
-	case j.open || j.phase == none: // the next look comes when the breaker has closed
+	case j.open || j.phase == none: // look is called again when the breaker has closed
 	case left > 0:
 		j.wakeLocked(left)
 	default:
@@ -134,7 +134,7 @@ func (j *journal) look() {
 	j.write(l)
 }
 
-// warnLocked returns the line of an outage that lasts, if a line is due.
+// warnLocked returns the line for an outage that lasts, if a line is due.
 func (j *journal) warnLocked(now time.Time) line {
 	if j.lines > int(now.Sub(j.began)/lineEvery) {
 		return line{}
@@ -149,7 +149,7 @@ func (j *journal) warnLocked(now time.Time) line {
 	return j.lineLocked(slog.LevelWarn, now, text)
 }
 
-// endLocked returns the line of an outage's end.
+// endLocked returns the line for the end of an outage.
 func (j *journal) endLocked(now time.Time, text string) line {
 	j.lines++
 	j.phase = silent
@@ -168,8 +168,8 @@ func (j *journal) lineLocked(level slog.Level, now time.Time, text string) line 
 	return line{level, text, args}
 }
 
-// changed logs a change of state, and passes it to the user's function.
-// Neither may stop the breaker: a panic is logged and recovered.
+// changed logs a change of state, and passes it to the user's function. A panic of the
+// logger or of that function does not stop the breaker: changed recovers and logs it.
 func (j *journal) changed(c change) {
 	j.logChange(c)
 	if j.onStateChange == nil {
@@ -200,7 +200,7 @@ func (j *journal) logChange(c change) {
 		j.wakeLocked(lineEvery)
 	}
 	switch {
-	case c.forced: // Force writes its line
+	case c.forced: // Force logs its own line
 		phase := silent
 		if j.open {
 			phase = warned
@@ -234,7 +234,7 @@ func (j *journal) force(to State) {
 	j.write(line{slog.LevelWarn, text, args})
 }
 
-// write writes a line, unless it is the zero line. If the logger panics, the line is lost, but no decision.
+// write writes a line, unless it is the zero line. If the logger panics, the line is lost, but the decision is not.
 func (j *journal) write(l line) {
 	if l.text == "" {
 		return

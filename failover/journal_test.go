@@ -22,7 +22,7 @@ import (
 
 var outages = flag.Int("outages", testsize.Of(8, 300), "random sequences of outages whose lines are counted")
 
-// lines is a log that keeps when each line came.
+// lines is a log that records the time of each line.
 type lines struct {
 	slog.Handler
 
@@ -72,7 +72,7 @@ func (ls *lines) String() string {
 	return b.String()
 }
 
-// logged is a limiter whose outages and lines are compared.
+// logged is a limiter whose log lines are compared with its outages.
 type logged struct {
 	t   *testing.T
 	out lines
@@ -95,7 +95,7 @@ func newLogged(t *testing.T, o failover.Options) *logged {
 			g.opened = time.Now()
 			g.events = append(g.events, g.opened)
 		}
-		if to == failover.StateClosed { // it was open all the time
+		if to == failover.StateClosed { // the breaker was open all the time
 			for ; g.opened.Before(time.Now()); g.opened = g.opened.Add(time.Second) {
 				g.events = append(g.events, g.opened)
 			}
@@ -124,7 +124,7 @@ func (g *logged) force(to failover.State) {
 	g.l.Force(to)
 }
 
-// outage is a time without a minute in which the breaker was closed and no decision was degraded.
+// outage is a time of degraded decisions and of an open breaker, without a pause of a minute.
 type outage struct{ from, to time.Time }
 
 func (g *logged) outages() (all []outage) {
@@ -139,7 +139,7 @@ func (g *logged) outages() (all []outage) {
 	return all
 }
 
-// check compares the lines with the rule, after all outages are over.
+// check compares the lines with the outages, after the last outage is over.
 func (g *logged) check(at string) {
 	t := g.t
 	all := g.outages()
@@ -164,7 +164,7 @@ func (g *logged) check(at string) {
 		reported = reported[n:]
 		most := func(to time.Time) int {
 			most := 2 + int(to.Sub(o.from)/time.Minute)
-			for _, f := range g.forced { // after which the end has a line once more
+			for _, f := range g.forced { // after each, the end may have one line more
 				if !f.Before(o.from) && !f.After(to) {
 					most++
 				}
@@ -191,8 +191,8 @@ func (g *logged) check(at string) {
 	require.Empty(t, reported, "%s: lines about no outage\n%v", at, &g.out)
 }
 
-// Outages of seconds, minutes and hours, of stores that fail, hang and come and go, in the hands of an operator: at most
-// two lines for an outage, and one each minute.
+// Outages take seconds, minutes and hours. Stores fail, hang, come and go, and
+// an operator intervenes. An outage has at most two lines, and one each minute.
 func TestAnOutageHasTwoLinesAndOneEachMinute(t *testing.T) {
 	n := *outages
 	for seed := range uint64(n) {
@@ -254,7 +254,7 @@ func TestAnOutageHasTwoLinesAndOneEachMinute(t *testing.T) {
 			}
 			close(done)
 			callers.Wait()
-			time.Sleep(time.Second) // calls whose callers have left may still open the breaker
+			time.Sleep(time.Second) // calls without a waiting caller may still open the breaker
 			for g.l.Stats().State != failover.StateClosed {
 				time.Sleep(time.Minute)
 				g.take(context.Background())
@@ -266,7 +266,8 @@ func TestAnOutageHasTwoLinesAndOneEachMinute(t *testing.T) {
 	}
 }
 
-// An outage of any length: a line when it begins, one each minute, and one at its end with its length and the number of degraded decisions.
+// An outage of any length has a line when it begins, one each minute, and one at
+// its end. The last line has its length and the number of degraded decisions.
 func TestTheLinesOfAnOutage(t *testing.T) {
 	for _, row := range []struct {
 		name  string
@@ -315,9 +316,9 @@ func TestTheLinesOfAnOutage(t *testing.T) {
 	}
 }
 
-// Where the breaker stays closed, an outage is over after a minute without a degraded decision.
+// If the breaker stays closed, an outage is over after a minute without a degraded decision.
 func TestTheLinesOfFailuresThatDoNotOpenTheBreaker(t *testing.T) {
-	for failures, want := range map[int]int{1: 2, 3: 2, 4: 3, 13: 6} { // one each 20 seconds
+	for failures, want := range map[int]int{1: 2, 3: 2, 4: 3, 13: 6} { // one failure each 20 seconds
 		synctest.Test(t, func(t *testing.T) {
 			g := newLogged(t, failover.Options{Failures: 1000})
 			for range failures {
@@ -346,7 +347,7 @@ func TestTheLinesOfFailuresThatDoNotOpenTheBreaker(t *testing.T) {
 	}
 }
 
-// A degraded decision without a failure of the primary has its own reason in the log, also long after a failure.
+// The log has a reason for a degraded decision without a failure of the primary, even long after a failure.
 func TestTheLogNamesTheCauseOfDegradedDecisionsWithoutAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLogged(t, failover.Options{MaxCalls: 1, Timeout: 10 * time.Second})
@@ -399,7 +400,7 @@ func TestTheLogOfAnOutageThatComesBack(t *testing.T) {
 	})
 }
 
-// Force has a line for each call, which begins or ends an outage.
+// Each call of Force logs a line, which begins or ends an outage.
 func TestTheLinesOfForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLogged(t, failover.Options{})
@@ -434,7 +435,7 @@ func TestTheLinesOfForce(t *testing.T) {
 	})
 }
 
-// A recent failure is more useful than the report that callers had no turn.
+// A recent failure is a more useful reason than callers without a turn.
 func TestTheLogNamesARecentFailureBeforeOtherReasons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLogged(t, failover.Options{MaxCalls: 1, Timeout: time.Second})
@@ -452,7 +453,7 @@ func TestTheLogNamesARecentFailureBeforeOtherReasons(t *testing.T) {
 	})
 }
 
-// The lines of an outage contain nothing of the one before.
+// The lines of an outage contain nothing of the previous one.
 func TestTheLogOfAnOutageContainsNothingOfTheOneBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLogged(t, failover.Options{Failures: 2})
@@ -486,7 +487,7 @@ func TestTheLogOfAnOutageContainsNothingOfTheOneBefore(t *testing.T) {
 	})
 }
 
-// An outage lasts as long as the breaker is open, also without calls.
+// An outage lasts as long as the breaker is open, even without calls.
 func TestAnOutageWithoutTrafficLasts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLogged(t, failover.Options{})
@@ -509,7 +510,7 @@ func TestAnOutageWithoutTrafficLasts(t *testing.T) {
 	})
 }
 
-// A call of Force in the middle of an outage, whose line is its own, takes the place of no other.
+// Force may be called during an outage. Its line does not replace a line of the outage.
 func TestForceInAnOutageCostsNoLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLogged(t, failover.Options{Failures: 1000})

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// hang keeps a call until its time is over.
+// hang blocks a call until its context ends.
 func hang(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()
@@ -73,7 +73,7 @@ func (s slow) Reserve(ctx context.Context, key string, cost int, maxDelay time.D
 	return s.Reserver.Reserve(ctx, key, cost, maxDelay)
 }
 
-// The failures that one decision has seen are not passed on from caller to caller.
+// Callers do not pass the failures that one decision has seen on to each other.
 func TestALeaseReturnsToAPrimaryThatHasFailedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000), 1_000_000))
@@ -109,7 +109,7 @@ func TestALeaseReturnsToAPrimaryThatHasFailedOnce(t *testing.T) {
 	})
 }
 
-// A limiter that stands in may have a primary and a stand-in of its own.
+// A stand-in may itself have a primary and a stand-in.
 func TestAStandInThatWorksIsCalledAsOftenAsItIsNeeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		second := newLocal(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 3))
@@ -122,8 +122,7 @@ func TestAStandInThatWorksIsCalledAsOftenAsItIsNeeded(t *testing.T) {
 	})
 }
 
-// No caller of a lease over a failover sees an error because of the primary, whichever of the two
-// timeouts is shorter.
+// No caller of a lease over a failover sees an error of the primary, whichever of the two timeouts is shorter.
 func TestALeaseOverAFailoverHidesThePrimarysFailuresWhateverTheTimeouts(t *testing.T) {
 	few := ratelimit.TokenBucket(ratelimit.PerHour(1), 3) // less than a batch
 	for _, outer := range []time.Duration{8, 40, 50, 57, 100, 1000} {
@@ -148,7 +147,7 @@ func TestALeaseOverAFailoverHidesThePrimarysFailuresWhateverTheTimeouts(t *testi
 						wg.Go(func() {
 							for range 5 {
 								key := []string{"k", "l", "m"}[i%3]
-								cost := 1 + i%12 // also above MaxBatch
+								cost := 1 + i%12 // some costs are above MaxBatch
 								var d ratelimit.Decision
 								var err error
 								if i%2 == 0 {

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// wrappers are the limiters that decide by another one.
+// wrappers return limiters that decide by another one.
 var wrappers = map[string]func(l *ratelimit.Keyed[string]) ratelimit.Reserver[string]{
 	"itself": func(l *ratelimit.Keyed[string]) ratelimit.Reserver[string] { return l },
 	"map": func(l *ratelimit.Keyed[string]) ratelimit.Reserver[string] {
@@ -54,7 +54,7 @@ func ample() *ratelimit.Keyed[string] {
 	return ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(10_000), 10_000), nil))
 }
 
-// Calls that wait behind another limiter follow each change of it.
+// Calls that wait for a limiter behind another one follow each change of the inner limiter.
 func TestWaitsBehindWrappersFollowEachChange(t *testing.T) {
 	for name, wrap := range wrappers {
 		w := linetest.Way{New: func(_ *testing.T, limit ratelimit.Limit) (linetest.Budget, func(context.Context, int) error) {
@@ -62,14 +62,14 @@ func TestWaitsBehindWrappersFollowEachChange(t *testing.T) {
 			behind := wrap(l)
 			return l, func(ctx context.Context, cost int) error { return ratelimit.Wait(ctx, behind, "k", cost) }
 		}}
-		if name == "chain of two" { // it looks again each second
+		if name == "chain of two" { // a chain tries again each second
 			w.Late = 2 * time.Second
 		}
 		t.Run(name, w.Test)
 	}
 }
 
-// Reservations that wait follow each change, too.
+// Waiting reservations follow each change, too.
 func TestReservationsBehindWrappersFollowEachChange(t *testing.T) {
 	for name, wrap := range wrappers {
 		switch name {
@@ -90,7 +90,7 @@ func TestReservationsBehindWrappersFollowEachChange(t *testing.T) {
 	}
 }
 
-// Tenants of one rate follow each change of it. A tenant that is alone leaves a part of the burst to those who may come.
+// Tenants of a shared rate follow each change of it. A tenant that is alone leaves a part of the burst to possible others.
 func TestWaitsOfTenantsFollowEachChange(t *testing.T) {
 	linetest.Way{Kept: 2, New: func(_ *testing.T, limit ratelimit.Limit) (linetest.Budget, func(context.Context, int) error) {
 		l := ratelimit.Must(fair.New[string](limit, nil))
@@ -98,7 +98,7 @@ func TestWaitsOfTenantsFollowEachChange(t *testing.T) {
 	}}.Test(t)
 }
 
-// Requests of a client follow each change of its limiter, but for those whose instants are at most 100 ms ahead.
+// Requests of a client follow each change of its limiter. Only requests that are at most 100 ms ahead of their turn do not.
 func TestRequestsOfAClientFollowEachChange(t *testing.T) {
 	for name, wrap := range wrappers {
 		w := linetest.Way{Booked: 100 * time.Millisecond, New: func(t *testing.T, limit ratelimit.Limit) (linetest.Budget, func(context.Context, int) error) {
@@ -117,14 +117,14 @@ func TestRequestsOfAClientFollowEachChange(t *testing.T) {
 			}
 		}}
 		switch name {
-		case "chain of two", "stack", "stack of two": // they book nothing, and a request looks again each second
+		case "chain of two", "stack", "stack of two": // they book nothing, so a request tries again each second
 			w.Late = 2 * time.Second
 		}
 		t.Run(name, w.Test)
 	}
 }
 
-// serves is a server that serves each request at once.
+// serves is a server that answers each request at once.
 type serves struct{}
 
 func (serves) RoundTrip(*http.Request) (*http.Response, error) {

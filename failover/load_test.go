@@ -20,12 +20,12 @@ import (
 // wide is a limit that no test reaches.
 var wide = ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000), 1_000_000)
 
-// takes makes a call take that long.
+// takes returns a function that makes a call take d.
 func takes(d time.Duration) func(context.Context) error {
 	return func(context.Context) error { time.Sleep(d); return nil }
 }
 
-// Load above MaxCalls on a healthy store makes callers wait, and nothing else.
+// With more load than MaxCalls, callers of a healthy store wait, but no call fails.
 func TestLoadIsNotFailure(t *testing.T) {
 	for _, calls := range []int{0, 40} {
 		synctest.Test(t, func(t *testing.T) {
@@ -122,8 +122,8 @@ func TestSettlementsOnAStoreThatHangsEndSoon(t *testing.T) {
 	}
 }
 
-// A settlement that has waited for its turn is evidence about the time at which it was made: the breaker may have opened and closed since
-// its caller came.
+// A settlement that waited for its turn shows the primary's health as of
+// its call. The breaker may have opened and closed since its caller came.
 func TestASettlementCountsInTheStateInWhichItsCallBegan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
@@ -152,7 +152,7 @@ func TestASettlementCountsInTheStateInWhichItsCallBegan(t *testing.T) {
 	})
 }
 
-// Settlements that wait for their turn do not call a store that is known to fail by then.
+// A settlement waits for its turn. It does not call a store whose failure is known by then.
 func TestASettlementThatWaitsHeedsABreakerThatOpens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
@@ -211,7 +211,7 @@ func TestTooManySettlementsAtOnceFailAtOnce(t *testing.T) {
 	})
 }
 
-// A call has its full Timeout from when its turn comes, and runs on when its caller leaves.
+// A call has its full Timeout from the beginning of its turn, and runs on after its caller has left.
 func TestACallThatHasWaitedForItsTurnHasItsFullTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
@@ -233,7 +233,7 @@ func TestACallThatHasWaitedForItsTurnHasItsFullTimeout(t *testing.T) {
 	})
 }
 
-// A caller that never got a turn is no evidence about the primary.
+// A caller that never got a turn shows nothing about the primary.
 func TestWaitingForATurnThatDoesNotComeIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
@@ -257,12 +257,12 @@ func TestCallersThatWaitForATurnAreAnsweredWhenTheBreakerOpens(t *testing.T) {
 			require.LessOrEqual(t, time.Since(began), 200*time.Millisecond)
 		})
 		require.Equal(t, failover.StateOpen, l.Stats().State)
-		// The first call that fails makes room for another one before the second is judged, or not.
+		// The first call that fails frees its turn. Another call may get the turn before the first one is judged.
 		require.LessOrEqual(t, s.calls.Load(), int64(3))
 	})
 }
 
-// Callers whose turn cannot come, since a call hangs, do not wait for their Timeout either.
+// A hung call holds the only turn. Callers that wait for it are answered as soon as the breaker is forced open.
 func TestCallersThatWaitForATurnAreAnsweredWhenAnOperatorForcesItOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
@@ -280,7 +280,7 @@ func TestCallersThatWaitForATurnAreAnsweredWhenAnOperatorForcesItOpen(t *testing
 	})
 }
 
-// Callers whose own deadline is shorter than Timeout are answered at their deadline, and the outcomes of their calls are judged.
+// Callers whose own deadline is shorter than Timeout are answered at that deadline. Their calls are judged all the same.
 func TestCallersWithShortDeadlinesAreAnsweredAndOpenTheBreaker(t *testing.T) {
 	for name, fail := range map[string]func(context.Context) error{
 		"the primary heeds its context":   hang,
@@ -361,7 +361,7 @@ func TestAPrimaryWithoutTimeoutIsCalledUnderTheCallersContext(t *testing.T) {
 	})
 }
 
-// A change caused by a call whose caller has left is reported at once.
+// A change is reported at once even if it was caused by a call without a waiting caller.
 func TestAChangeIsReportedWithoutAnotherDecision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
@@ -380,8 +380,7 @@ func TestAChangeIsReportedWithoutAnotherDecision(t *testing.T) {
 	})
 }
 
-// A call that has come too late is cancelled within its turn: no more than MaxCalls are under way.
-// The call and its caller both end at the deadline, in any order.
+// The call and its caller both end at the deadline, in any order. The change of state is reported in either case.
 func TestAChangeIsReportedWhicheverCallComesFirst(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	synctest.Test(t, func(t *testing.T) {
@@ -424,7 +423,7 @@ func TestALateReservationIsCancelledWithinItsTurn(t *testing.T) {
 	})
 }
 
-// An answer that comes at the very instant at which its caller leaves is given to the caller, or is taken back.
+// An answer that comes at the very instant at which its caller leaves is returned to the caller, or is taken back.
 func TestAnAnswerAtTheLastInstantIsGivenOrTakenBack(t *testing.T) {
 	const span = 10 * time.Millisecond
 	for name, row := range map[string]struct {
@@ -464,7 +463,7 @@ func TestAnAnswerAtTheLastInstantIsGivenOrTakenBack(t *testing.T) {
 	}
 }
 
-// A settlement may need no call of the store, so that its success is no evidence about the store.
+// A settlement may need no call of the store, so its success shows nothing about the store.
 func TestSettlementsThatSucceedDoNotKeepTheBreakerClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
@@ -488,8 +487,8 @@ func TestSettlementsThatSucceedDoNotKeepTheBreakerClosed(t *testing.T) {
 	})
 }
 
-// While the breaker is not closed, and the last settlement has failed, the store is not called to settle: not if a probe is due, and not if
-// settlements that hang have all the turns.
+// While the breaker is not closed and the last settlement has failed, settlements do not
+// call the store. That holds if a probe is due, and if hung settlements hold all the turns.
 func TestASettlementIsRefusedAtOnceUntilAProbeHasSucceeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)

@@ -24,7 +24,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// counted is a limiter that counts the decisions that it reports, and hangs for a time.
+// counted is a limiter that hangs for a time. It counts the decisions that it reports.
 type counted struct {
 	*ratelimit.Keyed[string]
 	events []ratelimit.Event[string]
@@ -47,9 +47,9 @@ func quietly(o failover.Options) *failover.Options {
 	return &o
 }
 
-// TestARequestOfAFailoverIsReportedOnce: by the primary, if it decides it, and else
-// by the stand-in, whether the primary hangs and answers late, or is not called; also
-// where the primary is a failover itself, and if it runs on the caller's goroutine.
+// TestARequestOfAFailoverIsReportedOnce checks that the limiter that decides reports the request:
+// the primary if it decides, and otherwise the stand-in. That holds if the primary hangs and
+// answers late, is not called, is a failover itself, or runs on the caller's goroutine.
 func TestARequestOfAFailoverIsReportedOnce(t *testing.T) {
 	testsize.Sequential(t)
 	for _, timeout := range []time.Duration{10 * time.Millisecond, -1} {
@@ -87,7 +87,7 @@ func TestARequestOfAFailoverIsReportedOnce(t *testing.T) {
 						phase()
 						for i := range 6 {
 							requests++
-							key := fmt.Sprint("k", requests) // so that LimitFor is called
+							key := fmt.Sprint("k", requests) // a new key, so that LimitFor is called
 							switch i % 3 {
 							case 0:
 								_, err := l.Take(t.Context(), key, 1)
@@ -99,9 +99,9 @@ func TestARequestOfAFailoverIsReportedOnce(t *testing.T) {
 								l.Allow(key, 1)
 							}
 							if nested {
-								continue // an answer in time may come between
+								continue // an answer in time may come in between
 							}
-							time.Sleep(100 * time.Millisecond) // late answers come
+							time.Sleep(100 * time.Millisecond) // late answers arrive
 							require.Equal(t, requests, reported(), "request %d", requests)
 						}
 						time.Sleep(time.Second)
@@ -119,8 +119,8 @@ func TestARequestOfAFailoverIsReportedOnce(t *testing.T) {
 	}
 }
 
-// TestErrorsOfThePrimaryThatCountAreReported checks that an answer that is no failure is reported, and that Peek
-// reports nothing.
+// TestErrorsOfThePrimaryThatCountAreReported checks that an error
+// that is no failure is reported, and that Peek reports nothing.
 func TestErrorsOfThePrimaryThatCountAreReported(t *testing.T) {
 	primary, local := newCounted(t, 5), newCounted(t, 5)
 	l := ratelimit.Must(failover.New[string](primary, local, quietly(failover.Options{})))
@@ -147,7 +147,8 @@ func (refused) Connect(context.Context) (driver.Conn, error) {
 
 func (refused) Driver() driver.Driver { return nil }
 
-// TestARequestThatAStandInDecidesIsNotReportedByAStoreThatIsDown, by a single limiter and by the layers of a stack, with an observer.
+// TestARequestThatAStandInDecidesIsNotReportedByAStoreThatIsDown
+// checks a single limiter and the layers of a stack, with an observer.
 func TestARequestThatAStandInDecidesIsNotReportedByAStoreThatIsDown(t *testing.T) {
 	db := sql.OpenDB(refused{})
 	defer db.Close()
@@ -183,7 +184,7 @@ func TestARequestThatAStandInDecidesIsNotReportedByAStoreThatIsDown(t *testing.T
 	}
 }
 
-// A stack in memory reports as its limiters do: not at all if it answers too late. Its layers' observers do so, too.
+// A stack in memory reports as its limiters do. If it answers too late, neither it nor its layers' observers report.
 func TestARequestOfAStackInMemoryIsReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		primary, local := newCounted(t, 100), newCounted(t, 100)
@@ -195,7 +196,7 @@ func TestARequestOfAStackInMemoryIsReportedOnce(t *testing.T) {
 			if i == 3 {
 				primary.hangs = 50 * time.Millisecond
 			}
-			key := fmt.Sprint("k", i) // so that LimitFor is called
+			key := fmt.Sprint("k", i) // a new key, so that LimitFor is called
 			if i%2 == 0 {
 				_, err := l.Take(t.Context(), key, 1)
 				require.NoError(t, err)

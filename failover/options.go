@@ -10,24 +10,25 @@ import (
 
 // Options are the settings of [New]. Nil and zero fields mean the defaults.
 type Options struct {
-	// Timeout bounds a decision of the primary, including the wait for a turn. It defaults to 50 ms. If
-	// negative, the primary runs on the caller's goroutine and context, and must enforce its own timeout.
+	// Timeout bounds a decision of the primary, including the wait for a turn. It defaults to 50 ms. If negative,
+	// the primary runs on the caller's goroutine with the caller's context, and must enforce its own timeout.
 	Timeout time.Duration
 
 	// Failures is the number of failures at which the breaker opens. It defaults to 5.
 	Failures int
 
-	// MaxCalls is the maximum number of decisions under way at the primary, and of settlements. It defaults to 128. It does not apply if
-	// Timeout is negative.
+	// MaxCalls is the maximum number of decisions under way at the primary. It also bounds the settlements
+	// under way, which are counted separately. It defaults to 128. It does not apply if Timeout is negative.
 	MaxCalls int
 
-	// OpenFor is the time for which the breaker stays open before a probe, ±20 %. It defaults to 1 s.
+	// OpenFor is the time for which the breaker stays open before a probe. It varies by ±20 %. It defaults to 1 s.
 	OpenFor time.Duration
 
-	// OnStateChange is called after each change of state, in order. If nil, nothing is called.
+	// OnStateChange is called after each change of state, in order. It may be nil.
 	OnStateChange func(from, to State)
 
-	// Logger gets the beginning and the end of an outage, a line a minute between them, and each Force. It defaults to [slog.Default].
+	// Logger receives a line at the beginning and the end of an outage, one each
+	// minute between them, and one for each Force. It defaults to [slog.Default].
 	Logger *slog.Logger
 }
 

@@ -13,28 +13,29 @@ import (
 	"github.com/weir-go/ratelimit/internal/owed"
 )
 
-// repayer is a stand-in that records the spending that it allows while the store is down, and charges the store itself.
+// repayer is a stand-in that records the spending that it allows during an outage, and charges the store itself.
 type repayer interface {
 	// Repay charges the store with the spending that still counts. It is called
 	// after decisions of the primary, at most once a second, until it returns nil.
 	Repay(ctx context.Context) error
 }
 
-// debts is the spending that the stand-in has allowed while the primary was down, until the primary is charged with it.
+// debts is the spending that the stand-in has allowed while the
+// primary was down, and with which the primary is not charged yet.
 type debts[K any] struct {
 	primary ratelimit.Limiter[K]
 	limit   ratelimit.Limit   // the primary's limit, if it is the only one and known
-	ledger  *owed.Ledger[any] // the debts of keys; nil if the stand-in keeps its own, or nothing can be charged
-	own     repayer           // the stand-in, if it keeps its own
+	ledger  *owed.Ledger[any] // the debts of keys; nil if the stand-in records its own, or if the primary cannot be charged
+	own     repayer           // the stand-in, if it records its own debts
 	timeout time.Duration     // bounds a charge
 	log     *slog.Logger
-	open    atomic.Bool // something may be owed
+	open    atomic.Bool // whether there may be a debt
 	made    time.Time
 	next    atomic.Int64 // the earliest time of the next repayment, in nanoseconds since made
 }
 
-// newDebts returns the debts of a stand-in. It keeps none in three cases: the keys are requests, and so
-// each is different; the primary has several limits, which count differently; or the primary has no Adjust.
+// newDebts returns the debts of a stand-in. It records none in three cases. The keys are requests, so no
+// two are equal. The primary has several limits, which count differently. Or the primary has no Adjust.
 func newDebts[K any](primary, instead ratelimit.Reserver[K], o *Options) *debts[K] {
 	d := &debts[K]{primary: primary, timeout: o.Timeout, log: o.logger(), made: time.Now()}
 	if own, ok := instead.(repayer); ok {
@@ -50,7 +51,7 @@ func newDebts[K any](primary, instead ratelimit.Reserver[K], o *Options) *debts[
 	return d
 }
 
-// isKey reports whether two values of a type can be the same key.
+// isKey reports whether two values of a type can be equal keys.
 func isKey(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.UnsafePointer, reflect.Interface, reflect.Chan:
@@ -59,10 +60,11 @@ func isKey(t reflect.Type) bool {
 	return t.Comparable()
 }
 
-// uncharged reports whether the primary has certainly not charged the cost of a decision with this ending.
+// uncharged reports whether the primary has certainly not charged a cost, given the ending of its call.
 func (o ending) uncharged() bool { return o == unavailable || o == busy || o == shut }
 
-// within returns the context for a decision of the stand-in. It contains whether the primary may have charged the cost.
+// within returns the context for a decision of the stand-in. The
+// context records whether the primary may have charged the cost.
 func (d *debts[K]) within(ctx context.Context, why ending) context.Context {
 	if d.own != nil && !why.uncharged() {
 		return owed.Uncertain(ctx)
@@ -70,8 +72,8 @@ func (d *debts[K]) within(ctx context.Context, why ending) context.Context {
 	return ctx
 }
 
-// charged records the debt for an answer of the stand-in. The debt
-// of a reservation is its real cost, recorded at the settlement.
+// charged records the debt for an answer of the stand-in. A reservation
+// owes its real cost, which is recorded when it is settled.
 func (d *debts[K]) charged(key K, cost int, why ending, a *answer) {
 	if a.err != nil || !a.decision.Allowed || d.own == nil && (d.ledger == nil || !why.uncharged()) {
 		return
@@ -93,8 +95,8 @@ func (d *debts[K]) charged(key K, cost int, why ending, a *answer) {
 	}
 }
 
-// repay charges the primary with the debts, in the background, unless it did
-// so less than a second ago. It is called after decisions of the primary.
+// repay charges the primary with the debts in the background, at
+// most once a second. It is called after decisions of the primary.
 func (d *debts[K]) repay() {
 	if !d.open.Load() {
 		return

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/failover"
 )
 
-// throughOutage lets a failover make decisions while its primary is down, and a few when it is back. It returns the units that the primary has
-// charged, and those that passed.
+// throughOutage makes decisions while the primary is down, and a few after it is
+// back. It returns the units that the primary has charged, and those that passed.
 func throughOutage(t *testing.T, s *store, l *failover.Limiter[string], fault func(context.Context) error, long time.Duration, reserve bool) (used, passed int) {
 	s.fail(fault)
 	spend := func() {
@@ -46,7 +46,7 @@ func throughOutage(t *testing.T, s *store, l *failover.Limiter[string], fault fu
 	return d.Limit.Capacity() - d.Remaining + d.Debt, passed
 }
 
-// The primary is charged with what its stand-in let pass, as far as it still counts.
+// The primary is charged with the units that its stand-in let pass, as far as these still count.
 func TestThePrimaryIsChargedWithAnOutage(t *testing.T) {
 	day, minute := ratelimit.FixedWindow(ratelimit.PerDay(10_000)), ratelimit.SlidingLog(ratelimit.PerMinute(100))
 	for _, c := range []struct {
@@ -76,7 +76,7 @@ func TestThePrimaryIsChargedWithAnOutage(t *testing.T) {
 	}
 }
 
-// A call that timed out may be charged by the primary, so it is not charged once more.
+// The primary may have charged a call that timed out, so that call is not charged again.
 func TestACallThatMayBeChargedIsNotOwed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, ratelimit.FixedWindow(ratelimit.PerDay(10_000)))
@@ -87,7 +87,7 @@ func TestACallThatMayBeChargedIsNotOwed(t *testing.T) {
 	})
 }
 
-// An outage that begins while an earlier one is repaid leaves the rest owed.
+// A second outage begins while the first is being repaid. The rest stays owed.
 func TestARepaymentGoesOnAfterAnotherOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, ratelimit.FixedWindow(ratelimit.PerDay(10_000)))
@@ -116,7 +116,7 @@ func TestARepaymentGoesOnAfterAnotherOutage(t *testing.T) {
 	})
 }
 
-// A request is no key: two are never the same, and keeping them would keep their memory.
+// A request is no key: no two are equal, and keeping them would keep their memory.
 func TestRequestsAreNotOwed(t *testing.T) {
 	type request struct{ user string }
 	synctest.Test(t, func(t *testing.T) {

@@ -13,14 +13,14 @@ import (
 	"github.com/weir-go/ratelimit/failover"
 )
 
-// store is a primary in memory that can be made to fail.
+// store is a primary in memory. It can be made to fail.
 type store struct {
 	*ratelimit.Keyed[string]
 	calls  atomic.Int64
-	repaid atomic.Int64 // units of outages
+	repaid atomic.Int64 // units charged for outages
 
 	mu     sync.Mutex
-	before func(ctx context.Context) error // of each call, if it is not nil
+	before func(ctx context.Context) error // called before each call, unless nil
 }
 
 func newStore(t testing.TB, limit ratelimit.Limit) *store {
@@ -33,7 +33,7 @@ func newLocal(t testing.TB, limit ratelimit.Limit) *ratelimit.Keyed[string] {
 	return l
 }
 
-// fail makes each call run f first, and fail with its error.
+// fail makes each call run f first and return its error.
 func (s *store) fail(f func(ctx context.Context) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +79,7 @@ func (s *store) Adjust(ctx context.Context, key string, delta int) error {
 	return s.Keyed.Adjust(ctx, key, delta)
 }
 
-// unadjusted is a store that cannot be charged with what a stand-in let pass.
+// unadjusted is a store without Adjust. So it cannot be charged with the units that a stand-in let pass.
 type unadjusted struct{ ratelimit.Reserver[string] }
 
 func (u unadjusted) Describe() ratelimit.Description { return ratelimit.Describe(u.Reserver) }

@@ -8,10 +8,11 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// settlementsPerCall is the maximum number of waiting settlements for each call that may be under way. More fail at once.
+// settlementsPerCall is the maximum number of waiting settlements for
+// each call that may be under way. Further settlements fail at once.
 const settlementsPerCall = 64
 
-// settling returns the function that settles a reservation with the engine that made it.
+// settling returns a function that settles a reservation with the engine that made it.
 func (l *Limiter[K]) settling(a answer) func(actual int) error {
 	switch {
 	case a.res == nil:
@@ -36,9 +37,9 @@ func (l *Limiter[K]) settling(a answer) func(actual int) error {
 	}
 }
 
-// extending returns the function that extends a reservation with the engine that made it.
-// The timeout bounds a call of the primary. The call is no evidence about the primary: after
-// an error the units are held for as long as before, and the next extension may succeed.
+// extending returns a function that extends a reservation with the engine that made it. The
+// timeout bounds a call of the primary. The call shows nothing about the primary. After an
+// error, the units are held until the old hold ends, and the next extension may succeed.
 func (l *Limiter[K]) extending(a answer) func(context.Context, *ratelimit.Reservation) error {
 	return func(ctx context.Context, r *ratelimit.Reservation) error {
 		if a.standIn || l.timeout < 0 {
@@ -65,10 +66,10 @@ func (l *Limiter[K]) extending(a answer) func(context.Context, *ratelimit.Reserv
 	}
 }
 
-// errUnasked is the error of a settlement while the primary fails.
+// errUnasked is returned by a settlement that does not call the primary, because the primary fails.
 var errUnasked = fmt.Errorf("failover: the primary was not called to settle, since it fails: %w", ratelimit.ErrUnavailable)
 
-// settle settles a reservation of the primary, within the timeout. A failure counts for the breaker as a failed decision does.
+// settle settles a reservation of the primary, within the timeout. The breaker counts a failure like one of a decision.
 func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
 	var era uint64
 	begin := func(turn bool) (admission, <-chan struct{}) {
@@ -105,7 +106,7 @@ func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
 	case answered:
 		return nil
 	case overdue:
-		if l.timeout < 0 { // it is the primary's own error
+		if l.timeout < 0 { // the primary returned it itself
 			return fmt.Errorf("failover: the primary did not settle: %w: %w", a.err, ratelimit.ErrUnavailable)
 		}
 		return fmt.Errorf("failover: the primary did not settle within %v: %w", l.timeout, ratelimit.ErrUnavailable)

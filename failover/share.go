@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Share returns limit divided by nodes, for processes that decide alone. For a bucket it divides the
-// rate and the burst, at least 1. For a window, a log or Concurrent it divides the units, and rounds up.
+// Share returns a share of limit for each of several nodes that decide alone. For a bucket it divides the rate
+// and the burst, which stays at least 1. For a window, a log or Concurrent it divides the units, and rounds up.
 func Share(limit ratelimit.Limit, nodes int) ratelimit.Limit {
 	if nodes < 2 || limit.Validate() != nil {
 		return limit
@@ -28,8 +28,8 @@ func Share(limit ratelimit.Limit, nodes int) ratelimit.Limit {
 // century is the maximum time in which a valid bucket regains its burst.
 const century = 876_600 * time.Hour
 
-// slower returns a rate divided by n, or by a little more if no Duration is n times as
-// long. A bucket with the burst is still regained within a century, as each limit must be.
+// slower returns a rate divided by n. It divides by a little more if no Duration is n times as
+// long. A bucket with the given burst is still regained within a century, as each limit must be.
 func slower(r ratelimit.Rate, n, burst int) ratelimit.Rate {
 	units, longest := big.NewInt(int64(r.Units)), big.NewInt(math.MaxInt64)
 	per := new(big.Int).Mul(big.NewInt(int64(r.Per)), big.NewInt(int64(n)))

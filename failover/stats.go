@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Stats is the state of a [Limiter] and its counts.
+// Stats holds the state of a [Limiter] and its counts.
 type Stats struct {
 	State         State
 	Forced        bool
@@ -13,29 +13,29 @@ type Stats struct {
 
 	Primary   uint64 // decisions by the primary
 	Instead   uint64 // decisions by the stand-in
-	Cancelled uint64 // calls whose context was cancelled first
+	Cancelled uint64 // calls whose context was cancelled before an answer
 
-	Unavailable uint64 // failures: ErrUnavailable
-	Timeouts    uint64 // no answer within Timeout
+	Unavailable uint64 // failures with ErrUnavailable
+	Timeouts    uint64 // failures to answer within Timeout
 	Panics      uint64
-	Busy        uint64 // of Instead: no turn came in time
-	Deadlines   uint64 // of Instead: the caller's own deadline came first
+	Busy        uint64 // decisions by the stand-in because no turn came in time
+	Deadlines   uint64 // decisions by the stand-in because the caller's deadline came first
 	Opened      uint64 // openings of the breaker
 
 	Settling  int    // settlements that wait for their turn now
-	Unsettled uint64 // settlements with the primary that failed
+	Unsettled uint64 // failed settlements with the primary
 }
 
-// counters are behind [Stats].
+// counters are the counts that [Stats] reports.
 type counters struct {
 	primary, instead, cancelled   atomic.Uint64
 	unavailable, timeouts, panics atomic.Uint64
 	busy, deadlines, unsettled    atomic.Uint64
 
-	settleFailed atomic.Bool // the last settlement has failed
+	settleFailed atomic.Bool // whether the last settlement has failed
 }
 
-// count counts a call by the ending that its caller saw.
+// count counts a call by its ending.
 func (c *counters) count(o ending) {
 	switch o {
 	case answered, refused:

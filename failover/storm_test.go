@@ -27,25 +27,25 @@ var storms = flag.Int("storms", testsize.Of(6, 200), "random runs of callers on 
 
 var firstStorm = flag.Uint64("first", 0, "the seed of the first of them")
 
-// weather is a primary whose calls go well or badly at random, and that records the fate of each.
+// weather is a primary whose calls succeed or fail at random. It records the result of each.
 type weather struct {
 	t       *testing.T
 	timeout time.Duration
 
 	mu    sync.Mutex // guards the fields below
 	rng   *rand.Rand
-	bad   int            // of 1000 calls
-	span  time.Duration  // that a call takes at most
-	calls []*weatherCall // decisions and settlements, in the order in which they began
+	bad   int            // of 1000 calls, how many fail
+	span  time.Duration  // the maximum time of a call
+	calls []*weatherCall // decisions and settlements, ordered by their beginnings
 	made  map[int]*promise
 	next  int
 }
 
-// weatherCall is a call of the primary, as the breaker must see it.
+// weatherCall is a call of the primary, as the breaker should see it.
 type weatherCall struct {
-	began, known time.Time // known: when its result is, at the latest at its timeout
+	began, known time.Time // known is the time of the result, or of the timeout if that is earlier
 	fails        bool
-	reports      bool // the breaker of anything
+	reports      bool // whether the breaker learns of the result
 	settles      bool
 }
 
@@ -69,7 +69,7 @@ func (w *weather) call(ctx context.Context, settles bool) error {
 	} else if w.rng.IntN(30) == 0 {
 		kind = 7
 	}
-	if settles && (kind == 4 || kind == 7) { // it has no context, and no errors of its own
+	if settles && (kind == 4 || kind == 7) { // a settlement has no context, and no errors about the call
 		kind = 1
 	}
 	w.mu.Unlock()
@@ -94,14 +94,14 @@ func (w *weather) call(ctx context.Context, settles bool) error {
 		time.Sleep(span)
 		end(true, true)
 		panic("the weather")
-	case 3: // late, and it goes well all the same
+	case 3: // late, but successful
 		time.Sleep(w.timeout + 1 + span)
 		end(true, true)
 	case 4:
 		<-ctx.Done()
 		end(true, true)
 		return ctx.Err()
-	case 5: // it ignores its context
+	case 5: // ignores its context
 		time.Sleep(2*w.timeout + span)
 		end(true, true)
 		return errDown
@@ -140,14 +140,14 @@ func (w *weather) Reserve(ctx context.Context, _ string, _ int, _ time.Duration)
 			p.settled++
 		}
 		w.mu.Unlock()
-		if actual == 0 { // by the limiter itself: no caller learns of it
+		if actual == 0 { // the limiter gives it back by itself, and no caller sees the result
 			return nil
 		}
 		return w.call(context.Background(), true)
 	}), nil
 }
 
-// calmInstead stands in, and knows its own reservations.
+// calmInstead is a stand-in that counts its reservations.
 type calmInstead struct {
 	mu            sync.Mutex
 	made, settled int
@@ -177,7 +177,7 @@ type moment struct {
 	from, to failover.State
 }
 
-// weathered is a limiter in the weather, and the observations of its callers.
+// weathered is a limiter on such a primary, with the observations of its callers.
 type weathered struct {
 	t       *testing.T
 	w       *weather
@@ -190,7 +190,7 @@ type weathered struct {
 	moments   []moment
 	decisions int
 	cancelled int
-	kept      map[int]int // primary's reservations that callers have, and their settlements
+	kept      map[int]int // the primary's reservations that callers hold, and the number of their settlements
 	unsettled int
 	at        string
 }
@@ -258,7 +258,7 @@ func (s *weathered) one(rng *rand.Rand, settling *sync.WaitGroup) {
 		res, err = s.l.Reserve(ctx, "k", 1, 0)
 		d = res.Decision
 	}
-	// A call that had to wait for its turn has its whole timeout, and its caller has not.
+	// A call that waited for its turn has its whole timeout, but its caller does not.
 	if late := time.Since(end); late > 0 {
 		s.t.Errorf("%s: a caller was answered %v late", s.at, late)
 	}
@@ -291,7 +291,7 @@ func (s *weathered) one(rng *rand.Rand, settling *sync.WaitGroup) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.kept[d.Remaining]++
-		// It waits for its turn, and then for the answer.
+		// A settlement waits for its turn, and then for the answer.
 		if time.Since(requested) > s.o.Timeout {
 			s.t.Errorf("%s: a settlement took %v", s.at, time.Since(requested))
 		}
@@ -302,8 +302,8 @@ func (s *weathered) one(rng *rand.Rand, settling *sync.WaitGroup) {
 	})
 }
 
-// TestInAnyWeatherCallersAreAnsweredAndTheBreakerKeepsItsRule compares the observations from outside, by callers and by the primary, with
-// the documentation.
+// TestInAnyWeatherCallersAreAnsweredAndTheBreakerKeepsItsRule compares
+// the observations of callers and of the primary with the documentation.
 func TestInAnyWeatherCallersAreAnsweredAndTheBreakerKeepsItsRule(t *testing.T) {
 	n := *storms
 	opened := 0
@@ -351,7 +351,7 @@ func (s *weathered) check(began time.Time) {
 	require.EqualValues(t, s.cancelled, st.Cancelled, s.at)
 	require.EqualValues(t, s.unsettled, st.Unsettled, s.at)
 	require.Zero(t, st.Settling)
-	var ends []time.Time // of the calls under way that are not overdue
+	var ends []time.Time // the ends of calls under way that are not overdue
 	for _, c := range s.w.calls {
 		ends = slices.DeleteFunc(ends, func(end time.Time) bool { return !end.After(c.began) })
 		ends = append(ends, c.known)
@@ -385,7 +385,7 @@ func (s *weathered) check(began time.Time) {
 	s.checkBreaker(began)
 }
 
-// checkBreaker plays the moments of the breaker beside the results of calls.
+// checkBreaker compares the breaker's changes of state with the results of calls.
 func (s *weathered) checkBreaker(began time.Time) {
 	t := s.t
 	far := began.Add(1000 * time.Hour)
@@ -399,7 +399,7 @@ func (s *weathered) checkBreaker(began time.Time) {
 		}
 		at := fmt.Sprintf("%s, era %d: %v from %v for %v", s.at, i, era.to, era.at.Sub(began), ends.Sub(era.at))
 		switch era.to {
-		case failover.StateOpen: // and half-open, which is announced only with the outcome of a probe
+		case failover.StateOpen: // also while half-open, because that state is reported only with the result of a probe
 			ends, next = far, failover.StateClosed
 			for _, m := range eras[i+1:] {
 				if m.to != failover.StateHalfOpen {
@@ -420,7 +420,7 @@ func (s *weathered) checkBreaker(began time.Time) {
 	}
 }
 
-// checkProbe looks at an outage from the opening of the breaker until a probe with evidence.
+// checkProbe checks an outage from the opening of the breaker until a probe shows the primary's health.
 func (s *weathered) checkProbe(at string, from, to time.Time, next failover.State, far time.Time) {
 	var last *weatherCall
 	for _, c := range s.w.calls {
@@ -443,7 +443,8 @@ func (s *weathered) checkProbe(at string, from, to time.Time, next failover.Stat
 	require.Equal(s.t, last.fails, next == failover.StateOpen, at)
 }
 
-// checkClosed compares the opening of the breaker with the rule. The window moves in twentieths: where that matters, any result is right.
+// checkClosed compares the opening of the breaker with its rule. The
+// window moves in twentieths. Where that matters, either result is right.
 func (s *weathered) checkClosed(at string, results []*weatherCall, ends time.Time, next failover.State) {
 	window := max(time.Second, 2*s.o.Timeout)
 	opens := func(last *weatherCall, window time.Duration, tied bool) bool {
@@ -481,7 +482,7 @@ func (s *weathered) checkClosed(at string, results []*weatherCall, ends time.Tim
 			continue
 		}
 		open := opens(c, window, false)
-		sure := open == opens(c, window, true) // results that are known at one instant have no order
+		sure := open == opens(c, window, true) // results of the same instant have no order
 		for _, other := range results {        // the window is between 19 and 20 twentieths long
 			if age := c.known.Sub(other.known); age >= window*19/20 && age < window {
 				sure = sure && opens(c, age, false) == open && opens(c, age+1, false) == open

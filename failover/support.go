@@ -20,7 +20,7 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 
 // PeekEach returns the decision of each layer, as [ratelimit.Layered.PeekEach] does. It
 // uses the limiter that would decide now: the primary, or the stand-in, whose Decisions
-// are Degraded. If that limiter is no Layered, the error wraps [errors.ErrUnsupported].
+// are Degraded. The error wraps [errors.ErrUnsupported] if that limiter is not a Layered.
 func (l *Limiter[K]) PeekEach(ctx context.Context, key K, cost int) ([]ratelimit.Decision, error) {
 	a := l.decide(ctx, question[K]{cost: cost, call: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		layers, ok := engine.(interface {
@@ -37,21 +37,21 @@ func (l *Limiter[K]) PeekEach(ctx context.Context, key K, cost int) ([]ratelimit
 		if !a.standIn || d.Limit.Algorithm == 0 {
 			continue
 		}
-		if d.Degraded = true; a.err == nil && !d.Allowed && d.RetryAfter == 0 { // only the primary might allow it
+		if d.Degraded = true; a.err == nil && !d.Allowed && d.RetryAfter == 0 { // only the primary might allow the cost
 			d.RetryAfter = l.openFor
 		}
 	}
 	return a.each, a.err
 }
 
-// Adjust adjusts a key's spending with the primary. It is an error if the primary is not called or fails.
+// Adjust calls the primary's Adjust. It returns an error if the primary is not called or fails.
 func (l *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
 	return l.forward(ctx, "adjust", func(ctx context.Context, primary ratelimit.Limiter[K]) error {
 		return ratelimit.Adjust(ctx, primary, key, delta)
 	})
 }
 
-// Reset forgets a key with the primary and the stand-in, and joins the errors.
+// Reset resets a key at the primary and the stand-in, and joins their errors.
 func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
 	err := l.forward(ctx, "reset", func(ctx context.Context, primary ratelimit.Limiter[K]) error {
 		return ratelimit.Reset(ctx, primary, key)
@@ -62,7 +62,7 @@ func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
 	return errors.Join(err, ratelimit.Reset(ctx, ratelimit.Limiter[K](l.instead), key))
 }
 
-// forward makes a call that only the primary can answer.
+// forward makes a call that only the primary can serve.
 func (l *Limiter[K]) forward(ctx context.Context, what string, f func(context.Context, ratelimit.Limiter[K]) error) error {
 	if ctx == nil {
 		ctx = noContext
