@@ -4,47 +4,47 @@ import (
 	"time"
 )
 
-// backoff holds the wait after refusals, and the number of requests that may be in flight after it.
+// backoff holds the wait after refusals and connection errors, and bounds the requests in flight after that wait.
 type backoff struct {
-	until    time.Time // nothing is sent before: by the server's time, or longer
-	refusals refusals  // the refusals in a row
-	backedAt uint64    // the value of flights.sent at the last of these
+	until    time.Time // nothing is sent before this instant, which the server has set or a longer back-off
+	refusals refusals  // the number of refusals in a row
+	backedAt uint64    // the value of flights.sent at the last refusal
 	broken   int       // the number of connection errors in a row
-	failedAt time.Time // the time of the last of these
-	brokenAt uint64    // the value of flights.sent at the last of these
+	failedAt time.Time // the time of the last connection error
+	brokenAt uint64    // the value of flights.sent at the last connection error
 
 	window   int       // the maximum number of requests in flight; 0 for no maximum
 	narrowed uint64    // the value of flights.sent when the window was last set to one
-	silent   uint64    // the window has been widened for requests up to this number, because no refusal has come in time
-	wideAt   time.Time // the time at which the window ends at the latest
+	silent   uint64    // the window was widened for requests up to this number, because no refusal came in time
+	wideAt   time.Time // the time at which the window ends at the latest; see narrowFor
 }
 
-// refusals counts refusals with a time to wait, and refusals without one.
+// refusals counts refusals that name a time to wait, and refusals that do not.
 type refusals struct{ timed, timeless int }
 
-// wideEnough is the window from which on the number of requests in flight is not bounded.
+// wideEnough is the window at which the number of requests in flight is no longer bounded.
 const wideEnough = 64
 
-// narrowFor is the time after a wait for which the window lasts, unless it becomes wide enough
-// before. It lasts even if the queue is empty, because later requests may come all at once.
+// narrowFor is the time for which the window lasts after a wait, unless it becomes wide enough
+// before. It lasts even while the queue is empty, because later requests may come all at once.
 const narrowFor = time.Minute
 
-// The wait after the first refusal without a time, the wait after the second refusal in
-// a row with a time, and the maximum of both. Each further refusal doubles the wait.
+// firstBackoff is the wait after the first refusal that names no time, and leastBackoff the wait after
+// the second refusal in a row that does. Each further refusal doubles the wait, up to maxBackoff.
 const (
 	firstBackoff = time.Second
 	leastBackoff = 10 * time.Millisecond
 	maxBackoff   = time.Minute
 )
 
-// maxBroken is the maximum wait after connection errors: an outage should not last longer here than at the server.
+// maxBroken is the maximum wait after connection errors, so that the client hardly prolongs the server's outage.
 const maxBroken = 15 * time.Second
 
-// refuse waits after a refusal, at least for as long as the server demands. The field close records that
-// time. refuse returns the server's wait, or its own if there is none. It obeys the server's time, unless a
-// request that obeyed one is refused again: then the server's times are too short. If a pace was measured,
-// gap is the time between two requests. Then the wait after the first refusal without a time is twice the
-// gap. Refusals of requests that were sent before the last refusal arrived count as the same refusal.
+// refuse begins a wait after a refusal, and returns it: the server's time or, without one, its own. It
+// obeys the server's time, except if a request that obeyed such a time is refused again. Then the server's
+// times are too short, and refuse closes the line for longer. gap is the time between two requests if a
+// pace was measured, else 0. With a gap, the wait after the first refusal without a time is at most twice
+// the gap. A refusal of a request that was sent before the last refusal arrived counts as that one.
 func (b *backoff) refuse(seq uint64, a Advice, sent uint64, gap time.Duration, now time.Time) (wait time.Duration, counts bool) {
 	if seq <= b.backedAt {
 		return 0, false
@@ -72,9 +72,9 @@ func (b *backoff) refuse(seq uint64, a Advice, sent uint64, gap time.Duration, n
 	return wait, true
 }
 
-// fail waits after the second and each later connection error in a row: a second, then twice
-// as long each time. The first error may only mean that the server has closed an idle
-// connection. Errors of requests that were sent before the last error count as the same error.
+// fail begins a wait after the second connection error in a row, and after each later one. The wait is
+// one second at first, and doubles each time. The first error may only mean that the server has closed
+// an idle connection. An error of a request that was sent before the last error counts as that one.
 func (b *backoff) fail(seq, sent uint64, now time.Time) {
 	if seq <= b.brokenAt {
 		return
@@ -94,7 +94,7 @@ func (b *backoff) close(until time.Time) {
 	}
 }
 
-// narrow limits the requests in flight to one, so that not all waiting requests are refused again at once.
+// narrow permits a single request in flight, so that the waiting requests are not all refused again at once.
 func (b *backoff) narrow(sent uint64, now time.Time) {
 	b.window, b.narrowed, b.wideAt = 1, sent, now.Add(narrowFor)
 	if b.until.After(now) {
@@ -102,21 +102,22 @@ func (b *backoff) narrow(sent uint64, now time.Time) {
 	}
 }
 
-// serve ends the row of refusals after a request that was served.
+// serve ends the row of refusals, because a request was served.
 func (b *backoff) serve(f flight) {
 	b.refusals = refusals{}
 	b.widen(f)
 }
 
-// widen permits one more request in flight for each request that was sent after the window was narrowed and was not refused.
+// widen permits one more request in flight if a request was sent after the
+// window was narrowed. It is called for requests that were not refused.
 func (b *backoff) widen(f flight) {
 	if b.window > 0 && f.seq > max(b.narrowed, b.silent) {
 		b.window = (b.window + 1) % wideEnough
 	}
 }
 
-// widenForSilent widens the window for requests that have no answer by the time at which a
-// refusal would have come. So streams without an answer do not delay the others one by one.
+// widenForSilent widens the window for requests without an answer whose refusal
+// would have come by now. So silent streams do not delay the others one by one.
 func (b *backoff) widenForSilent(fs *flights, now time.Time) {
 	if !now.Before(b.wideAt) {
 		b.window = 0
@@ -133,12 +134,12 @@ func (b *backoff) widenForSilent(fs *flights, now time.Time) {
 	}
 }
 
-// holds reports whether the window, or the number of connection errors, must be kept.
+// holds reports whether the window or the number of connection errors must be kept.
 func (b *backoff) holds(now time.Time) bool {
 	return b.window > 0 && now.Before(b.wideAt) || b.broken > 0 && now.Before(b.failedAt.Add(narrowFor))
 }
 
-// reset ends the wait, the row of refusals, and the window. Refusals of requests that were sent before do not count.
+// reset ends the wait, the row of refusals and the window. Later refusals of requests sent before do not count.
 func (b *backoff) reset(sent uint64) {
 	b.until, b.window = time.Time{}, 0
 	b.refusals, b.backedAt = refusals{}, sent

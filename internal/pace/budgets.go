@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// budgets are a server's budgets, by its answers.
+// budgets are a server's budgets, as its answers report them.
 type budgets struct {
 	list   []Budget
-	anchor Budget                // an earlier answer, with which later ones are compared
-	latest map[budgetName]latest // the latest facts of each policy
+	anchor Budget                // an earlier answer, with which later answers are compared
+	latest map[budgetName]latest // the state of each policy that outlives its budget
 }
 
-// latest contains the facts that are kept about a budget after its end.
+// latest is the state kept for a budget after its end.
 type latest struct {
-	seq     uint64        // the number of the latest request whose answer names it
+	seq     uint64        // the number of the latest request whose answer named the budget
 	every   time.Duration // see Budget
-	refills bool          // the server reports it, or its answers show it
-	ends    time.Time     // the Until of the first answer that named it
-	spent   int           // the number of consecutive ends after which little was left
+	refills bool          // whether the budget refills, as reported by the server or derived from its answers
+	ends    time.Time     // the Until of the first answer that named this end
+	spent   int           // the number of ends in a row at which little was left
 }
 
-// closedUntil returns the latest end of the exhausted budgets, or open if that is later.
+// closedUntil returns the latest end of the used-up budgets, or open if that is later.
 func (bs *budgets) closedUntil(open time.Time) time.Time {
 	for _, b := range bs.list {
 		if at := b.fits(1); b.Left <= 0 && at.After(open) {
@@ -62,7 +62,7 @@ func (b *Budget) fits(n int64) time.Time {
 	return at
 }
 
-// ends returns the latest end of the budgets, or the given instant if that is later.
+// ends returns the latest end of the budgets, or least if that is later.
 func (bs *budgets) ends(least time.Time) time.Time {
 	for _, b := range bs.list {
 		if b.Until.After(least) {
@@ -95,12 +95,12 @@ func (bs *budgets) nextReset(now time.Time) (reset time.Time) {
 	return reset
 }
 
-// exhausted reports whether one of the budgets alone prevents sending.
+// exhausted reports whether one of the budgets is used up, so that nothing may be sent.
 func exhausted(all []Budget, now time.Time) bool {
 	return slices.ContainsFunc(all, func(b Budget) bool { return b.Left == 0 && now.Before(b.Until) })
 }
 
-// plenty reports whether every budget of requests refills and is nearly whole, by the answers.
+// plenty reports whether each budget of requests refills and is nearly whole, according to the answers.
 func (bs *budgets) plenty(now time.Time) (plenty bool) {
 	for i := range bs.list {
 		if b := &bs.list[i]; !b.Units {
@@ -112,8 +112,8 @@ func (bs *budgets) plenty(now time.Time) (plenty bool) {
 	return plenty
 }
 
-// shared reports whether others use the budget, too: an answer leaves less than can be explained
-// by an earlier answer, this process's own requests since, and those in flight at that time.
+// shared reports whether others use the budget, too. An earlier answer, this process's own
+// requests since, and those in flight at that time then explain only a part of the spending.
 func (bs *budgets) shared(b Budget) bool {
 	i := slices.IndexFunc(bs.list, func(old Budget) bool { return old.name == b.name })
 	if i < 0 || b.Units || b.seq <= bs.list[i].seq {
@@ -134,17 +134,17 @@ func (bs *budgets) shared(b Budget) bool {
 	return a.others(b) > 1+own/8+a.doubtful(b)
 }
 
-// doubtful returns how many of the units that should have come back before a later answer
-// may be missing without other processes. In a sliding window, units that were spent
-// later come back later. A process that is as busy as this one uses half of the units.
+// doubtful returns how many units may be missing from a later answer although no other process uses
+// the budget: in a sliding window, units that were spent later come back later. It is less than
+// half of the units that should have come back, because a process as busy as this one uses half.
 func (b *Budget) doubtful(later Budget) int64 { return (b.leftAt(later.received) - b.Left) * 2 / 5 }
 
-// others returns the minimum number of requests of others that a later answer counts.
+// others returns how many requests of others a later answer counts at least.
 func (b *Budget) others(later Budget) int64 {
 	return b.leftAt(later.received) - int64(later.seq-b.seq) - b.flying - later.Left
 }
 
-// spend counts a request that is not in flight any more in the budgets that its answer does not contain.
+// spend counts a request that has left the flight in the budgets that its answer does not contain.
 func (bs *budgets) spend(f flight, answered []Budget) {
 	for i := range bs.list {
 		b := &bs.list[i]
@@ -160,9 +160,9 @@ func (bs *budgets) spend(f flight, answered []Budget) {
 	}
 }
 
-// set keeps a budget from an answer, if it has not ended. Requests and responses overtake each
-// other on their way. So an answer never replaces the answer to a request that was sent later. An
-// answer that leaves more counts only if its request was sent after the other answer was received.
+// set stores a budget from an answer, unless the budget has ended. Requests and responses overtake
+// each other. So an answer never replaces the answer to a request that was sent later. An answer
+// that leaves more is stored only if its request was sent after the other answer was received.
 func (bs *budgets) set(b Budget, units int64) {
 	if !b.received.Before(b.Until) {
 		return
@@ -193,15 +193,15 @@ func (bs *budgets) set(b Budget, units int64) {
 	bs.note(b, known)
 }
 
-// The ends in successive answers determine the kind of a budget. For the same end they differ by less than
-// this, because clocks are rounded. Under a small limit, the requests left after an end determine nothing.
+// The ends in successive answers show the kind of a budget. Clocks are rounded, so two ends that differ by at
+// most movedBy are the same end. Under a limit below leastLimit, the requests left after an end show nothing.
 const (
 	movedBy    = 2 * time.Second
 	leastLimit = 16
 )
 
 // learnKind determines whether a budget comes back bit by bit, if neither the server nor the dialect
-// reports it. The end of a window does not move until it has come, and after it the budget is whole.
+// reports that. The end of a window does not move before it has come, and after it the budget is whole.
 func (l *latest) learnKind(b *Budget) {
 	end := l.ends
 	l.ends = b.Until
@@ -226,7 +226,7 @@ func (l *latest) learnKind(b *Budget) {
 }
 
 // refused records that a request was refused until an instant. Budgets that come back bit by bit are empty
-// until then. Other budgets are forgotten: the server's time is more precise than the end of a window.
+// until then. Other budgets are forgotten, because the server's time is more precise than the end of a window.
 func (bs *budgets) refused(seq uint64, until, now time.Time) {
 	kept := bs.list[:0]
 	for _, b := range bs.list {
@@ -246,9 +246,9 @@ func (bs *budgets) refused(seq uint64, until, now time.Time) {
 	bs.list = kept
 }
 
-// paceUnits determines the time in which one unit of a refilling budget comes back. It is the unit's
+// paceUnits determines the time in which one unit of a refilling budget comes back. That is the unit's
 // share of the window, or of the time until the budget is whole. If an answer leaves nothing, its reset
-// may mean the next unit or the whole budget. Then paceUnits uses the time from an earlier answer.
+// may belong to the next unit or to the whole budget. Then paceUnits uses the time from an earlier answer.
 func (b *Budget) paceUnits(known time.Duration) {
 	if !b.Refills || b.Limit <= 0 {
 		return
@@ -261,7 +261,7 @@ func (b *Budget) paceUnits(known time.Duration) {
 	case b.Limit <= b.Left:
 	case b.Left > 0:
 		b.every = max(1, left/time.Duration(b.Limit-b.Left))
-	case b.every == 0 && b.inferred: // the reset is the time of the next unit, because the end of a window would have moved
+	case b.every == 0 && b.inferred: // the end of a window would have moved, so the reset belongs to the next unit
 		b.every = max(1, left)
 	case b.every == 0:
 		b.every = max(1, left/time.Duration(b.Limit))
@@ -274,13 +274,14 @@ func (b *Budget) paceUnits(known time.Duration) {
 	}
 	if b.Left == 0 {
 		b.first = max(1, min(left, b.every))
-		if b.Window > 0 && left < b.Window { // the reset is exactly the time of the next unit
+		if b.Window > 0 && left < b.Window { // the reset is the exact time of the next unit
 			b.first = max(1, left)
 		}
 	}
 }
 
-// count counts an earlier request in a budget of a later answer, if the server may have counted that request afterwards.
+// count subtracts an earlier request from the budget of a later answer,
+// if the server may have counted that request after the answer.
 func (b *Budget) count(earlier Budget, units int64) {
 	if !earlier.sent.After(b.received.Add(-counted)) || earlier.Left >= b.Left {
 		return
@@ -289,13 +290,13 @@ func (b *Budget) count(earlier Budget, units int64) {
 		units = 1
 	}
 	b.Left -= units
-	if earlier.Until.Before(b.Until) { // the server's later answer has this reset
+	if earlier.Until.Before(b.Until) { // the later answer of the server has this reset
 		b.Until = earlier.Until
 	}
 }
 
-// note records the latest answer that names a policy. If there are too many policies, the policy with the oldest answer is
-// forgotten.
+// note records the latest answer that names a policy. If there are
+// too many policies, it forgets the one whose answer is oldest.
 func (bs *budgets) note(b Budget, known latest) {
 	if bs.latest == nil {
 		bs.latest = map[budgetName]latest{}

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// seen is a budget of 16 requests, of which some are left in an answer at an instant. It is whole an hour later.
+// seen returns a budget of 16 requests that an answer at the instant at has reported. It is whole an hour later.
 func seen(policy string, left int64, seq uint64, at time.Time) Budget {
 	return Budget{name: budgetName{policy: policy}, Limit: 16, Left: left, seq: seq, received: at, Until: at.Add(time.Hour)}
 }
@@ -20,7 +20,7 @@ func TestABudgetThatRefillsHasRoomAsItsUnitsComeBack(t *testing.T) {
 	for name, row := range map[string]struct {
 		budget Budget
 		n      int64
-		want   time.Duration // from the answer on
+		want   time.Duration // the time since the answer
 	}{
 		"what is left":                             {every, 2, 0},
 		"the next unit":                            {every, 3, 10 * time.Second},

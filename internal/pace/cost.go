@@ -9,7 +9,7 @@ import (
 
 type costKey struct{}
 
-// declared is the cost that a context declares, and the reservation of its last request.
+// declared is a cost that a context declares, with the reservation of its last request.
 type declared struct {
 	cost int
 
@@ -17,12 +17,12 @@ type declared struct {
 	spent *ratelimit.Reservation // the reservation of the request that was sent last
 }
 
-// WithCost returns a context for one request, which declares the request's cost.
+// WithCost returns a context for one request that declares the request's cost.
 func WithCost(ctx context.Context, cost int) context.Context {
 	return context.WithValue(ctx, costKey{}, &declared{cost: cost})
 }
 
-// DeclaredCost returns the cost that a context declares, or 1.
+// DeclaredCost returns the cost that a context declares. It defaults to 1.
 func DeclaredCost(ctx context.Context) int {
 	if d, ok := ctx.Value(costKey{}).(*declared); ok {
 		return d.cost
@@ -30,7 +30,7 @@ func DeclaredCost(ctx context.Context) int {
 	return 1
 }
 
-// SettleCost settles the reservation of the context's last request at the actual cost. Without a request it does nothing.
+// SettleCost replaces the declared cost of the context's last request by the actual cost. Without a request it does nothing.
 func SettleCost(ctx context.Context, actual int) error {
 	d, ok := ctx.Value(costKey{}).(*declared)
 	if !ok {
@@ -42,7 +42,7 @@ func SettleCost(ctx context.Context, actual int) error {
 	return spent.Settle(actual)
 }
 
-// declare records the reservation of a request of the context.
+// declare records the reservation of a request in its context.
 func declare(ctx context.Context, spent *ratelimit.Reservation) {
 	if d, ok := ctx.Value(costKey{}).(*declared); ok {
 		d.mu.Lock()

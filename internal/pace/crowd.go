@@ -5,30 +5,31 @@ import (
 	"time"
 )
 
-// crowd records whether other processes use the server's budget, too, and the
-// pace that follows from it. Alone, a process may spend a whole budget at once.
+// crowd records whether other processes use the server's budget, too, and spaces
+// this process's requests. A process that is alone may spend a whole budget at once.
 type crowd struct {
-	served int64     // the number of requests to be served until the server's budgets count as this process's own again
-	alone  int64     // the number of requests to be served until a refusal counts as the first again; 0 if there was none
+	served int64     // the number of requests to serve until the server's budgets count as this process's own again
+	alone  int64     // the number of requests to serve until the next refusal counts as a first one; 0 if there was none
 	last   time.Time // the time at which the last request was sent
-	jitter float64   // the factor by which the time after that varies
+	jitter float64   // the factor by which the time after last varies
 }
 
-// After a sign of other processes, the budgets count as shared until aware requests were
-// served, or as many as a budget has. After a single refusal, that number is suspicious.
+// After an answer that shows other processes, the budgets count as shared for the next aware requests,
+// or for as many as a budget has. After a second refusal they count as shared for suspicious requests.
 const (
 	aware      = 64
 	suspicious = 16
 )
 
-// send counts a request that is sent. The time to the next request varies by up to a quarter:
-// processes that have received the same figure at the same time must not send at the same time.
+// send counts a request that is sent. The time to the next request varies by up to a quarter, so
+// that processes that received the same figure at the same time do not send at the same time.
 func (c *crowd) send(now time.Time) { c.last, c.jitter = now, .75+.5*rand.Float64() }
 
 // serve counts a request that was served.
 func (c *crowd) serve() { c.served, c.alone = max(0, c.served-1), max(0, c.alone-1) }
 
-// refuse counts a refusal: requests of others may have caused it. A single refusal may come from the rounding of times.
+// refuse counts a refusal, which requests of others may have caused. A single
+// refusal has no effect, because it may come from the rounding of times.
 func (c *crowd) refuse() {
 	if c.alone > 0 {
 		c.served = max(c.served, suspicious)
@@ -39,5 +40,5 @@ func (c *crowd) refuse() {
 // meet records that an answer shows other processes' requests.
 func (c *crowd) meet(limit int64) { c.served = max(aware, limit) }
 
-// here reports whether others use the budget.
+// here reports whether others use the budget, too.
 func (c *crowd) here() bool { return c.served > 0 }

@@ -6,33 +6,33 @@ import (
 	"time"
 )
 
-// flights are the requests of a line that were sent and are not answered yet.
+// flights are the requests of a line that were sent and have no answer yet.
 type flights struct {
-	list   []flight // in the order of their numbers; some of them have landed
-	landed int      // the number of landed flights in it
+	list   []flight // ordered by their numbers; some have landed
+	landed int      // the number of landed flights in list
 	sent   uint64   // the number of requests sent since the line was made
 }
 
-// flight is a request that was sent and is not answered yet.
+// flight is a request that was sent and has no answer yet.
 type flight struct {
 	seq    uint64
 	units  int64
-	at     time.Time // at or after the instant of a flight with a lower number
-	landed bool      // it is answered, and will be dropped together with others
+	at     time.Time // not before the instant of a flight with a lower number
+	landed bool      // whether it was answered; landed flights are removed together
 }
 
 // depart adds a request that is sent, and returns its number.
 func (fs *flights) depart(units int64, now time.Time) (seq uint64) {
 	if n := len(fs.list); n > 0 && now.Before(fs.list[n-1].at) {
-		now = fs.list[n-1].at // the clock was read before the lock was taken
+		now = fs.list[n-1].at // the clock was read before the lock was acquired
 	}
 	fs.sent++
 	fs.list = append(fs.list, flight{seq: fs.sent, units: units, at: now})
 	return fs.sent
 }
 
-// land ends the flight of a request, and returns it, or the zero flight if it was not in flight.
-// Requests are answered in any order, so they are dropped together, when they are half of the list.
+// land ends the flight of a request, and returns it. It returns the zero flight if the request was not in flight.
+// Requests are answered in any order, so landed flights are removed together, when they are half of the list.
 func (fs *flights) land(seq uint64) flight {
 	i, found := fs.find(seq)
 	if !found || fs.list[i].landed {
@@ -50,22 +50,22 @@ func (fs *flights) land(seq uint64) flight {
 	return f
 }
 
-// find returns the index of a request in the list, or the index at which to insert it.
+// find returns the index of a request in the list, or the index at which it would be inserted.
 func (fs *flights) find(seq uint64) (at int, found bool) {
 	return slices.BinarySearchFunc(fs.list, seq, func(f flight, seq uint64) int { return cmp.Compare(f.seq, seq) })
 }
 
-// counted is the time after which a server has certainly counted a request. The remaining
-// budget in an answer does not show how many younger requests the server has counted.
+// counted is the time after which a server has certainly counted a request.
+// The remaining budget in an answer may include younger requests or not.
 const counted = time.Second
 
 // flying returns the number of requests in flight.
 func (fs *flights) flying() int64 { return int64(len(fs.list) - fs.landed) }
 
-// sentSince returns the number of requests that were sent after a request.
+// sentSince returns the number of requests that were sent after the request seq.
 func (fs *flights) sentSince(seq uint64) uint64 { return fs.sent - min(seq, fs.sent) }
 
-// young returns the requests in flight that the server may not have counted by an instant, and some that have landed.
+// young returns the requests in flight that the server may not have counted at an instant. Some of them may have landed.
 func (fs *flights) young(at time.Time) []flight {
 	old, _ := slices.BinarySearchFunc(fs.list, at.Add(-counted), func(f flight, t time.Time) int {
 		if f.at.After(t) {
@@ -76,7 +76,7 @@ func (fs *flights) young(at time.Time) []flight {
 	return fs.list[old:]
 }
 
-// moreYoung reports whether more than n requests are in flight that the server may not have counted by an instant.
+// moreYoung reports whether the server may not have counted more than n of the requests in flight at an instant.
 func (fs *flights) moreYoung(n int64, at time.Time) bool {
 	if n < 0 || int64(len(fs.list)-fs.landed) <= n {
 		return n < 0
@@ -91,7 +91,7 @@ func (fs *flights) moreYoung(n int64, at time.Time) bool {
 	return false
 }
 
-// nextCounted returns the first instant at which one of the young requests is certainly counted, or the zero time.
+// nextCounted returns the first instant at which another young request is certainly counted, or the zero time.
 func (fs *flights) nextCounted(now time.Time) (at time.Time) {
 	young := fs.young(now)
 	if i := slices.IndexFunc(young, func(f flight) bool { return !f.landed }); i >= 0 {

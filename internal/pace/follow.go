@@ -9,13 +9,13 @@ import (
 	"github.com/weir-go/ratelimit/internal/follow"
 )
 
-// followsLocked reports whether a place must wait as its booking does: it is the head, and its instant is
-// far ahead and may move when the limiter's key or limit changes. Nearer bookings keep their instants.
+// followsLocked reports whether a place must wait with its booking. It must if it is the head and its instant is far
+// ahead, because such an instant may move when the limiter's key or limit changes. Nearer bookings keep their instants.
 func (l *line) followsLocked(p *Place, now time.Time) bool {
 	return p.at.After(now.Add(bookAhead)) && follow.Moves(p.res)
 }
 
-// followLocked begins to follow a place's booking.
+// followLocked prepares a place to wait with its booking.
 func (l *line) followLocked(p *Place) {
 	if p.deadline.IsZero() {
 		p.following, p.stop = context.WithCancel(p.ctx)
@@ -24,11 +24,11 @@ func (l *line) followLocked(p *Place) {
 	}
 }
 
-// follow waits for the booking of the head. It returns the error with which the place gives up.
+// follow waits with the booking of the head. It returns the error with which the place gives up.
 func (pc *Pacer[R]) follow(p *Place) error {
 	l := p.line
 	l.mu.Lock()
-	ctx, stop, res := p.following, p.stop, p.res // it is nil if the booking was taken back at once
+	ctx, stop, res := p.following, p.stop, p.res // res is nil if the booking was taken back at once
 	l.mu.Unlock()
 	defer stop()
 	ended := false
@@ -41,7 +41,7 @@ func (pc *Pacer[R]) follow(p *Place) error {
 	}()
 	err := res.Wait(ctx)
 	ended = true
-	// the second error is that of giving the booking back
+	// a second error means that the booking could not be given back
 	if errs, ok := err.(interface{ Unwrap() []error }); ok && len(errs.Unwrap()) > 1 {
 		pc.stats.unsettled.Add(1)
 	}
@@ -50,7 +50,7 @@ func (pc *Pacer[R]) follow(p *Place) error {
 	switch {
 	case p.res == nil:
 		l.mu.Unlock()
-		pc.undo(res) // the place may have been served at this moment
+		pc.undo(res) // the booking may have been granted at this moment
 		l.mu.Lock()
 		l.endFollowLocked(p)
 		l.mu.Unlock()
@@ -62,7 +62,7 @@ func (pc *Pacer[R]) follow(p *Place) error {
 		return nil
 	}
 	p.following = nil
-	behind := l.unbookLocked(0) // these places move up
+	behind := l.unbookLocked(0) // the places behind move up
 	l.mu.Unlock()
 	pc.cancel(l, behind)
 	var late *ratelimit.LateError
@@ -77,7 +77,7 @@ func (pc *Pacer[R]) follow(p *Place) error {
 	return err
 }
 
-// endFollowLocked ends the wait of a booking, which may have been taken back.
+// endFollowLocked ends the wait with a booking, which may have been taken back.
 func (l *line) endFollowLocked(p *Place) {
 	p.following = nil
 	if p.res == nil {

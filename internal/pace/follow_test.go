@@ -12,7 +12,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// A head that waits as its booking does gives that back when the server demands a wait, and books anew.
+// The head waits with its booking, which is far ahead. When the server
+// demands a wait, the head gives the booking back, and books anew.
 func TestAServersWaitEndsABookingThatIsFarAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(1), 1), nil))
@@ -43,7 +44,7 @@ func TestAServersWaitEndsABookingThatIsFarAhead(t *testing.T) {
 	})
 }
 
-// A head that gives up while it waits as its booking does leaves its instant to the next one.
+// The head gives up while it waits with its booking. The next place gets its instant.
 func TestAHeadThatGivesUpLeavesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(1), 1), nil))
@@ -55,7 +56,7 @@ func TestAHeadThatGivesUpLeavesNothing(t *testing.T) {
 		go func() { done <- send(ctx, pc, "k") }()
 		synctest.Wait()
 		go func() { done <- send(t.Context(), pc, "k") }()
-		time.Sleep(59*time.Second + 950*time.Millisecond) // both have a booking
+		time.Sleep(59*time.Second + 950*time.Millisecond) // both places have a booking
 		synctest.Wait()
 		cancel()
 		require.ErrorIs(t, <-done, context.Canceled)
@@ -64,7 +65,8 @@ func TestAHeadThatGivesUpLeavesNothing(t *testing.T) {
 	})
 }
 
-// A limit that is lowered while the head waits makes it too late: it fails, with the limit and the time.
+// The limit is lowered while the head waits, so the head would be
+// too late. It fails, and the error has the limit and the time.
 func TestAHeadThatABrakeMakesTooLateFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(1), 1), nil))

@@ -11,45 +11,45 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// line is the queue of one key's requests. It obeys the answers of
-// the key's server: its budgets, and its refusals by a back-off.
+// line is the queue of one key's requests. It obeys the key's server: it stays
+// within the budgets in the server's answers, and backs off after refusals.
 //
 // A request arrives, books an instant in the limiter, is sent at that instant, and is answered. Requests book in the
-// order of their arrival, one at a time, and are sent in that order. If the head's booking is further ahead than
-// bookAhead, the head waits for its reservation, which moves when the key or its limit changes. When the server demands
-// a wait, all bookings are cancelled, and all requests in the queue book again, in order, when the wait is over.
+// order of their arrival, one at a time, and are sent in that order. If the head's booking is more than bookAhead
+// ahead, the head waits with its reservation, whose instant moves when the key or its limit changes. When the server
+// demands a wait, all bookings are cancelled. After the wait, all requests in the queue book again, in order.
 //
-// The queue is in the order of tickets, and its first places have the bookings. So the head is in one of two
-// states. It has a booking and a timer for it. Or it may book next, and has a timer or waits for the end of a
-// call: for the limiter's answer, a cancellation, or the answer to a request in flight. Each of these wakes it.
+// The queue is ordered by tickets, and its first places have the bookings. So the head is in one of two states. In
+// the first, it has a booking and a timer for it. In the second, it may book next, and either has a timer or waits
+// for a call to end: a call of the limiter, a cancellation, or a request in flight. The end of each wakes the head.
 //
 // Only the head has a timer. A goroutine that holds the lock sends the head and all places behind it whose
-// time has come. So if many places wait for the same instant, each wakes once, and takes no lock to do so.
+// time has come. So many places that wait for the same instant wake once each, and need no lock for it.
 type line struct {
-	pkg   string // the package in the texts of errors
+	pkg   string // the name of the package at the beginning of errors
 	key   string
 	slots int // the maximum number of requests that hold a slot; 0 for any number
 
 	// Guarded by Pacer.mu.
 	users int       // the number of requests that use the line
-	ends  time.Time // if there are none, the instant until which the server's answers matter
+	ends  time.Time // without users, the instant until which the server's answers matter
 	at    int       // the index of the line in Pacer.idle
 
-	mu      sync.Mutex               // guards all below
-	queue   []*Place                 // in the order of tickets
-	booked  int                      // the number of places with a booking: the first ones in the queue
-	head    *Place                   // the first place, if it has a booking and knows that it is the first
-	tickets uint64                   // the number of tickets given out
-	booking *Place                   // the place whose call of the limiter is under way; nil if there is none
-	undone  []*ratelimit.Reservation // cancelled when the booking place has its answer
-	vacant  []vacancy                // bookings of places that left since that call began
+	mu      sync.Mutex               // guards the fields below
+	queue   []*Place                 // ordered by tickets
+	booked  int                      // the number of places with a booking, which are the first ones in the queue
+	head    *Place                   // the first place, if it has a booking and was woken as the first
+	tickets uint64                   // the number of tickets issued
+	booking *Place                   // the place that is calling the limiter, or nil
+	undone  []*ratelimit.Reservation // to be cancelled when the limiter has answered the booking place
+	vacant  []vacancy                // bookings of places that left during that call
 	undoing int                      // the number of cancellations under way
-	held    int                      // slots of requests that were sent; each booking has one, too
+	held    int                      // the number of slots of sent requests; each booking has a slot, too
 
 	flights flights
 	budgets budgets
-	figures bool // the last answer to a served request has a budget of requests that can be trusted
-	misled  int  // the number of requests to be served until figures are trusted again
+	figures bool // whether the last answer to a served request had a budget of requests that can be trusted
+	misled  int  // the number of requests to serve until figures are trusted again
 	backoff backoff
 	crowd   crowd
 	rate    rate
@@ -66,25 +66,25 @@ type vacancy struct {
 type step uint8
 
 const (
-	stepWait   step = iota // wait until it is woken, or an instant has come
+	stepWait   step = iota // wait until woken, or until an instant
 	stepBook               // call the limiter
-	stepFollow             // wait for the booking, which may move
-	stepSend               // the request is sent: the place leaves the queue
-	stepFail               // it fails, because it cannot be sent in time
+	stepFollow             // wait with the booking, which may move
+	stepSend               // send the request: the place has left the queue
+	stepFail               // fail, because the request cannot be sent in time
 )
 
 // misledFor is the number of served requests for which a server's figures are ignored
-// after it has refused a request while most of the budget was left. Then another limit
-// has refused the request, for example an even spacing, or a limit that no field reports.
+// after it refused a request while most of the budget was left. Then another limit has
+// refused the request: for example, an even spacing, or a limit that no field reports.
 const misledFor = 256
 
-// bookAhead is the maximum distance of the last booking at which the next place books. All later places have no bookings.
+// bookAhead is the largest distance of the last booking at which another place books. All later places have no booking.
 const bookAhead = 100 * time.Millisecond
 
-// peekEach is the interval at which a waiting place peeks at its limiter, even if the denial has named a longer time.
+// peekEach is the interval at which a waiting place peeks at its limiter, even if the denial's RetryAfter is longer.
 const peekEach = time.Second
 
-// never is a time that does not come.
+// never is the zero time. It stands for an instant that does not come.
 var never time.Time
 
 // arrive puts a request at the end of the queue.
@@ -104,8 +104,8 @@ func (l *line) arrive(ctx context.Context, units int64, maxWait time.Duration) *
 	return p
 }
 
-// again puts a request that was sent back to its place, before all later ones. It
-// returns the bookings of these, which must be cancelled: the request books before them.
+// again puts a request that was sent back into the queue, before all later ones. It
+// returns the bookings of these, which must be cancelled, because the request books first.
 func (p *Place) again() []*ratelimit.Reservation {
 	l := p.line
 	p.repeated, p.flies = true, false
@@ -120,18 +120,18 @@ func (p *Place) again() []*ratelimit.Reservation {
 	if at >= l.booked {
 		return nil
 	}
-	l.booked++ // counts for the moment as a place with a booking
+	l.booked++ // counts as a place with a booking until unbookLocked
 	return l.unbookLocked(at)
 }
 
-// indexLocked returns the index of a place in the queue, or the index at which it belongs.
+// indexLocked returns the index of a place in the queue, or the index at which it would be inserted.
 func (l *line) indexLocked(p *Place) int {
 	at, _ := slices.BinarySearchFunc(l.queue, p.ticket, func(q *Place, ticket uint64) int { return cmp.Compare(q.ticket, ticket) })
 	return at
 }
 
-// next returns the next step, and the instant until which that is
-// valid. If the request is to be sent, the place has left the queue.
+// next returns the next step, and the instant until which that step
+// is valid. If the step is stepSend, the place has left the queue.
 func (p *Place) next(now time.Time) (todo step, until time.Time) {
 	if p.sent.Load() {
 		return stepSend, never
@@ -148,14 +148,14 @@ func (p *Place) next(now time.Time) (todo step, until time.Time) {
 		l.booking = p
 	case stepFollow:
 		l.followLocked(p)
-	case stepSend: // it is the first
-		l.sendLocked(now) // even if its context has ended since
+	case stepSend: // the place is the first
+		l.sendLocked(now) // send it even if its context has ended since
 		l.wakeLocked(now)
 	}
 	return todo, until
 }
 
-// sendLocked removes the head from the queue, because it is sent.
+// sendLocked removes the head from the queue, to be sent.
 func (l *line) sendLocked(now time.Time) {
 	p := l.queue[0]
 	p.spent = l.removeLocked(p)
@@ -168,13 +168,13 @@ func (l *line) sendLocked(now time.Time) {
 	p.rouse()
 }
 
-// stepLocked returns the next step of a place in the queue, and the instant until which it holds.
+// stepLocked returns the next step of a place in the queue, and the instant until which that step is valid.
 func (l *line) stepLocked(p *Place, now time.Time) (step, time.Time) {
 	l.expireLocked(now)
 	l.backoff.widenForSilent(&l.flights, now)
 	switch {
 	case p.ctx.Err() != nil, p.following != nil:
-		return stepWait, never // this wait ends at once, or is woken
+		return stepWait, never // the wait with the booking ends at once, or is woken
 	case p.isLate(now):
 		return stepFail, now
 	case p.res == nil:
@@ -211,8 +211,8 @@ func (l *line) bookingStepLocked(p *Place, now time.Time) (step, time.Time) {
 	return stepBook, never
 }
 
-// booked records the result of the limiter. It returns the bookings to be cancelled.
-// If the server has demanded a wait since, these are this booking and all before it.
+// booked records the answer of the limiter. It returns the bookings to cancel. If
+// the server has demanded a wait since, these are this booking and all before it.
 func (p *Place) booked(res *ratelimit.Reservation, err error, cost int, now time.Time) ([]*ratelimit.Reservation, error) {
 	l := p.line
 	l.mu.Lock()
@@ -242,7 +242,7 @@ func (p *Place) booked(res *ratelimit.Reservation, err error, cost int, now time
 // exchangeLocked exchanges a new booking for the earliest vacant one of the same
 // cost. Otherwise the vacant bookings would be gaps that no later booking fills.
 func (l *line) exchangeLocked(booked vacancy) vacancy {
-	for i := len(l.vacant) - 1; i >= 0; i-- { // the last place that left has left the earliest booking
+	for i := len(l.vacant) - 1; i >= 0; i-- { // the place that left last had the earliest booking
 		if v := l.vacant[i]; v.cost == booked.cost && v.at.Before(booked.at) {
 			l.vacant = slices.Delete(l.vacant, i, i+1)
 			slices.Reverse(l.vacant)
@@ -254,8 +254,7 @@ func (l *line) exchangeLocked(booked vacancy) vacancy {
 	return booked
 }
 
-// backLocked ends a place's call of the limiter. It returns the bookings to be cancelled
-// now.
+// backLocked ends a place's call of the limiter. It returns the bookings to cancel now.
 func (l *line) backLocked() (undone []*ratelimit.Reservation) {
 	undone, l.undone = l.undone, nil
 	l.booking = nil
@@ -280,8 +279,8 @@ func (p *Place) deniedLocked(res *ratelimit.Reservation, cost int, now time.Time
 	return nil
 }
 
-// leave removes the place from the queue, if it is there, and returns its booking. After a panic of the
-// limiter, it also ends the place's call. A request whose sender has panicked is not in flight any more.
+// leave removes the place from the queue, if it is there, and returns its bookings. If the limiter has panicked,
+// leave also ends the place's call. If the sender of a request has panicked, the request is no longer in flight.
 func (p *Place) leave() (bookings []*ratelimit.Reservation) {
 	l := p.line
 	l.mu.Lock()
@@ -293,7 +292,7 @@ func (p *Place) leave() (bookings []*ratelimit.Reservation) {
 	return p.leaveLocked()
 }
 
-// giveUp is leave for a place that does not wait any longer. It reports false if the request has been sent.
+// giveUp is like leave, for a place that stops waiting. It reports false if the request has been sent.
 func (p *Place) giveUp() (bookings []*ratelimit.Reservation, left bool) {
 	l := p.line
 	l.mu.Lock()
@@ -347,13 +346,12 @@ func (l *line) removeLocked(p *Place) (res *ratelimit.Reservation) {
 }
 
 // maxRebook is the maximum number of places that book again when a place of another cost leaves
-// before them. In a longer queue that would take too long, and the places keep their bookings.
+// before them. In a longer queue that would take too long, so the places keep their bookings.
 const maxRebook = 512
 
-// handDownLocked is called for a place that leaves. It passes the booking of that place to the next
-// place, the booking of the next place to the one after it, and so on while the costs are equal. The
-// leaving place gets the last of these bookings. handDownLocked returns the index that the first place
-// with another cost will have when the leaving place is removed. That place must book again to move up.
+// handDownLocked passes the booking of a leaving place to the next place. The next place's booking goes to the one after it,
+// and so on while the costs are equal. The leaving place gets the last of these bookings. handDownLocked returns the index
+// that the first place of another cost will have after the leaving place is removed. That place must book again to move up.
 func (l *line) handDownLocked(p *Place) (rebook int) {
 	if p.res == nil {
 		return l.booked
@@ -373,14 +371,14 @@ func (l *line) handDownLocked(p *Place) (rebook int) {
 	return i - 1
 }
 
-// undoLocked keeps all places from booking until the bookings have been cancelled.
+// undoLocked stops all places from booking until the given bookings have been cancelled.
 func (l *line) undoLocked(bookings []*ratelimit.Reservation) {
 	if len(bookings) > 0 {
 		l.undoing++
 	}
 }
 
-// cancelled is called when the bookings of one undoLocked have been cancelled.
+// cancelled ends the effect of one undoLocked, after its bookings have been cancelled.
 func (l *line) cancelled() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -388,7 +386,7 @@ func (l *line) cancelled() {
 	l.wakeLocked(time.Now())
 }
 
-// firstLocked returns the first place that has nothing booked.
+// firstLocked returns the first place without a booking, or nil.
 func (l *line) firstLocked() *Place {
 	if l.booked == len(l.queue) {
 		return nil
@@ -396,12 +394,12 @@ func (l *line) firstLocked() *Place {
 	return l.queue[l.booked]
 }
 
-// maxSent is the maximum number of places that are sent while the lock is held once. The next head sends more.
-// A lock that is held for long is passed from one goroutine to the next, which costs more than their work.
+// maxSent is the maximum number of places that are sent while the lock is held once. The next head sends the
+// others. A mutex held for long is handed from one waiting goroutine to the next, which costs more than their work.
 const maxSent = 32
 
-// wakeLocked sends the first places whose time has come, and wakes places that may have a next step: a new head, to set
-// its timer, and the first place without a booking.
+// wakeLocked sends the first places whose time has come. Then it wakes places that may have
+// a next step: a new head, which sets its timer, and the first place without a booking.
 func (l *line) wakeLocked(now time.Time) {
 	for n := 0; l.booked > 0 && n < maxSent; n++ {
 		if todo, _ := l.stepLocked(l.queue[0], now); todo != stepSend {
@@ -418,7 +416,7 @@ func (l *line) wakeLocked(now time.Time) {
 	}
 }
 
-// learn obeys the response to a request. It returns the bookings that are not valid any more, in their order.
+// learn obeys the answer to a request. It returns the bookings that are no longer valid, in their order.
 func (l *line) learn(seq uint64, a Advice, now time.Time) []*ratelimit.Reservation {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -437,13 +435,14 @@ func (l *line) learn(seq uint64, a Advice, now time.Time) []*ratelimit.Reservati
 	return l.unbookLocked(0)
 }
 
-// heedLocked changes the back-off and the budgets by the response to a request, which was in flight unless f is zero.
+// heedLocked updates the back-off and the budgets after the answer to a
+// request. f is the request's flight, or zero if the request was not in flight.
 func (l *line) heedLocked(f flight, seq uint64, a Advice, now time.Time) {
 	sent := l.flights.sent
 	if (a.Wait > 0 || a.Refused) && seq > l.backoff.backedAt && l.budgets.plenty(now) {
 		l.misled, l.figures = misledFor, false
 	}
-	if a.Wait > 0 { // the wait replaces budgets, because it is more precise than a budget's end
+	if a.Wait > 0 { // the wait replaces budgets, because it is more precise than their ends
 		l.backoff.close(now.Add(a.Wait))
 		l.budgets.refused(seq, now.Add(a.Wait), now)
 		a.Budgets = nil
@@ -482,7 +481,7 @@ func (l *line) heedLocked(f flight, seq uint64, a Advice, now time.Time) {
 	}
 }
 
-// reset forgets the server's answers and their consequences. Bookings stay.
+// reset forgets the server's answers and their effects. Bookings stay.
 func (l *line) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -492,7 +491,7 @@ func (l *line) reset() {
 	l.wakeLocked(time.Now())
 }
 
-// loseLocked ends a request that may be in flight and gets no answer.
+// loseLocked ends a request that may be in flight and will get no answer.
 func (l *line) loseLocked(seq uint64) {
 	if f := l.flights.land(seq); f.seq > 0 {
 		l.budgets.spend(f, nil) // the server may have counted it
@@ -500,20 +499,20 @@ func (l *line) loseLocked(seq uint64) {
 	}
 }
 
-// unbookLocked takes back the bookings of the places from an index on, as takeBackLocked
-// does, and stops all places from booking until these have been cancelled.
+// unbookLocked takes back the bookings of the places from an index on, and stops all
+// places from booking until these bookings have been cancelled. See takeBackLocked.
 func (l *line) unbookLocked(from int) (bookings []*ratelimit.Reservation) {
 	bookings = l.takeBackLocked(from)
 	l.undoLocked(bookings)
 	return bookings
 }
 
-// takeBackLocked takes back the bookings of the places from an index on. It returns the bookings to be cancelled now. If a
-// call of the limiter is under way, it returns none: the calling place cancels them after its own booking, which is the last.
+// takeBackLocked takes back the bookings of the places from an index on. It returns the bookings to cancel now. While a call
+// of the limiter is under way it returns none: the calling place cancels them after its own booking, which is the last.
 func (l *line) takeBackLocked(from int) (bookings []*ratelimit.Reservation) {
 	for _, p := range l.queue[from:l.booked] {
 		if p.following != nil {
-			l.undoing++ // the place gives its booking back itself
+			l.undoing++ // the place itself gives its booking back
 			p.stop()
 		} else if p.res != nil {
 			bookings = append(bookings, p.res)

@@ -1,7 +1,7 @@
 // Package pace keeps a client within its own limit and obeys its servers' answers, for any protocol. Each key has a queue,
-// first come, first served. The HTTP transport and the gRPC client interceptors translate servers' answers into [Advice].
+// first come, first served. The HTTP transport and the gRPC client interceptors convert servers' answers into [Advice].
 //
-// A request goes through these calls of a [Pacer]:
+// For each request, call these methods of a [Pacer]:
 //
 //	p := pacer.Arrive(ctx, key)
 //	defer pacer.Leave(p)
@@ -27,18 +27,18 @@ import (
 
 // Options are the settings of [New].
 type Options[R any] struct {
-	Cost    func(R) int               // returns the cost in the limiter; if nil, it is 1
-	MaxWait time.Duration             // the maximum time for which a request may wait; 0 for as long as its context allows
+	Cost    func(R) int               // returns a request's cost in the limiter; if nil, the cost is 1
+	MaxWait time.Duration             // the maximum wait of a request; 0 for as long as its context allows
 	MaxKeys int                       // the maximum number of keys whose servers' answers are kept; defaults to DefaultMaxKeys
-	Units   func(context.Context) int // returns the units of a request in budgets that count units; if nil, it is 1
+	Units   func(context.Context) int // returns a request's units in budgets that count units; if nil, it has 1
 	Longest time.Duration             // the longest wait that is accepted from a server; defaults to MaxWait
 	// MaxInFlight is the maximum number of requests of a key in flight. A
 	// request is in flight until Leave or Again. If 0, there is no maximum.
 	MaxInFlight int
 }
 
-// CheckOptions returns an error about the first invalid number among a
-// client's options. Their names begin with the package and the type.
+// CheckOptions returns an error about the first invalid number among
+// a client's options. The text begins with the package and the type.
 func CheckOptions(of string, maxServerWait time.Duration, maxRetries, maxInFlight, maxKeys int) error {
 	return cmp.Or(
 		optional.NotNegative(of+".MaxServerWait", maxServerWait, "the default"),
@@ -48,10 +48,10 @@ func CheckOptions(of string, maxServerWait time.Duration, maxRetries, maxInFligh
 	)
 }
 
-// DefaultMaxKeys is the MaxKeys of options that give none.
+// DefaultMaxKeys is the default of MaxKeys.
 const DefaultMaxKeys = 4096
 
-// Pacer contains the queues of all keys. It is safe for concurrent use, and starts no goroutine.
+// Pacer holds the queues of all keys. It is safe for concurrent use, and starts no goroutine.
 type Pacer[R any] struct {
 	pkg     string
 	limiter ratelimit.Reserver[R]
@@ -74,7 +74,7 @@ func (pc *Pacer[R]) Arrive(ctx context.Context, key string) *Place {
 	return pc.ArriveAfter(ctx, key, 0)
 }
 
-// ArriveAfter is Arrive for a request that has already waited for a part of MaxWait.
+// ArriveAfter is like Arrive, for a request that has already waited for a part of MaxWait.
 func (pc *Pacer[R]) ArriveAfter(ctx context.Context, key string, waited time.Duration) *Place {
 	units := 1
 	if pc.opts.Units != nil {
@@ -87,9 +87,9 @@ func (pc *Pacer[R]) ArriveAfter(ctx context.Context, key string, waited time.Dur
 	return pc.line(key).arrive(ctx, int64(units), left)
 }
 
-// Await waits until the request may be sent and has left the queue. The error wraps [context.DeadlineExceeded] or the
-// context's error. It wraps [ratelimit.ErrLimited] if MaxWait is too short or a leaky bucket's queue is full. It may
-// also be the error of the limiter's Reserve.
+// Await waits until the request may be sent and has left the queue. The error wraps
+// [context.DeadlineExceeded] or the context's error. It wraps [ratelimit.ErrLimited] if MaxWait is
+// too short or a leaky bucket's queue is full. Other errors are those of the limiter's Reserve.
 func (pc *Pacer[R]) Await(p *Place, r R) error {
 	waited := false
 	for {
@@ -134,7 +134,7 @@ func (pc *Pacer[R]) Await(p *Place, r R) error {
 
 // book reserves an instant in the limiter, as far ahead as the request can wait. If a limiter that books
 // ahead denies, its RetryAfter is the time until it could book equally far ahead, which would be too late. So
-// book calls it again, without booking ahead: then RetryAfter is the time until the cost is allowed at once.
+// book calls it again without booking ahead: then RetryAfter is the time until the cost is allowed at once.
 func (pc *Pacer[R]) book(p *Place, r R) error {
 	cost := 1
 	if pc.opts.Cost != nil {
@@ -154,9 +154,9 @@ func (pc *Pacer[R]) book(p *Place, r R) error {
 	return err
 }
 
-// look peeks at a limiter that has denied a place, before the time that the denial has
-// named. It returns the present denial, or nil if the place must call Reserve. So a
-// queue notices grants and changes of limits, and a denial is not counted each time.
+// look peeks at a limiter that has denied a place, before the denial's RetryAfter has
+// passed. It returns the present denial, or nil if the place must call Reserve. So a
+// queue notices grants and changes of limits, and does not count a denial each time.
 func (pc *Pacer[R]) look(p *Place, r R, cost int) *ratelimit.Reservation {
 	left := p.deniedFor(time.Now())
 	if left <= 0 {
@@ -172,7 +172,7 @@ func (pc *Pacer[R]) look(p *Place, r R, cost int) *ratelimit.Reservation {
 	return ratelimit.NewReservation(d, nil)
 }
 
-// giveUp removes a request that does not wait any longer from the queue. It reports false if the request has been sent.
+// giveUp removes a request that stops waiting from the queue. It reports false if the request has been sent.
 func (pc *Pacer[R]) giveUp(p *Place) bool {
 	bookings, left := p.giveUp()
 	pc.cancel(p.line, bookings)
@@ -188,8 +188,7 @@ func (pc *Pacer[R]) failed(p *Place, err error) error {
 	return err
 }
 
-// Learn obeys an answer that was received at an instant. Without an answer, the
-// advice is zero.
+// Learn obeys an answer that was received at an instant. If there is no answer, pass the zero Advice.
 func (pc *Pacer[R]) Learn(p *Place, a Advice, now time.Time) {
 	if a.Refused || a.Wait > 0 {
 		pc.stats.refused.Add(1)
@@ -199,21 +198,20 @@ func (pc *Pacer[R]) Learn(p *Place, a Advice, now time.Time) {
 	pc.cancel(p.line, bookings)
 }
 
-// Again puts a request that was answered back to its place in the
-// queue, before all later ones. The request is not in flight any more.
+// Again puts a request that was answered back into the queue, before all later ones. The request is no longer in flight.
 func (pc *Pacer[R]) Again(p *Place) {
 	pc.landed(p)
 	pc.cancel(p.line, p.again())
 }
 
-// landed counts a request that is not in flight any more.
+// landed counts a request that is no longer in flight.
 func (pc *Pacer[R]) landed(p *Place) {
 	if p.flies {
 		pc.stats.inFlight.Add(^uint64(0))
 	}
 }
 
-// Refund gives the charge of a refused request back, which its repetition takes again.
+// Refund gives back the charge of a refused request. The next attempt is charged again.
 func (pc *Pacer[R]) Refund(p *Place) {
 	if p.spent != nil && p.spent.Settle(0) != nil {
 		pc.stats.unsettled.Add(1)
@@ -221,7 +219,7 @@ func (pc *Pacer[R]) Refund(p *Place) {
 	p.spent = nil
 }
 
-// Reset forgets the answers of a key's server. Requests that wait because of them go on.
+// Reset forgets the answers of a key's server. Requests that wait because of these answers go on.
 func (pc *Pacer[R]) Reset(key string) {
 	pc.mu.Lock()
 	l := pc.lines[key]
@@ -251,15 +249,15 @@ func (pc *Pacer[R]) ResetAll(prefix string) {
 	}
 }
 
-// cancel cancels bookings, the last one first, because no other booking
-// depends on it. No request of the key books before cancel has finished.
+// cancel cancels bookings, beginning with the last, because no other booking
+// depends on it. No request of the key books before cancel has returned.
 func (pc *Pacer[R]) cancel(l *line, bookings []*ratelimit.Reservation) {
 	if len(bookings) == 0 {
 		return
 	}
 	defer l.cancelled()
 	for _, res := range bookings {
-		defer pc.undo(res) // in this way the last comes first, and all are cancelled even if one panics
+		defer pc.undo(res) // defer cancels the last one first, and all even if one panics
 	}
 }
 
@@ -269,7 +267,7 @@ func (pc *Pacer[R]) undo(res *ratelimit.Reservation) {
 	}
 }
 
-// line returns the queue of the key, which the caller leaves when it is done.
+// line returns the queue of the key. The caller must call quit when it is done.
 func (pc *Pacer[R]) line(key string) *line {
 	pc.mu.Lock()
 	defer pc.mu.Unlock()
@@ -278,7 +276,7 @@ func (pc *Pacer[R]) line(key string) *line {
 		if len(pc.lines) >= pc.opts.MaxKeys {
 			pc.forgetLocked()
 		}
-		l = &line{pkg: pc.pkg, key: strings.Clone(key), slots: pc.opts.MaxInFlight} // the key must not be a part of a longer text
+		l = &line{pkg: pc.pkg, key: strings.Clone(key), slots: pc.opts.MaxInFlight} // a copy, so that the key is no part of a longer text
 		pc.lines[l.key] = l
 		l.users++
 		return l
@@ -294,17 +292,17 @@ func (pc *Pacer[R]) useLocked(l *line) {
 	}
 }
 
-// Leave ends the use of a place that [Pacer.Arrive] returned. It forgets the line if that is not needed any more.
+// Leave ends the use of a place that [Pacer.Arrive] returned. It drops the line if the line is no longer needed.
 func (pc *Pacer[R]) Leave(p *Place) {
 	defer pc.quit(p.line)
 	pc.landed(p)
 	p.releaseSlot()
 	if !p.landed.Load() {
-		pc.cancel(p.line, p.leave()) // this cancels something only after a panic of Await or the sender
+		pc.cancel(p.line, p.leave()) // there is something to cancel only after a panic of Await or the sender
 	}
 }
 
-// quit is the end of one use of a line.
+// quit ends one use of a line.
 func (pc *Pacer[R]) quit(l *line) {
 	pc.mu.Lock()
 	defer pc.mu.Unlock()
@@ -317,23 +315,22 @@ func (pc *Pacer[R]) quit(l *line) {
 		return
 	}
 	heap.Push(&pc.idle, l)
-	if len(pc.lines) > pc.opts.MaxKeys { // all lines were in use
+	if len(pc.lines) > pc.opts.MaxKeys { // all lines were in use, so too many were kept
 		pc.forgetLocked()
 	}
 }
 
-// Stats returns the counters. Each is exact; they are not read at one instant.
+// Stats returns the counters. Each is exact, but they are not read at the same instant.
 func (pc *Pacer[R]) Stats() Stats { return pc.stats.read() }
 
-// Len returns the number of keys that are kept.
+// Len returns the number of tracked keys.
 func (pc *Pacer[R]) Len() int {
 	pc.mu.Lock()
 	defer pc.mu.Unlock()
 	return len(pc.lines)
 }
 
-// forgetLocked forgets one line without users: the line whose server's answers have ended, or end soonest. The
-// caller holds pc.mu.
+// forgetLocked drops the line without users whose server's answers end first. The caller holds pc.mu.
 func (pc *Pacer[R]) forgetLocked() {
 	if len(pc.idle) > 0 {
 		delete(pc.lines, heap.Pop(&pc.idle).(*line).key)
@@ -350,14 +347,14 @@ func (h idleLines) Swap(i, j int) {
 	h[i].at, h[j].at = i, j
 }
 
-// Push is for package heap.
+// Push implements [container/heap.Interface].
 func (h *idleLines) Push(x any) {
 	l := x.(*line)
 	l.at = len(*h)
 	*h = append(*h, l)
 }
 
-// Pop is for package heap.
+// Pop implements [container/heap.Interface].
 func (h *idleLines) Pop() any {
 	last := len(*h) - 1
 	l := (*h)[last]

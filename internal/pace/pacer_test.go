@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// limiter is one whose key function is run for each request.
+// limiter returns a limiter that calls its key function for each request.
 func limiter(t *testing.T, limit ratelimit.Limit, key func(request string) (string, error)) ratelimit.Reserver[string] {
 	t.Helper()
 	l, err := ratelimit.New[string](limit, nil)
@@ -31,7 +31,7 @@ func bomb(request string) (string, error) {
 	return "key", nil
 }
 
-// send sends a request that is served at once.
+// send sends a request that the server serves at once.
 func send(ctx context.Context, pc *pace.Pacer[string], request string) error {
 	p := pc.Arrive(ctx, "queue")
 	defer pc.Leave(p)
@@ -54,8 +54,8 @@ func TestPanicInTheLimiterHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// A request's call of the limiter is under way when another is refused: earlier bookings are given back when the call returns,
-// even if it panics.
+// A request is calling the limiter when another request is refused. Earlier
+// bookings are given back when that call returns, even if it panics.
 func TestPanicLetsWaitingRequestsGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -70,7 +70,7 @@ func TestPanicLetsWaitingRequestsGo(t *testing.T) {
 		defer pc.Leave(refused)
 		require.NoError(t, pc.Await(refused, "refused"))
 		booked := make(chan error)
-		go func() { booked <- send(t.Context(), pc, "booked") }() // for in 50 ms
+		go func() { booked <- send(t.Context(), pc, "booked") }() // its instant is in 50 ms
 		synctest.Wait()
 		panicked := make(chan any)
 		go func() {
@@ -99,7 +99,7 @@ func TestErrorsBeginWithTheNameOfThePackage(t *testing.T) {
 	})
 }
 
-// A stream learns twice: when it is served, and when it ends.
+// A stream calls Learn twice: when it is served, and when it ends.
 func TestOneRequestMayLearnTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
@@ -127,7 +127,7 @@ func TestCancelledRequestLeavesNothing(t *testing.T) {
 	})
 }
 
-// Answers to requests that were on their way before a refusal do not show that the server takes several at a time again.
+// Answers to requests that were sent before a refusal do not show that the server accepts several at a time again.
 func TestOnlyRequestsSentAfterARefusalShowThatMoreMayBeInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
@@ -151,7 +151,7 @@ func TestOnlyRequestsSentAfterARefusalShowThatMoreMayBeInFlight(t *testing.T) {
 			go func() { sent <- fly() }()
 		}
 		time.Sleep(time.Second)
-		for _, want := range []int{1, 2, 1} { // twice as many each time, as long as there are any
+		for _, want := range []int{1, 2, 1} { // twice as many each time, while there are any
 			synctest.Wait()
 			require.Len(t, sent, want)
 			for range want {
@@ -161,8 +161,7 @@ func TestOnlyRequestsSentAfterARefusalShowThatMoreMayBeInFlight(t *testing.T) {
 	})
 }
 
-// The code behind the pacer may panic: then the outcome of the request stays unknown. A long-lived stream keeps the line during
-// that time.
+// The sender may panic. Then the result of its request stays unknown. A long-lived stream keeps the line meanwhile.
 func TestRequestWhoseSenderPanicsIsNotInFlightAnyMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
@@ -183,7 +182,7 @@ func TestRequestWhoseSenderPanicsIsNotInFlightAnyMore(t *testing.T) {
 	})
 }
 
-// A time that was obeyed and was too short is not the server's last word.
+// A time that was obeyed and proved too short is replaced by a longer wait.
 func TestServerThatNamesNoWaitIsNotCalledAllTheTime(t *testing.T) {
 	for name, a := range map[string]pace.Advice{
 		"a wait":   {Refused: true, Answered: true, Wait: 1},
@@ -223,7 +222,7 @@ func TestServerThatNamesNoWaitIsNotCalledAllTheTime(t *testing.T) {
 	}
 }
 
-// The wait that the server gives first with a refusal is obeyed to the nanosecond.
+// The wait in a refusal is obeyed to the nanosecond.
 func TestWaitIsMorePreciseThanABudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
@@ -235,13 +234,13 @@ func TestWaitIsMorePreciseThanABudget(t *testing.T) {
 	})
 }
 
-// A stream that was opened an hour ago, or a slow answer, reports the budget that was left before others were answered.
+// A slow answer, or a stream opened an hour ago, reports the budget that was left before other requests were answered.
 func TestAnswerToAnEarlierRequestDoesNotReplaceThatToALaterOne(t *testing.T) {
 	left := func(policy string, n int64, span time.Duration) pace.Advice {
 		return pace.Advice{Answered: true, Budgets: []pace.Budget{{Policy: policy, Left: n, Until: time.Now().Add(span)}}}
 	}
 	for name, row := range map[string]struct {
-		slow  time.Duration // between the later answer and the earlier one
+		slow  time.Duration // the time from the later answer to the earlier one
 		early func() pace.Advice
 		want  time.Duration
 	}{
@@ -267,7 +266,7 @@ func TestAnswerToAnEarlierRequestDoesNotReplaceThatToALaterOne(t *testing.T) {
 	}
 }
 
-// The server has counted the earlier one of two requests last.
+// The server has counted the earlier of two requests last.
 func TestAnswerToAnEarlierRequestCountsThatRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
@@ -285,7 +284,7 @@ func TestAnswerToAnEarlierRequestCountsThatRequest(t *testing.T) {
 	})
 }
 
-// An earlier refusal ends no budget that the answer to a later request has reported.
+// A refusal of an earlier request ends no budget that the answer to a later request has reported.
 func TestRefusalOfAnEarlierRequestLeavesLaterAdvice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})

@@ -14,34 +14,33 @@ import (
 type Place struct {
 	line     *line
 	ctx      context.Context
-	deadline time.Time     // the last instant at which it may be sent; zero if there is none
-	units    int64         // its units in budgets that count units
+	deadline time.Time     // the last instant at which the request may be sent; zero if there is none
+	units    int64         // the request's units in budgets that count units
 	wake     chan struct{} // has a buffer of one
-	repeated bool          // it was sent before; only its own goroutine uses this and the next field
-	flies    bool          // it was sent, and neither Leave nor Again was called since
+	repeated bool          // whether it was sent before; used, like flies, only by its own goroutine
+	flies    bool          // whether it was sent, with neither Leave nor Again since
 
-	// sent is set when the place has left the queue to be sent. From then on only its own
-	// goroutine uses the next two fields.
+	// sent is set when the place leaves the queue to be sent. After that, only its own goroutine uses the next two fields.
 	sent  atomic.Bool
 	spent *ratelimit.Reservation // the booking with which it was sent
 	seq   uint64                 // the number of the request
 
-	landed atomic.Bool // it was sent, and is answered
+	landed atomic.Bool // whether it was sent and is answered
 
 	// Guarded by line.mu.
 	ticket  uint64
-	res     *ratelimit.Reservation // nil if nothing is booked
-	at      time.Time              // the instant at which it may be sent, or if nothing is booked, call the limiter again
+	res     *ratelimit.Reservation // the booking, or nil
+	at      time.Time              // the instant at which it may be sent or, without a booking, call the limiter again
 	cost    int                    // the cost of the booking
-	denied  time.Time              // the instant until which the limiter has denied it
-	waiting bool                   // it is in the queue
-	slotted bool                   // it was sent and holds a slot
+	denied  time.Time              // the instant until which the limiter denies it
+	waiting bool                   // whether it is in the queue
+	slotted bool                   // whether it was sent and holds a slot
 
-	following context.Context // the context of a wait for the booking; else nil
+	following context.Context // the context of the wait with the booking, or nil
 	stop      func()          // ends that wait
 }
 
-// left returns the time that the request can still wait.
+// left returns the remaining time that the request may wait.
 func (p *Place) left(now time.Time) time.Duration {
 	if p.deadline.IsZero() {
 		return math.MaxInt64
@@ -73,8 +72,8 @@ func (p *Place) Opens() time.Time {
 	return p.line.opensLocked()
 }
 
-// tooLate is the error of a request that cannot be sent before its deadline. limit
-// is a limit of the client's own, or the zero Limit for a limit of the server.
+// tooLate returns the error of a request that cannot be sent before its deadline. limit
+// is a limit of the client's own, or the zero Limit if the server's limit is the reason.
 func (p *Place) tooLate(until time.Time, limit ratelimit.Limit) error {
 	now := time.Now()
 	reason := ratelimit.ErrLimited
@@ -84,7 +83,7 @@ func (p *Place) tooLate(until time.Time, limit ratelimit.Limit) error {
 	return &ratelimit.LateError{Package: p.line.pkg, Limit: limit, After: max(0, until.Sub(now)), Reason: reason}
 }
 
-// late is the error of a request that waits or would wait beyond its deadline, for the server's time or for a slot.
+// late returns the error of a request whose wait for the server or for a slot exceeds its deadline.
 func (p *Place) late(until time.Time) error {
 	err := p.tooLate(until, ratelimit.Limit{})
 	p.line.mu.Lock()
@@ -104,7 +103,7 @@ func (p *Place) releaseSlot() {
 	}
 }
 
-// releaseSlotLocked is releaseSlot. It reports whether other requests can use the slot.
+// releaseSlotLocked gives back a slot as releaseSlot does. It reports whether other requests can use that slot.
 func (p *Place) releaseSlotLocked() bool {
 	if !p.slotted {
 		return false
@@ -118,7 +117,7 @@ func (p *Place) releaseSlotLocked() bool {
 func (p *Place) sleep(until time.Time) error {
 	if until == never || p.isLate(until) {
 		if until = p.deadline; until != never {
-			until = until.Add(1) // one tick after the instant
+			until = until.Add(1) // one nanosecond after the instant
 		}
 	}
 	var c <-chan time.Time
@@ -139,6 +138,6 @@ func (p *Place) sleep(until time.Time) error {
 func (p *Place) rouse() {
 	select {
 	case p.wake <- struct{}{}:
-	default: // it is awake, or will wake
+	default: // a wake-up is there already
 	}
 }

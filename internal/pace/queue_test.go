@@ -19,13 +19,13 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// client sends requests of one key as a transport does, and records them.
+// client sends requests of one key as a transport does. It records them.
 type client struct {
 	pacer   *pace.Pacer[string]
-	retries int                        // how often a refused request is sent again
-	takes   time.Duration              // the time of a request
-	answer  func(n int) pace.Advice    // to the request that was sent n-th, from 1; nil for served
-	held    map[string]<-chan struct{} // the end of requests that take longer
+	retries int                        // the maximum number of times that a refused request is sent again
+	takes   time.Duration              // the duration of a request
+	answer  func(n int) pace.Advice    // the answer to the n-th request sent, from 1; nil if all are served
+	held    map[string]<-chan struct{} // closed when a request that takes longer may end
 	begin   time.Time
 
 	mu   sync.Mutex
@@ -35,7 +35,7 @@ type client struct {
 // attempt is a request that was sent.
 type attempt struct {
 	request string
-	at      time.Duration // since the beginning
+	at      time.Duration // the time since the beginning
 }
 
 func newClient(l ratelimit.Reserver[string], opts pace.Options[string], answer func(n int) pace.Advice) *client {
@@ -49,12 +49,12 @@ func refused(wait time.Duration) pace.Advice {
 	return pace.Advice{Answered: true, Refused: true, Wait: wait}
 }
 
-// left is an answer to a request that was served: so much is left of a policy for so long.
+// left returns an answer to a request that was served: n units of a policy are left for span.
 func left(policy string, n int64, span time.Duration) pace.Advice {
 	return pace.Advice{Answered: true, Budgets: []pace.Budget{{Policy: policy, Left: n, Until: time.Now().Add(span)}}}
 }
 
-// once answers the first request with that, and serves the others.
+// once returns a function that answers the first request with first, and serves the others.
 func once(first pace.Advice) func(int) pace.Advice {
 	return func(n int) pace.Advice {
 		if n == 1 {
@@ -64,7 +64,7 @@ func once(first pace.Advice) func(int) pace.Advice {
 	}
 }
 
-// send returns the error of a request that was not sent.
+// send sends a request. It returns the error if the request was not sent.
 func (c *client) send(ctx context.Context, request string) error {
 	p := c.pacer.Arrive(ctx, "key")
 	defer c.pacer.Leave(p)
@@ -86,7 +86,7 @@ func (c *client) send(ctx context.Context, request string) error {
 	}
 }
 
-// record records a request that is sent, and returns the answer to it.
+// record records a request that is sent, and returns the answer.
 func (c *client) record(request string) pace.Advice {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,7 +104,7 @@ func (c *client) sendWithin(t *testing.T, d time.Duration, request string) error
 	return c.send(ctx, request)
 }
 
-// start sends requests that arrive one after the other, and returns when all wait or are sent.
+// start sends requests that arrive one after another. It returns when all of them wait or have been sent.
 func (c *client) start(t *testing.T, requests ...string) (all *sync.WaitGroup) {
 	all = new(sync.WaitGroup)
 	for _, request := range requests {
@@ -114,8 +114,8 @@ func (c *client) start(t *testing.T, requests ...string) (all *sync.WaitGroup) {
 	return all
 }
 
-// attempts returns the requests that were sent. Those of one instant are in the order of their names: they are sent in
-// order, and race from there.
+// attempts returns the requests that were sent. Requests of one instant
+// are sorted by name: they are sent in order, but race from there.
 func (c *client) attempts() []attempt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,14 +138,14 @@ func (c *client) requests() (names []string) {
 	return names
 }
 
-// one is the key of every request.
+// one returns the same key for each request.
 func one(string) (string, error) { return "key", nil }
 
 func unlimited(t *testing.T) ratelimit.Reserver[string] {
 	return limiter(t, ratelimit.Unlimited(), one)
 }
 
-// layers are limits that book nothing ahead.
+// layers returns a stack of limits. A stack books nothing ahead.
 func layers(t *testing.T, limits ...ratelimit.Limit) ratelimit.Reserver[string] {
 	var all []ratelimit.Layer[string]
 	for _, limit := range limits {
@@ -154,7 +154,7 @@ func layers(t *testing.T, limits ...ratelimit.Limit) ratelimit.Reserver[string] 
 	return ratelimit.Must(ratelimit.All(all...))
 }
 
-// Where layers book nothing ahead, the first in the queue retries, and the others wait behind it.
+// Layers book nothing ahead, so the first request in the queue retries, and the others wait behind it.
 func TestRequestsAreSentInOrderAtThePaceOfTheOwnLimit(t *testing.T) {
 	for name, row := range map[string]struct {
 		limiter func(*testing.T) ratelimit.Reserver[string]
@@ -183,8 +183,8 @@ func TestRequestsAreSentInOrderAtThePaceOfTheOwnLimit(t *testing.T) {
 	}
 }
 
-// A request that may not be sent for 10 s fails at once if it has 9, under its context's deadline and under MaxWait, and is sent if it has 11.
-// Requests that wait without a deadline hold it up no longer.
+// A request may not be sent for 10 s. It fails at once if it has 9 s, by its context's deadline or
+// by MaxWait, and is sent if it has 11 s. Waiting requests without a deadline do not delay that.
 func TestARequestWithoutTimeFailsAtOnce(t *testing.T) {
 	bucket := func(t *testing.T) ratelimit.Reserver[string] {
 		return limiter(t, ratelimit.TokenBucket(ratelimit.PerMinute(6), 1), one)
@@ -192,7 +192,7 @@ func TestARequestWithoutTimeFailsAtOnce(t *testing.T) {
 	for name, row := range map[string]struct {
 		limiter  func(*testing.T) ratelimit.Reserver[string]
 		answer   func() pace.Advice
-		patients int // before it
+		patients int // the requests before it
 	}{
 		"the own limit": {bucket, nil, 0},
 		"layers that book nothing": {func(t *testing.T) ratelimit.Reserver[string] {
@@ -238,7 +238,8 @@ func TestARequestWithoutTimeFailsAtOnce(t *testing.T) {
 	}
 }
 
-// Of a bucket of 1 a second, a server leaves 2 for 10 s. Two requests have a place, and those behind them would come too late.
+// After the first request, the server leaves 2 units for 10 s. Two requests are
+// sent, and those behind them fail at once, because they would be too late.
 func TestRequestsBeyondTheRemainingBudgetFailAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(limiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), one), pace.Options[string]{}, nil)
@@ -264,7 +265,7 @@ func TestMaxWaitIsAMinuteUnlessItIsSet(t *testing.T) {
 	}
 }
 
-// The limiter takes its time for the first request: the second one waits behind it for MaxWait, and no longer.
+// The limiter takes long for the first request. The second one waits behind it for MaxWait, and no longer.
 func TestMaxWaitEndsForRequestsThatWaitForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -280,7 +281,7 @@ func TestMaxWaitEndsForRequestsThatWaitForAnother(t *testing.T) {
 	})
 }
 
-// Answers, and the instants at which the requests after them are sent.
+// After each answer, the next requests are sent at the expected instants.
 func TestAnswersDelayTheNextRequests(t *testing.T) {
 	two := func(first, second int64, of, and time.Duration) pace.Advice {
 		a := left("a", first, of)
@@ -288,7 +289,7 @@ func TestAnswersDelayTheNextRequests(t *testing.T) {
 		return a
 	}
 	for name, row := range map[string]struct {
-		answer func() pace.Advice // to the first request
+		answer func() pace.Advice // the answer to the first request
 		opts   pace.Options[string]
 		want   []time.Duration
 	}{
@@ -333,8 +334,8 @@ func TestRefusalsWithoutATimeAreWaitedForTwiceAsLongEachTime(t *testing.T) {
 	})
 }
 
-// Fifty goroutines and one key. The server refuses the tenth request, and takes its time for each. Nothing is sent until the time in the
-// refusal, and then all that wait, in their order: the refused one first, and one at a time.
+// Fifty goroutines share one key. The server takes some time for each request, and refuses the tenth. Nothing is sent until
+// the time in the refusal. Then all waiting requests are sent in order, one at a time, beginning with the refused one.
 func TestAfterARefusalNothingIsSentBeforeItsTimeAndOrderIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(limiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(100), 5), one), pace.Options[string]{}, func(n int) pace.Advice {
@@ -366,7 +367,7 @@ func TestAfterARefusalNothingIsSentBeforeItsTimeAndOrderIsKept(t *testing.T) {
 	})
 }
 
-// Budget that was booked for the time of the wait is given back: after it, the burst is there.
+// Bookings for the time of the server's wait are given back, so the whole burst is available after it.
 func TestBookingsAreGivenBackWhileTheServerWantsNothing(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerSecond(1), 4), ratelimit.LeakyBucket(ratelimit.PerSecond(1), 10),
@@ -398,14 +399,14 @@ func TestBookingsAreGivenBackWhileTheServerWantsNothing(t *testing.T) {
 	}
 }
 
-// No more requests are sent than are left, counting requests on their way, and after the reset again.
+// No more requests are sent than the answers leave, including requests under way. That holds after the reset, too.
 func TestNoMoreIsSentThanIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const quota, window = 7, 10 * time.Second
 		used, denied, current := 0, 0, time.Duration(0)
 		c := newClient(unlimited(t), pace.Options[string]{}, nil)
 		c.takes = 100 * time.Millisecond
-		c.answer = func(int) pace.Advice { // a fixed window from the beginning
+		c.answer = func(int) pace.Advice { // a fixed window that begins with the test
 			since := time.Since(c.begin)
 			if n := since / window; n > current {
 				used, current = 0, n
@@ -417,7 +418,7 @@ func TestNoMoreIsSentThanIsLeft(t *testing.T) {
 			}
 			return left("w", int64(quota-used), rest)
 		}
-		require.NoError(t, c.send(t.Context(), "")) // from which it learns
+		require.NoError(t, c.send(t.Context(), "")) // the client learns from the answer
 		c.start(t, make([]string, 20)...).Wait()
 		assert.Zero(t, denied)
 		assert.GreaterOrEqual(t, time.Since(c.begin), 2*window, "three windows of seven")
@@ -425,8 +426,8 @@ func TestNoMoreIsSentThanIsLeft(t *testing.T) {
 	})
 }
 
-// When a budget ends, the next requests are sent at once if some of it was left. If it was used up, one request is sent
-// first.
+// When a budget ends, the next requests are sent at once if some of
+// it was left. If it was used up, a single request is sent first.
 func TestAfterTheEndOfABudgetTheNextRequestsAreSentAtOnceIfSomeWasLeft(t *testing.T) {
 	for n, want := range map[int64][]time.Duration{
 		5: {0, 11 * time.Second, 11 * time.Second, 11 * time.Second},
@@ -448,7 +449,7 @@ func TestAfterTheEndOfABudgetTheNextRequestsAreSentAtOnceIfSomeWasLeft(t *testin
 	}
 }
 
-// A request that takes long was counted long ago, and delays no other.
+// A request that takes long was counted long ago, so it does not delay others.
 func TestSlowRequestsDoNotUseUpTheRemainingBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -465,7 +466,7 @@ func TestSlowRequestsDoNotUseUpTheRemainingBudget(t *testing.T) {
 	})
 }
 
-// A request that leaves the queue gives its booking to the next one.
+// A request that leaves the queue passes its booking to the next one.
 func TestCancelledRequestLeavesTheQueueAndItsBooking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(limiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), one), pace.Options[string]{}, nil)
@@ -484,7 +485,7 @@ func TestCancelledRequestLeavesTheQueueAndItsBooking(t *testing.T) {
 	})
 }
 
-// failing is a limiter that answers nothing but an error.
+// failing is a limiter that returns an error for each call.
 type failing struct {
 	ratelimit.Reserver[string]
 	err error
@@ -516,7 +517,7 @@ func TestErrorsOfTheLimiterAreReturned(t *testing.T) {
 	}
 }
 
-// lost is a limiter whose bookings, of an hour, cannot be given back.
+// lost is a limiter whose bookings last an hour and cannot be given back.
 type lost struct {
 	ratelimit.Reserver[string]
 	settled []int
@@ -541,7 +542,7 @@ func TestBookingsThatCannotBeCancelledAreCounted(t *testing.T) {
 	})
 }
 
-// The announcement of a server can be revoked: all waiting requests go on at once, in their order.
+// Reset revokes a server's wait. All waiting requests go on at once, in order.
 func TestResetForgetsTheServersAdvice(t *testing.T) {
 	for name, answer := range map[string]func() pace.Advice{
 		"a refusal":    func() pace.Advice { return refused(24 * time.Hour) },
@@ -565,8 +566,8 @@ func TestResetForgetsTheServersAdvice(t *testing.T) {
 	}
 }
 
-// A server stalls, and 40 callers wait. When it answers again, the requests go on at the pace of the limiter: at no instant more are sent
-// than its burst, although all slots come back at once.
+// A server stalls, and 40 callers wait. When it answers again, all slots come back at once,
+// but the requests go on at the limiter's pace: at no instant are more sent than its burst.
 func TestSlotsThatComeBackAfterAStallSendNoBurstAboveTheRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const slots, stall = 20, 10 * time.Second

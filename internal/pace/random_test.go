@@ -22,10 +22,10 @@ var (
 	first = flag.Uint64("first", 1, "the seed of the first random run")
 )
 
-// Requests of several keys arrive, are refused, wait, are repeated, cancelled and lost, while the limiter takes time to
-// book and to cancel. Each run checks that no request waits without a timer or a wake-up under way, that the requests
-// of a key are sent in order, that none is sent before the server allows it, that no more than MaxInFlight are in
-// flight, and that each booking is used or given back once.
+// Requests of several keys arrive, are refused, wait, and are repeated, cancelled and lost, while
+// the limiter takes time to book and to cancel. Each run checks that no request waits without a
+// timer or a wake-up under way. Requests of a key are sent in order, none is sent before the server
+// allows it, and no more than MaxInFlight are in flight. Each booking is used or given back once.
 //
 // go test ./internal/pace -run TestRandomQueues -runs 100000 -timeout 0
 func TestRandomQueues(t *testing.T) {
@@ -42,45 +42,45 @@ func TestRandomQueues(t *testing.T) {
 type world struct {
 	t       *testing.T
 	seed    uint64
-	rnd     *rand.Rand // guarded by mu, as all below
+	rnd     *rand.Rand // guarded by mu, like the fields below
 	pacer   *pace.Pacer[*request]
 	limiter ratelimit.Reserver[string]
-	slow    time.Duration // how long the limiter takes at most
-	hurry   bool          // requests have deadlines, and are cancelled
-	keys    int           // how many there are
-	forgets bool          // fewer keys than that are remembered
-	slots   int           // MaxInFlight
+	slow    time.Duration // the longest time that the limiter takes
+	hurry   bool          // whether requests have deadlines and are cancelled
+	keys    int           // the number of keys
+	forgets bool          // whether fewer keys are remembered
+	slots   int           // the MaxInFlight of the pacer
 
 	arriving sync.Mutex
 
 	mu      sync.Mutex
-	failure string // the first
+	failure string // the first failure
 	arrived int
 	waiting int                  // requests in Await
-	events  int                  // arrivals, sendings and failures
-	booked  int                  // bookings that were made
-	undone  int                  // of these, given back
-	used    int                  // of these, used for a request that was sent
+	events  int                  // the number of arrivals, sendings and failures
+	booked  int                  // the number of bookings
+	undone  int                  // the number of bookings given back
+	used    int                  // the number of bookings used for a request that was sent
 	undoing map[string]int       // cancellations under way
-	closed  map[string]time.Time // until when, by the server's answer
-	reset   map[string]time.Time // when that was last forgotten
+	closed  map[string]time.Time // until when the server's answers close each key
+	reset   map[string]time.Time // when these answers were last forgotten
 	sent    map[string][]sending
 	flying  map[string]int // requests in flight
 
-	ctx  context.Context // of all requests
+	ctx  context.Context // the context of all requests
 	stop context.CancelFunc
 }
 
-// request is one, which may be sent several times.
+// request is a request, which may be sent several times.
 type request struct {
 	key    string
-	ticket int // among all
+	ticket int // its number among all requests
 }
 
-// sending is one time that a request was in the queue and has left it to be sent.
+// sending is one attempt of a request: its time in the queue and its departure.
 type sending struct {
 	ticket  int
-	queued  time.Time // when it came, or came back
+	queued  time.Time // when it arrived or came back
 	settled time.Time // when it was sent
 }
 
@@ -144,9 +144,9 @@ func (w *world) fail(format string, args ...any) {
 	}
 }
 
-// Reserve implements the limiter with a Keyed, and takes some time to book and to cancel.
+// Reserve books in a Keyed, and takes some time to book and to cancel.
 func (w *world) Reserve(ctx context.Context, r *request, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
-	if w.isUndoing(r.key, 0) > 0 && maxDelay > 0 { // 0 follows a denial
+	if w.isUndoing(r.key, 0) > 0 && maxDelay > 0 { // maxDelay is 0 after a denial
 		w.fail("a request books while bookings of its key are given back")
 	}
 	if w.slow > 0 {
@@ -177,15 +177,15 @@ func (w *world) Reserve(ctx context.Context, r *request, cost int, maxDelay time
 	}), nil
 }
 
-// Allow is not called.
+// Allow must not be called.
 func (w *world) Allow(*request, int) bool { panic("not called") }
 
-// Take is not called.
+// Take must not be called.
 func (w *world) Take(context.Context, *request, int) (ratelimit.Decision, error) {
 	panic("not called")
 }
 
-// isUndoing counts cancellations of a key that are under way.
+// isUndoing adds more to the number of cancellations under way for a key, and returns that number.
 func (w *world) isUndoing(key string, more int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -229,12 +229,12 @@ func (w *world) run() {
 	require.Empty(w.t, w.failure, "seed %d", w.seed)
 }
 
-// patience is longer than anything takes. A server that refuses all requests is asked ever more rarely: refusals of up to 5 s lead to a gap
-// of 64 times that, and its start varies by as much again.
+// patience is longer than any wait in the test. A server that refuses all requests is called at ever longer
+// intervals. Refusals of up to 5 s lead to a gap of 64 times that, whose start varies by as much again.
 const patience = 12 * time.Minute
 
-// watch looks at the queues from time to time until all is done. It fails if a request waits that could go on, or if requests
-// wait while nothing happens.
+// watch checks the queues from time to time until the run is done. It fails if
+// a request waits that could go on, or if requests wait while nothing happens.
 func (w *world) watch(done chan struct{}) {
 	before, since := -1, time.Now()
 	for {
@@ -264,7 +264,7 @@ func (w *world) watch(done chan struct{}) {
 	}
 }
 
-// serve plays one request. A call that panics is left behind.
+// serve runs one request. If a call panics, serve abandons the request.
 func (w *world) serve(r *request) {
 	defer func() { _ = recover() }()
 	ctx := w.ctx
@@ -280,7 +280,7 @@ func (w *world) serve(r *request) {
 			time.AfterFunc(w.span(20*time.Second), cancel)
 		}
 	}
-	w.arriving.Lock() // tickets in the order of arrival
+	w.arriving.Lock() // tickets are issued in the order of arrival
 	p := w.pacer.Arrive(ctx, r.key)
 	w.mu.Lock()
 	w.arrived++
@@ -317,7 +317,7 @@ func (w *world) serve(r *request) {
 			return
 		}
 		if w.upTo(2) == 0 {
-			time.Sleep(w.span(10 * time.Second)) // reads the answer to its end
+			time.Sleep(w.span(10 * time.Second)) // the caller reads the answer to its end
 		}
 		w.flies(r.key, -1)
 		flies = false
@@ -326,7 +326,7 @@ func (w *world) serve(r *request) {
 	}
 }
 
-// flies counts a request that begins or ends its flight.
+// flies adds more to the number of requests in flight.
 func (w *world) flies(key string, more int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -340,7 +340,7 @@ func (w *world) leave(p *pace.Place) {
 	w.pacer.Leave(p)
 }
 
-// await waits until the request may be sent, and reports whether it may.
+// await waits until the request may be sent, and reports whether that was permitted.
 func (w *world) await(p *pace.Place, r *request, queued time.Time) (ok bool) {
 	w.mu.Lock()
 	w.events++
@@ -364,8 +364,8 @@ func (w *world) await(p *pace.Place, r *request, queued time.Time) (ok bool) {
 	return w.pacer.Await(p, r) == nil
 }
 
-// close records a wait that the pacer has learned. It holds from the next instant on: a request that is sent at this instant
-// may have been sent before the wait was known.
+// close records a wait that the pacer has learned. It takes effect at the next instant,
+// because a request of this instant may have been sent before the pacer learned the wait.
 func (w *world) close(key string, learned time.Time, wait time.Duration) {
 	time.Sleep(time.Nanosecond)
 	w.mu.Lock()
@@ -375,7 +375,7 @@ func (w *world) close(key string, learned time.Time, wait time.Duration) {
 	}
 }
 
-// forget removes a server's earlier answers.
+// forget drops a server's earlier answers.
 func (w *world) forget() {
 	time.Sleep(w.span(20 * time.Second))
 	key := fmt.Sprint(w.upTo(w.keys))
@@ -386,11 +386,11 @@ func (w *world) forget() {
 	w.pacer.Reset(key)
 }
 
-// answer is a server's answer.
+// answer returns a random answer of a server.
 func (w *world) answer() (a pace.Advice) {
 	switch w.upTo(8) {
 	case 0:
-		return pace.Advice{Broken: w.upTo(2) == 0} // none
+		return pace.Advice{Broken: w.upTo(2) == 0} // no answer
 	case 1:
 		return pace.Advice{Answered: true, Refused: true}
 	case 2, 3:
@@ -413,7 +413,7 @@ func (w *world) budgets() (budgets []pace.Budget) {
 	return budgets
 }
 
-// checkOrder reports a request that was sent although an earlier one was in the queue.
+// checkOrder reports each request that was sent while an earlier one was in the queue.
 func (w *world) checkOrder() {
 	for _, all := range w.sent {
 		for _, a := range all {

@@ -5,36 +5,37 @@ import (
 	"time"
 )
 
-// rate is the pace at which a server without figures serves this process. It is computed from the
-// server's refusals. Other processes of the account use the rest, and no answer shows their number.
+// rate is the pace at which a server whose answers have no figures serves this process. It is computed
+// from the server's refusals. Other processes of the account use the rest. No answer shows their number.
 //
-// A refusal lengthens the gap between two requests by a fixed part. Each request that is served shortens it: the longer the
-// gap, the larger the part. So slower processes gain on faster ones, although both are refused equally often in proportion.
+// A refusal lengthens the gap between two requests by a fixed fraction. Each request that is
+// served shortens the gap, by a larger fraction the longer the gap is. So slower processes
+// catch up with faster ones, although all are refused in proportion to their requests.
 type rate struct {
 	gap    time.Duration // the time between two requests; 0 if there is no pace
 	next   time.Time     // the time at which the next request may be sent
-	began  time.Time     // the beginning of the measurement: the last refusal, later by the time in which there was nothing to send
+	began  time.Time     // the beginning of the measurement: the last refusal, plus the time since in which there was nothing to send
 	served int           // the number of requests served since then
 	missed int           // the number of refusals in a row
 	since  time.Time     // the time of the first of these
-	before time.Duration // the gap before these, and …
-	waited time.Duration // … the unit before these
-	unit   time.Duration // the mean wait after a refusal; a gap is short or long in proportion to it
-	steady bool          // the gap was measured over some requests: a refusal changes it little
-	regain bool          // the server serves again: the gap returns to its value before the refusals in a row
+	before time.Duration // the gap before the refusals in a row
+	waited time.Duration // the unit before the refusals in a row
+	unit   time.Duration // the mean wait after a refusal; gaps are short or long in relation to it
+	steady bool          // whether the gap was measured over several requests, so that one refusal changes it little
+	regain bool          // whether the server serves again, so that the gap returns to before
 }
 
 // The constants of a pace.
 const (
-	slower       = 1 / .85 // the factor of a refusal
-	faster       = .002    // the part for a request that is served, at a gap of one unit; the minimum
-	fasterOfFew  = .008    // as faster, if the answers have figures of a few requests, because their window ends soon
+	slower       = 1 / .85 // the factor of the gap after a refusal
+	faster       = .002    // the fraction for each request served, at a gap of one unit; the minimum fraction
+	fasterOfFew  = .008    // like faster, if the answers' figures are small, because their window ends soon
 	fastestOfFew = .1
-	fastest      = .005            // the maximum part
-	settles      = 128             // the number of served requests after which the pace grows twice as fast
-	steadyFrom   = 8               // the number of served requests between two refusals from which the pace is steady
-	lost         = 3               // the number of refusals in a row from which it is not steady any more
-	outage       = 6               // the number of refusals in a row that no steady pace causes
+	fastest      = .005            // the maximum fraction
+	settles      = 128             // the number of requests served after which the pace grows twice as fast
+	steadyFrom   = 8               // the number of requests served between two refusals from which the pace is steady
+	lost         = 3               // the number of refusals in a row from which the pace is no longer steady
+	outage       = 6               // a number of refusals in a row that no steady pace causes
 	outageFrom   = 5 * time.Minute // the time after which refusals in a row count as an outage
 	leastGap     = time.Millisecond
 	maxGap       = 10 * time.Minute
@@ -54,7 +55,7 @@ func (r *rate) send(now time.Time) {
 	r.next = r.next.Add(r.gap)
 }
 
-// serve counts a request that was served. If the server's answers have figures, these count more.
+// serve counts a request that was served. If the server's answers have figures, these replace the pace.
 func (r *rate) serve(figures, few bool) {
 	if figures {
 		*r = rate{}
@@ -80,15 +81,15 @@ func (r *rate) serve(figures, few bool) {
 	}
 }
 
-// halve halves a gap that several refusals in a row have lengthened, but not below its value before
-// them. An outage may have caused them. If the server is really slower now, it refuses once more.
+// halve halves a gap that several refusals in a row have lengthened, but not below the gap before them.
+// An outage may have caused the refusals. If the server is really slower now, it refuses once more.
 func (r *rate) halve() {
 	shorter := max(r.gap/2, r.before)
 	r.next = r.next.Add(shorter - r.gap)
 	r.gap, r.regain = shorter, shorter > r.before
 }
 
-// refuse updates the pace after a refusal that demands a wait.
+// refuse updates the pace after a refusal with the given wait.
 func (r *rate) refuse(wait time.Duration, now time.Time) {
 	if r.unit == 0 {
 		r.unit = max(wait, leastGap)
@@ -100,7 +101,7 @@ func (r *rate) refuse(wait time.Duration, now time.Time) {
 	first := r.gap == 0
 	r.regain = false
 	switch {
-	case first && r.served == 0: // a server that serves nothing has no pace
+	case first && r.served == 0: // there is no pace to measure for a server that serves nothing
 		return
 	case first:
 		r.gap, r.steady = min(wait/time.Duration(max(1, r.served)), firstBackoff), false
@@ -125,7 +126,7 @@ func (r *rate) refuse(wait time.Duration, now time.Time) {
 	r.gap = min(max(r.gap, leastGap), maxUnits*r.unit, maxGap)
 	r.began, r.served = now, 0
 	if r.next = now.Add(wait); !first {
-		r.next = r.next.Add(rand.N(r.gap)) // at another instant than other processes that were refused
+		r.next = r.next.Add(rand.N(r.gap)) // so that other refused processes are likely to choose another instant
 	}
 }
 
@@ -136,7 +137,7 @@ func (r *rate) expire(now time.Time) {
 	}
 }
 
-// ends returns the instant until which the pace is kept, or at least the given one.
+// ends returns the instant until which the pace is kept, or least if that is later.
 func (r *rate) ends(least time.Time) time.Time {
 	if keep := r.next.Add(keepFor); r.gap > 0 && keep.After(least) {
 		return keep
@@ -144,7 +145,7 @@ func (r *rate) ends(least time.Time) time.Time {
 	return least
 }
 
-// measured returns the gap if it was measured over some requests, else 0.
+// measured returns the gap if it was measured over several requests, and otherwise 0.
 func (r *rate) measured() time.Duration {
 	if !r.steady {
 		return 0
@@ -152,7 +153,7 @@ func (r *rate) measured() time.Duration {
 	return r.gap
 }
 
-// opens returns the instant at which one more request may be sent, after the booked ones.
+// opens returns the instant at which one more request may be sent, after booked ones.
 func (r *rate) opens(booked int) time.Time {
 	if r.gap == 0 {
 		return time.Time{}

@@ -9,8 +9,9 @@ import (
 // opensLocked returns the instant until which the server demands a wait.
 func (l *line) opensLocked() time.Time { return l.budgets.closedUntil(l.backoff.until) }
 
-// earliestLocked returns the earliest instant at which a place can be sent. By then the server permits it, the first place
-// without a booking may call the limiter again, and, if more places are before it than requests remain, a reset has come.
+// earliestLocked returns the earliest instant at which a place can be sent. By then three
+// conditions hold. The server permits sending. The first place without a booking may call the
+// limiter again. And if more places are before this one than requests remain, a reset has come.
 func (l *line) earliestLocked(p *Place, now time.Time) time.Time {
 	earliest := l.opensLocked()
 	if first := l.firstLocked(); first != nil && first.at.After(earliest) {
@@ -32,7 +33,7 @@ func (l *line) earliestLocked(p *Place, now time.Time) time.Time {
 	return earliest
 }
 
-// fitsLocked reports whether a budget has enough left for a place and all before it.
+// fitsLocked reports whether a budget has enough left for a place and all places before it.
 func (l *line) fitsLocked(p *Place, b Budget, now time.Time) bool {
 	left := b.leftAt(now)
 	if !b.Units {
@@ -45,7 +46,7 @@ func (l *line) fitsLocked(p *Place, b Budget, now time.Time) bool {
 	return left >= 0
 }
 
-// needsLocked returns the units of a budget that a place and all before it use.
+// needsLocked returns the units of a budget that a place and all places before it use.
 func (l *line) needsLocked(p *Place, b Budget) int64 {
 	at := l.indexLocked(p)
 	if !b.Units {
@@ -58,8 +59,8 @@ func (l *line) needsLocked(p *Place, b Budget) int64 {
 	return n
 }
 
-// paceLocked returns the instant at which one more request still leaves other
-// processes their share. If no other processes were noticed, it returns the zero time.
+// paceLocked returns the instant from which one more request leaves other processes
+// their share. It returns the zero time if no other processes were noticed.
 func (l *line) paceLocked(now time.Time) time.Time {
 	if !l.crowd.here() {
 		return time.Time{}
@@ -82,10 +83,9 @@ func (l *line) paceLocked(now time.Time) time.Time {
 	return next
 }
 
-// share returns the time between two requests of this process while other processes use the
-// budget, too. No process knows their number. The less is left, the longer the time is. All
-// processes receive the same figure, so they use equal parts, and the budget does not run out. Of
-// the units that a bucket regains meanwhile, a quarter counts, because the others take the rest.
+// share returns the time between two requests of this process while other processes use the budget, too. No process knows
+// their number. The less is left, the longer the time is. All processes receive the same figure, so they use equal parts, and
+// the budget lasts. Of the units that a bucket regains meanwhile, only a quarter counts, because the others take the rest.
 func (b *Budget) share(since float64, last, now time.Time) time.Duration {
 	left := max(0, float64(b.Left)-since)
 	switch {
@@ -97,7 +97,7 @@ func (b *Budget) share(since float64, last, now time.Time) time.Duration {
 	return time.Duration(4 * float64(b.every) * (math.Sqrt(left*left+float64(b.Limit)/4) - left))
 }
 
-// scarceUntil returns the instant from which the budget need not be shared:
+// scarceUntil returns the instant until which the budget must be shared:
 // its end, or the instant at which a bucket is more than half full.
 func (b *Budget) scarceUntil() time.Time {
 	if b.every == 0 {
@@ -106,7 +106,7 @@ func (b *Budget) scarceUntil() time.Time {
 	return b.fits(b.Limit/2 + 1)
 }
 
-// usesMoreLocked reports whether the uncounted requests use more than left units of a budget.
+// usesMoreLocked reports whether the uncounted requests need more than left units of a budget.
 func (l *line) usesMoreLocked(b Budget, left int64) bool {
 	if !b.Units {
 		return l.moreUncountedLocked(left, b.received)
@@ -122,24 +122,24 @@ func (l *line) usesMoreLocked(b Budget, left int64) bool {
 	return left < 0
 }
 
-// moreUncountedLocked reports whether more than n requests are
-// uncounted at an instant: they are booked, or in flight and too young.
+// moreUncountedLocked reports whether more than n requests are uncounted
+// at an instant. An uncounted request is booked, or in flight and young.
 func (l *line) moreUncountedLocked(n int64, at time.Time) bool {
 	return l.flights.moreYoung(n-int64(l.booked), at)
 }
 
-// hasSlotLocked reports whether a request may take a slot. It takes one when it books, not when it is sent. So requests
-// that wait while the server stalls have no bookings, and are sent at the pace of the limiter when slots come back.
+// hasSlotLocked reports whether a request may take a slot. A request takes its slot when
+// it books, not when it is sent. So requests that wait while the server stalls have no
+// bookings. When slots come back, these requests are sent at the limiter's pace.
 func (l *line) hasSlotLocked() bool { return l.slots == 0 || l.held+l.booked < l.slots }
 
-// roomLocked reports whether a request may be sent beside the requests that are booked and in
-// flight.
+// roomLocked reports whether a request may be sent in addition to the booked requests and those in flight.
 func (l *line) roomLocked(p *Place, now time.Time) bool {
 	window := l.backoff.window
 	return l.hasSlotLocked() && (window == 0 || !l.moreUncountedLocked(int64(window)-1, now)) && !l.exceededLocked(now, p)
 }
 
-// exceededLocked reports whether the uncounted requests, and more unless that is nil, exceed a budget.
+// exceededLocked reports whether the uncounted requests exceed a budget. If more is not nil, that place counts, too.
 func (l *line) exceededLocked(now time.Time, more *Place) bool {
 	return slices.ContainsFunc(l.budgets.list, func(b Budget) bool {
 		left := b.leftAt(now)
@@ -153,7 +153,7 @@ func (l *line) exceededLocked(now time.Time, more *Place) bool {
 	})
 }
 
-// changesLocked returns the next instant at which there may be room, if no response comes earlier.
+// changesLocked returns the next instant at which there may be room if no answer comes earlier.
 func (l *line) changesLocked(now time.Time) time.Time {
 	next, at := l.budgets.nextReset(now), l.flights.nextCounted(now)
 	if next.IsZero() || !at.IsZero() && at.Before(next) {
@@ -162,8 +162,8 @@ func (l *line) changesLocked(now time.Time) time.Time {
 	return next
 }
 
-// memory returns the instant until which the server's answers matter,
-// and whether the line must be kept until then, or for its window.
+// memory returns the instant until which the server's answers matter. keep
+// reports whether the line must be kept until then, or for its window.
 func (l *line) memory(now time.Time) (ends time.Time, keep bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,8 +171,8 @@ func (l *line) memory(now time.Time) (ends time.Time, keep bool) {
 	return ends, now.Before(ends) || l.backoff.holds(now)
 }
 
-// expireLocked forgets budgets that have ended, and a pace that was last used long ago. After a budget
-// that was used up, only the next response shows the remaining budget, so one request is sent first.
+// expireLocked forgets budgets that have ended, and a pace last used long ago. After the end of a
+// used-up budget a single request is sent first, because only its answer shows the remaining budget.
 func (l *line) expireLocked(now time.Time) {
 	over := func(b Budget) bool { return !now.Before(b.Until) }
 	for _, b := range l.budgets.list {

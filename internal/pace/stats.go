@@ -4,13 +4,13 @@ import "sync/atomic"
 
 // Stats count requests since the Pacer was made.
 type Stats struct {
-	Sent      uint64 // sent, repetitions included
-	Waited    uint64 // had to wait before that
-	Refused   uint64 // were answered with a refusal, or a time to wait
-	Retried   uint64 // were sent again
-	Failed    uint64 // were never sent: the limiter's error, or no time to wait
-	Unsettled uint64 // had a booking that could not be cancelled
-	InFlight  uint64 // are in flight now
+	Sent      uint64 // requests sent, repetitions included
+	Waited    uint64 // requests that waited before they were sent
+	Refused   uint64 // answers with a refusal or a wait
+	Retried   uint64 // requests sent again
+	Failed    uint64 // requests never sent: the limiter returned an error, or there was no time to wait
+	Unsettled uint64 // bookings that could not be cancelled
+	InFlight  uint64 // requests in flight now
 }
 
 type counters struct{ sent, waited, refused, retried, failed, unsettled, inFlight atomic.Uint64 }

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// answered sends a request of a key and records an answer.
+// answered sends a request of a key, and records an answer.
 func answered(t *testing.T, pc *pace.Pacer[string], key string, a pace.Advice) {
 	t.Helper()
 	p := pc.Arrive(t.Context(), key)
@@ -26,8 +26,7 @@ func answered(t *testing.T, pc *pace.Pacer[string], key string, a pace.Advice) {
 	pc.Learn(p, a, time.Now())
 }
 
-// silent sends n requests of a key at once, which are never answered, and returns when they
-// were sent.
+// silent sends n requests of a key at once. They are never answered. silent returns the times at which they were sent.
 func silent(t *testing.T, pc *pace.Pacer[string], key string, n int) (after []time.Duration) {
 	t.Helper()
 	begin, sent := time.Now(), make(chan time.Duration, n)
@@ -47,7 +46,7 @@ func silent(t *testing.T, pc *pace.Pacer[string], key string, n int) (after []ti
 
 var refusedFor = pace.Advice{Refused: true, Answered: true, Wait: time.Second}
 
-// A refusal of theirs would have come within a second.
+// A refusal of these requests would have come within a second.
 func TestSilentRequestsHoldUpTheOthersLessAndLess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
@@ -56,8 +55,7 @@ func TestSilentRequestsHoldUpTheOthersLessAndLess(t *testing.T) {
 	})
 }
 
-// A request that was silent for a second widens the window once, and not again when its
-// answer comes.
+// A request that was silent for a second widens the window once. Its late answer does not widen it again.
 func TestLateAnswerDoesNotWidenTheWindowAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
@@ -85,7 +83,7 @@ func TestWindowOutlivesTheQueueForAMinute(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
 				answered(t, pc, "a", refusedFor)
-				answered(t, pc, "a", pace.Advice{Answered: true}) // when the wait is over
+				answered(t, pc, "a", pace.Advice{Answered: true}) // sent after the wait
 				time.Sleep(row.pause)
 				assert.Equal(t, row.want, silent(t, pc, "a", 3))
 			})
@@ -110,7 +108,7 @@ func TestKeyIsForgottenWhenItsWindowIsWideOrOld(t *testing.T) {
 	})
 }
 
-// A window is worth less than a wait, and has to go first.
+// A key with only a window is dropped before a key that must wait.
 func TestNarrowKeysAreForgottenBeforeKeysThatHaveToWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{MaxKeys: 10})
@@ -127,13 +125,13 @@ func TestNarrowKeysAreForgottenBeforeKeysThatHaveToWait(t *testing.T) {
 	})
 }
 
-// TestTheRateIsKeptWhicheverRequestsLeave sends requests at a multiple of the limit of 20 a second, whose callers leave by cancelling
-// their contexts.
+// TestTheRateIsKeptWhicheverRequestsLeave sends requests at a multiple of
+// the limit of 20 a second. Callers leave by cancelling their contexts.
 func TestTheRateIsKeptWhicheverRequestsLeave(t *testing.T) {
 	for _, patience := range []time.Duration{2 * time.Second, 10 * time.Second} {
 		for _, offered := range []float64{1.05, 1.5, 2, 10} {
 			for _, mixed := range []bool{false, true} {
-				long := patience*time.Duration(offered) > 40*time.Second && mixed // too long to book anew
+				long := patience*time.Duration(offered) > 40*time.Second && mixed // the queue is too long to book anew
 				t.Run(fmt.Sprintf("%v/%v×/mixed=%v", patience, offered, mixed), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						limiter := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(20), 3), nil))
