@@ -11,15 +11,15 @@ import (
 	"github.com/weir-go/ratelimit/internal/clientaddr"
 )
 
-// Client determines from a request where it comes from.
+// Client determines the client's address from a request.
 type Client[R Request] struct {
-	Package string                          // the beginning of errors and log lines
-	Peer    func(r R) clientaddr.Peer       // returns the other end of the connection
+	Package string                          // the prefix of errors and log lines
+	Peer    func(r R) clientaddr.Peer       // returns the other end of the request's connection
 	Field   func(r R, name string) []string // returns the lines of a header field
-	Lower   bool                            // Field gets names in lower case, as metadata has them; otherwise in canonical form
+	Lower   bool                            // whether Field takes names in lower case, as metadata has them, and not in canonical form
 }
 
-// spelled returns the name of a field as Field gets it.
+// spelled returns the name of a field in the form that Field takes.
 func (c Client[R]) spelled(name string) string {
 	if c.Lower {
 		return strings.ToLower(name)
@@ -29,10 +29,10 @@ func (c Client[R]) spelled(name string) string {
 
 var remote = clientaddr.Remote()
 
-// RemoteIP is httplimit.RemoteIP.
+// RemoteIP implements httplimit.RemoteIP.
 func (c Client[R]) RemoteIP(r R) (netip.Addr, error) { return remote.Find(c.Peer(r), nil) }
 
-// ClientIP is httplimit.ClientIP.
+// ClientIP implements httplimit.ClientIP.
 func (c Client[R]) ClientIP(o clientaddr.Options) (func(R) (netip.Addr, error), error) {
 	f, err := clientaddr.New(o)
 	if err != nil {
@@ -44,10 +44,10 @@ func (c Client[R]) ClientIP(o clientaddr.Options) (func(R) (netip.Addr, error), 
 	}, nil
 }
 
-// Identity distinguishes clients well enough to spread them. It may be spoofed:
-// a client that invents another identity waits at least as long as before.
+// Identity returns a text that distinguishes clients well enough to spread them. Clients
+// may spoof it: a client that invents another identity waits at least as long as before.
 func (c Client[R]) Identity(r R) string {
-	parts := []string{c.Peer(r).Addr.String()} // without a port, which changes with each connection
+	parts := []string{c.Peer(r).Addr.String()} // without the port, which changes with each connection
 	for _, name := range []string{"X-Forwarded-For", "Forwarded", "Authorization"} {
 		parts = append(parts, c.Field(r, c.spelled(name))...)
 	}
@@ -57,11 +57,11 @@ func (c Client[R]) Identity(r R) string {
 // forwardingFields are the fields in which proxies name their client.
 var forwardingFields = []string{"X-Forwarded-For", "Forwarded", "X-Real-Ip", "Cf-Connecting-Ip", "True-Client-Ip"}
 
-// sharedAddresses are private, too: carriers and clusters use them (RFC 6598).
+// sharedAddresses count as private, too, because carriers and clusters use them (RFC 6598).
 var sharedAddresses = netip.MustParsePrefix("100.64.0.0/10")
 
-// proxied returns the field in which a proxy in a private network names its client, or "". A
-// client with a public address may have written such a field itself, so it does not count.
+// proxied returns the field in which a proxy in a private network names its client, or "". A client
+// with a public address may have written such a field itself, so the field does not count there.
 func (c Client[R]) proxied(r R) string {
 	peer := c.Peer(r).Addr
 	if !peer.IsPrivate() && !peer.IsLoopback() && !peer.IsLinkLocalUnicast() && !sharedAddresses.Contains(peer) {
@@ -75,8 +75,8 @@ func (c Client[R]) proxied(r R) string {
 	return ""
 }
 
-// PerIP returns a limiter for each RemoteIP. All clients behind a proxy share one budget there. So the
-// first request that came through one is logged, with a hint what to use instead. The logger may be nil.
+// PerIP returns a limiter with one budget for each RemoteIP. Behind a proxy all clients would share one budget.
+// So the first request that came through a proxy is logged, with instead as a hint. The logger may be nil.
 func (c Client[R]) PerIP(limit ratelimit.Limit, instead string, logger *slog.Logger) (ratelimit.Limiter[R], error) {
 	var warned atomic.Bool
 	return PerKey(limit, func(r R) (netip.Addr, error) {

@@ -19,7 +19,7 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// logger collects lines without their time.
+// logger returns a logger, and the buffer with its lines. The lines have no time.
 func logger() (*slog.Logger, *bytes.Buffer) {
 	var b bytes.Buffer
 	return slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -30,7 +30,7 @@ func logger() (*slog.Logger, *bytes.Buffer) {
 	}})), &b
 }
 
-// from is a Client whose requests all come from an address, with header fields.
+// from returns a Client whose requests all come from one address, with the given header fields.
 func from(addr string, lower bool, fields map[string]string) edge.Client[*request] {
 	return edge.Client[*request]{
 		Package: "test", Lower: lower,
@@ -44,13 +44,13 @@ func from(addr string, lower bool, fields map[string]string) edge.Client[*reques
 	}
 }
 
-// A client with a public address may write such a field itself.
+// A client with a public address may write such a field itself, so no warning is logged for it.
 func TestPerIPBehindAProxyIsWarnedOfOnce(t *testing.T) {
 	for name, row := range map[string]struct {
 		addr   string
 		field  string
 		lower  bool
-		warned string // the field
+		warned string // the field in the warning
 	}{
 		"a private address":           {"10.0.0.1", "X-Forwarded-For", false, "X-Forwarded-For"},
 		"the same machine":            {"127.0.0.1", "Forwarded", false, "Forwarded"},

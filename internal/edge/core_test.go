@@ -24,7 +24,7 @@ func TestASkippedRequestIsCountedAndNotDecided(t *testing.T) {
 	assert.False(t, newMiddleware(t, failing{}, edge.Options[*request]{}).Skips(&request{cancelled()}))
 }
 
-// deciding is a limiter that always decides alike.
+// deciding is a limiter that makes the same decision each time.
 type deciding ratelimit.Decision
 
 func (d deciding) Allow(*request, int) bool { return d.Allowed }
@@ -81,13 +81,13 @@ func TestADeniedRequestWaitsUntilAHigherCostPasses(t *testing.T) {
 	})
 }
 
-// A key's own limit, of which Describe knows nothing, may hold units.
+// A key's own limit may hold units, although Describe does not return that limit.
 func TestAKeysOwnLimitMayHoldUnits(t *testing.T) {
 	one := ratelimit.Concurrent(1, time.Minute)
 	l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(9)), &ratelimit.Options[string]{LimitFor: func(string) ratelimit.Limit { return one }}))
 	for name, of := range map[string]ratelimit.Limiter[*request]{
 		"a stack":               ratelimit.Must(ratelimit.All(ratelimit.By(l, client))),
-		"a limiter, found once": ratelimit.Map(l, client), // by a Take that is refused
+		"a limiter, found once": ratelimit.Map(l, client), // by the first refused Take
 	} {
 		m := newMiddleware(t, of, edge.Options[*request]{})
 		for range 2 {
@@ -102,7 +102,7 @@ func TestAKeysOwnLimitMayHoldUnits(t *testing.T) {
 func TestARequestIsSettledAtItsRealCost(t *testing.T) {
 	for name, row := range map[string]struct {
 		opts edge.Options[*request]
-		left int // of 100
+		left int // the rest of 100
 	}{
 		"settled":     {edge.Options[*request]{Settles: true, Cost: func(*request) int { return 5 }}, 98},
 		"not settled": {edge.Options[*request]{Cost: func(*request) int { return 5 }}, 95},
@@ -119,7 +119,7 @@ func TestARequestIsSettledAtItsRealCost(t *testing.T) {
 	}
 }
 
-// dropping is a limiter that says what becomes of its requests.
+// dropping is a limiter with a DropsRequests.
 type dropping struct {
 	failing
 	drops bool

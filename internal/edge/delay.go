@@ -8,8 +8,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// mayDelay reports whether a limiter may delay an allowed request,
-// because one of its limits is a leaky bucket or is not known.
+// mayDelay reports whether a limiter may delay an allowed request: one of its limits is a leaky bucket or is not known.
 func mayDelay(limiter any) bool {
 	limits := ratelimit.Describe(limiter).Limits
 	for _, limit := range limits {
@@ -21,7 +20,7 @@ func mayDelay(limiter any) bool {
 }
 
 // OutlastsServer reports whether a delay is at least as long as the ReadTimeout or the WriteTimeout of the
-// net/http server that received the request. If the timeouts cannot be renewed, such a request gets no answer.
+// request's net/http server. If these timeouts cannot be renewed, a request with such a delay gets no answer.
 func OutlastsServer(ctx context.Context, delay time.Duration) bool {
 	s, _ := ctx.Value(http.ServerContextKey).(*http.Server)
 	if s == nil {

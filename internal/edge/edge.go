@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Request is what a Core decides on.
+// Request is a request that a Core decides on.
 type Request interface {
 	comparable
 	Context() context.Context
@@ -33,29 +33,29 @@ type Event[R Request] struct {
 	Err      error
 	Outcome  Outcome
 
-	held *ratelimit.Reservation // nil if nothing was reserved
-	at   time.Time              // the time of a charge without a reservation
+	held *ratelimit.Reservation // the reservation, or nil
+	at   time.Time              // the time of a charge that has no reservation
 }
 
 // Cause returns the cause of the event's error.
 func (e *Event[R]) Cause() outcome.Cause { return outcome.CauseFor(e.Request.Context(), e.Err) }
 
-// Options are the options that all middlewares have.
+// Options are the options that all middlewares share.
 type Options[R Request] struct {
-	Package string // the beginning of errors and log lines
-	Thing   string // the word for a request in them
+	Package string // the prefix of errors and log lines
+	Thing   string // the word for a request in these
 
 	Cost     func(R) int  // if nil, each request costs 1
-	Skip     func(R) bool // if nil, none is skipped
-	Settles  bool         // the charge is settled when the handler has returned
+	Skip     func(R) bool // if nil, no request is skipped
+	Settles  bool         // whether a charge is settled when the handler has returned
 	FailOpen bool
-	Shadow   bool // a request goes on even if the limiter denies it
+	Shadow   bool // whether denied requests go on
 
-	// the maximum time for which a request is held that could pass
-	// later; with 0 it is held only for the delay of a leaky bucket
+	// the maximum time for which a denied request is held until it passes;
+	// if 0, requests are held only for the delay of a leaky bucket
 	MaxHold time.Duration
 
-	// TooLate reports whether a request that is delayed for this long cannot be served any more. Such a request is denied.
+	// TooLate reports whether a request cannot be served any more after a delay. Such a request is denied.
 	TooLate func(r R, delay time.Duration) bool
 
 	Jitter   time.Duration
@@ -63,22 +63,22 @@ type Options[R Request] struct {
 
 	OnDecision func(Event[R])   // may be nil
 	About      func(R) []any    // returns attributes of a request for log lines; may be nil
-	Logger     *slog.Logger     // if nil, slog's default
+	Logger     *slog.Logger     // if nil, slog.Default
 	Now        func() time.Time // if nil, time.Now
 }
 
-// Core decides on requests. It is safe for concurrent use.
+// Core decides on requests, for all protocols. It is safe for concurrent use.
 type Core[R Request] struct {
 	Options[R]
 	limiter  ratelimit.Limiter[R]
-	reserver ratelimit.Reserver[R] // the limiter if it is a Reserver, else nil
-	maxDelay time.Duration         // the maximum delay of its reservations
+	reserver ratelimit.Reserver[R] // the limiter as a Reserver, or nil
+	maxDelay time.Duration         // the maxDelay of its reservations
 
-	holds   bool        // a request may be held and then not served, so its charge must be undone
-	returns bool        // Reserve decides as Take does, and its charge can be given back
-	adjusts bool        // the limiter has an Adjust
-	nests   atomic.Bool // a limiter inside has refused a request that was charged here
-	ends    atomic.Bool // a limit holds units until the request ends
+	holds   bool        // whether a request may be held and not be served after that; then its charge must be undone
+	returns bool        // whether Reserve decides as Take does, with a charge that can be given back
+	adjusts bool        // whether the limiter has an Adjust
+	nests   atomic.Bool // whether an inner limiter has refused a request that was charged here
+	ends    atomic.Bool // whether a limit holds units until the request ends
 
 	refusing context.Context // ends when RefuseHeld is called
 	refuse   context.CancelFunc
@@ -89,15 +89,15 @@ type Core[R Request] struct {
 	logs      [outcome.Causes]throttledLog
 	settleLog throttledLog
 	seed      jitterSeed                                    // the seed of the jitter
-	drops     bool                                          // a request is not used any more once it is decided
+	drops     bool                                          // whether no request is used after its decision
 	texts     Recent[ratelimit.Limit, *rpcstatus.LimitText] // descriptions of limits that have denied
 }
 
 // century is the time in which every limit has regained its whole capacity.
 const century = 876_600 * time.Hour
 
-// New checks the limiter and the options, and determines which charges use Reserve. If a Reserver books ahead, its
-// Reserve cannot delay a request as Take does. So requests that may be delayed use Reserve only if charges are settled.
+// New checks the limiter and the options, and determines which charges use Reserve. If a limiter books ahead, its Reserve
+// cannot delay a request as its Take does. So requests that may be delayed use Reserve only if charges are settled.
 func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error) {
 	err := cmp.Or(
 		Check(o.Package, "New", o.Thing, limiter),
@@ -140,12 +140,13 @@ func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error
 	case o.MaxHold > 0:
 		c.maxDelay = o.MaxHold
 	case !ahead:
-		c.maxDelay = century // Take may delay a request for as long
+		c.maxDelay = century // Take may delay a request for up to a century
 	}
 	return c, nil
 }
 
-// Check returns an error for a limiter that can only be a mistake. constructor is the function that got the limiter.
+// Check returns an error for a limiter that can only be a mistake.
+// constructor is the name of the function to which the limiter was passed.
 func Check[R Request](pkg, constructor, thing string, limiter ratelimit.Limiter[R]) error {
 	if optional.IsNil(limiter) {
 		return optional.Nil(pkg + ": " + constructor + ": limiter")
@@ -156,7 +157,7 @@ func Check[R Request](pkg, constructor, thing string, limiter ratelimit.Limiter[
 	return nil
 }
 
-// CompleteKeyCode checks the code of an answer to a call without a valid key. If the code is 0, it sets InvalidArgument.
+// CompleteKeyCode checks the code that answers a call without a valid key. It replaces 0 by InvalidArgument.
 func CompleteKeyCode[C ~uint32](options string, keyCode *C) error {
 	if *keyCode > C(rpcstatus.Unauthenticated) {
 		return fmt.Errorf("%s.KeyCode is %d, which does not exist", options, *keyCode)
@@ -165,8 +166,8 @@ func CompleteKeyCode[C ~uint32](options string, keyCode *C) error {
 	return nil
 }
 
-// CompleteChallenge checks the WWW-Authenticate of an answer to a request without a valid key. If it is
-// empty, it sets "Bearer". A 401 must have one (RFC 9110, section 15.5.2), and other answers have none.
+// CompleteChallenge checks the WWW-Authenticate field that answers a request without a valid key. It replaces an
+// empty field by "Bearer". A 401 must have the field (RFC 9110, section 15.5.2), and other answers have none.
 func CompleteChallenge[C comparable](options string, keyCode, unauthenticated C, challenge *string) error {
 	switch {
 	case keyCode == unauthenticated:
@@ -182,17 +183,18 @@ func CompleteChallenge[C comparable](options string, keyCode, unauthenticated C,
 	return nil
 }
 
-// wholeKey is the error for a limiter that can never deny a request, because each request is a key of its own.
+// wholeKey returns the error for a limiter whose key is the whole request.
+// Such a limiter never denies, because no two requests have the same key.
 func wholeKey(pkg, thing, instead string) error {
 	return fmt.Errorf("%s: this limiter's key is the %s itself, so that each %s has a budget of its own: %s", pkg, thing, thing, instead)
 }
 
-// tracked is the maximum number of keys that PerKey tracks. It remembers as
-// many others. Strangers choose the keys, so their number must be bounded.
+// tracked is the maximum number of keys that PerKey tracks. PerKey remembers
+// as many others. The number is bounded because strangers choose the keys.
 const tracked = 1 << 16
 
-// PerKey returns a limiter with a budget for each key. For a leaky bucket it
-// returns a stack of one layer, which can give a delayed request's charge back.
+// PerKey returns a limiter with one budget for each key. For a leaky bucket it
+// returns a stack of one layer, which can give back the charge of a delayed request.
 func PerKey[R Request, K comparable](limit ratelimit.Limit, key func(R) (K, error)) (ratelimit.Limiter[R], error) {
 	l, err := ratelimit.New(limit, &ratelimit.Options[K]{MaxKeys: tracked, Remember: tracked})
 	switch {
@@ -204,11 +206,11 @@ func PerKey[R Request, K comparable](limit ratelimit.Limit, key func(R) (K, erro
 	return ratelimit.Map(l, key), nil
 }
 
-// DropsRequests reports whether the caller may use a request again for another one once it is answered. It may
-// not if the limiter may continue with it after its caller has left, as a limiter of package failover does.
+// DropsRequests reports whether the caller may reuse a request's memory after its answer. It may not if the
+// limiter may continue with the request after its caller has left, as a limiter of package failover does.
 func (c *Core[R]) DropsRequests() bool { return c.drops }
 
-// Skips reports whether a request is exempt. If so, it counts the request.
+// Skips reports whether a request is exempt, and counts exempt requests.
 func (c *Core[R]) Skips(r R) bool {
 	if c.Skip == nil || !c.Skip(r) {
 		return false
@@ -217,7 +219,7 @@ func (c *Core[R]) Skips(r R) bool {
 	return true
 }
 
-// Event begins an event, with the cost of a request.
+// Event returns the event of a request, with the request's cost.
 func (c *Core[R]) Event(r R) Event[R] {
 	e := Event[R]{Request: r, Cost: 1}
 	if c.Cost != nil {
@@ -226,8 +228,8 @@ func (c *Core[R]) Event(r R) Event[R] {
 	return e
 }
 
-// Decide makes the limiter decide on the request. The reservation is nil if nothing was charged, or if the charge stays. A
-// reservation that no outcome settles only serves to give back the charge of a request that is held and then not served.
+// Decide lets the limiter decide on the request. It returns nil if nothing was charged, or if the charge stays. Without
+// a settlement, the reservation only serves to give back the charge of a request that is held and then not served.
 func (c *Core[R]) Decide(e *Event[R], settles bool) *ratelimit.Reservation {
 	switch {
 	case e.Cost < 0 && c.Cost != nil:
@@ -241,7 +243,7 @@ func (c *Core[R]) Decide(e *Event[R], settles bool) *ratelimit.Reservation {
 	e.at = time.Now()
 	e.Decision, e.Err = c.limiter.Take(e.Request.Context(), e.Request, e.Cost)
 	if e.Err != nil && c.reserver != nil && errors.Is(e.Err, held.ErrNoEnd) {
-		c.ends.Store(true) // Describe does not show the limit of a key or of a request
+		c.ends.Store(true) // Describe does not return the limits of single keys or requests
 		return c.reserve(e.Request.Context(), e)
 	}
 	e.Outcome = c.outcome(e)
@@ -273,11 +275,11 @@ func (c *Core[R]) reserve(ctx context.Context, e *Event[R]) (res *ratelimit.Rese
 	return res
 }
 
-// Holds reports whether a request has to be held before it is served.
+// Holds reports whether a request must be held before it is served.
 func (c *Core[R]) Holds(e *Event[R]) bool { return e.Outcome == Allowed && e.Decision.Delay > 0 }
 
-// Hold sleeps until an allowed request may be served, and reports true. If that fails, the outcome is Rejected if the
-// request's context has ended, and Denied otherwise. Report the decision only after Hold, when the outcome is final.
+// Hold sleeps until an allowed request may be served, and reports true. Otherwise it sets the outcome: Rejected if the
+// request's context has ended, and Denied in all other cases. Report the decision only after Hold, when the outcome is final.
 func (c *Core[R]) Hold(e *Event[R]) bool {
 	if !c.Holds(e) {
 		return true
@@ -287,12 +289,12 @@ func (c *Core[R]) Hold(e *Event[R]) bool {
 	case own != nil:
 		e.Outcome, e.Err = Rejected, own
 	default:
-		e.Outcome = Denied // too many wait, the context ends too early, or held requests are refused
+		e.Outcome = Denied // too many requests wait, the deadline is too early, or held requests are refused
 	}
 	return e.Outcome == Allowed
 }
 
-// sleep sleeps until a request's delay is over. It returns an error if the request cannot be served then.
+// sleep sleeps until a request's delay is over. It returns an error if the request cannot be served after that.
 func (c *Core[R]) sleep(e *Event[R]) error {
 	if c.refusing.Err() != nil {
 		return c.refusing.Err()
@@ -301,15 +303,15 @@ func (c *Core[R]) sleep(e *Event[R]) error {
 	defer cancel()
 	defer context.AfterFunc(c.refusing, cancel)()
 	if e.held != nil {
-		return e.held.Wait(ctx) // Wait ends earlier if a request before this one leaves
+		return e.held.Wait(ctx) // Wait ends earlier if an earlier request leaves
 	}
 	return wait.Sleep(ctx, e.Decision.Delay)
 }
 
-// RefuseHeld ends the waits of held requests. These requests, and all later ones that would be held, are Denied.
+// RefuseHeld ends the waits of held requests. They are Denied, and so are all later requests that would be held.
 func (c *Core[R]) RefuseHeld() { c.refuse() }
 
-// WaitFor makes a denied request wait until a higher cost would pass. Without a Peek of the limiter, it has no effect.
+// WaitFor makes a denied request wait until a higher cost would pass. It has no effect if the limiter has no Peek.
 func (c *Core[R]) WaitFor(e *Event[R], cost int) {
 	if e.Outcome != Denied || e.Decision.Allowed {
 		return
@@ -336,7 +338,7 @@ func (c *Core[R]) outcome(e *Event[R]) Outcome {
 	return Failed
 }
 
-// Report passes the event to all observers except the client.
+// Report passes the event to all observers but the client.
 func (c *Core[R]) Report(e *Event[R]) {
 	c.counts[e.Outcome].Add(1)
 	if e.Decision.Degraded {
@@ -356,24 +358,24 @@ func (c *Core[R]) Report(e *Event[R]) {
 	}
 }
 
-// Charge is the charge of a request. The zero Charge is empty.
+// Charge is what a request was charged. The zero Charge is empty.
 type Charge[R Request] struct {
 	core    *Core[R]
 	request R
 	res     *ratelimit.Reservation
 	cost    int
 	actual  int
-	stay    *Stay[R] // the hold of units until the request ends; nil if there are none
+	stay    *Stay[R] // the hold of the request's units, or nil if it holds none
 }
 
-// Charge returns the charge of a decision. Defer End at once: if [Charge.Serve] is
-// not called, the request does not reach its handler, and End gives everything back.
+// Charge returns the charge of a decision. Defer its End at once. If [Charge.Serve] is
+// not called, the request has not reached its handler, and End gives everything back.
 func (c *Core[R]) Charge(e *Event[R], res *ratelimit.Reservation) *Charge[R] {
 	return &Charge[R]{core: c, request: e.Request, res: res, cost: e.Cost}
 }
 
-// Serve records that the request reaches its handler. The cost then stays charged,
-// unless its outcome is settled. Serve returns the context for the handler.
+// Serve records that the request reaches its handler. From then on the cost stays
+// charged, unless the outcome is settled. Serve returns the context for the handler.
 func (c *Charge[R]) Serve(ctx context.Context) context.Context {
 	c.actual = c.cost
 	if c.res == nil {
@@ -382,20 +384,20 @@ func (c *Charge[R]) Serve(ctx context.Context) context.Context {
 	return c.hold(ctx)
 }
 
-// Settle settles the real cost of a request whose handler has returned or panicked, if anything was charged.
+// Settle settles the actual cost of a request whose handler has returned or panicked. It does nothing if nothing was charged.
 func (c *Charge[R]) Settle(actual func(cost int) int) {
 	if c.res != nil {
 		c.actual = actual(c.cost)
 	}
 }
 
-// Refused records that a limiter inside has refused the request, so that everything is given back.
+// Refused records that an inner limiter has refused the request. So everything is given back.
 func (c *Charge[R]) Refused(e *Event[R]) {
 	c.actual = 0
 	c.core.Refused(e, c.res)
 }
 
-// End settles the charge.
+// End settles the charge, or gives it back.
 func (c *Charge[R]) End() {
 	switch {
 	case c.stay != nil:
@@ -405,7 +407,7 @@ func (c *Charge[R]) End() {
 	}
 }
 
-// settle settles a charge, and counts and logs a failure to do so.
+// settle settles a charge. It counts and logs a failure.
 func (c *Core[R]) settle(r R, res *ratelimit.Reservation, actual int) {
 	if err := res.Settle(actual); err != nil {
 		c.notSettled(r, err)
@@ -418,7 +420,7 @@ func (c *Core[R]) notSettled(r R, err error) {
 	c.settleLog.line(r.Context(), c.Logger, c.Now(), slog.LevelWarn, c.Package+": charge not settled", "error", err)
 }
 
-// Answer returns the answer to a refused request in gRPC's terms.
+// Answer returns the answer to a refused request, in gRPC's terms.
 func (c *Core[R]) Answer(e *Event[R], keyCode rpcstatus.Code) rpcstatus.Answer {
 	if e.Outcome != Denied && e.Outcome != Exceeds {
 		return rpcstatus.Undecided(e.Request.Context(), e.Cause(), keyCode, c.Spread(e.Request, e.Decision.RetryAfter))
@@ -438,7 +440,7 @@ func (c *Core[R]) Answer(e *Event[R], keyCode rpcstatus.Code) rpcstatus.Answer {
 	return a
 }
 
-// textOf returns the description of a limit in answers.
+// textOf returns the description of a limit for answers.
 func (c *Core[R]) textOf(limit *ratelimit.Limit) *rpcstatus.LimitText {
 	text, ok := c.texts.Find(*limit)
 	if !ok {
@@ -448,12 +450,12 @@ func (c *Core[R]) textOf(limit *ratelimit.Limit) *rpcstatus.LimitText {
 	return text
 }
 
-// Spread adds the client's share of the jitter to a wait.
+// Spread returns a wait plus the client's share of the jitter.
 func (c *Core[R]) Spread(r R, d time.Duration) time.Duration {
 	return d + min(c.Share(r, d), wait.Forever-d)
 }
 
-// Share returns the client's share of the jitter. The caller adds it to a wait.
+// Share returns the client's share of the jitter, which the caller adds to a wait.
 func (c *Core[R]) Share(r R, wait time.Duration) time.Duration {
 	span := min(c.Jitter, wait/10)
 	if span <= 0 {

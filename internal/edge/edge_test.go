@@ -29,7 +29,7 @@ func (r *request) Context() context.Context { return r.ctx }
 
 func client(*request) (string, error) { return "client", nil }
 
-// middleware is a Core, used as the middlewares use it.
+// middleware uses a Core as the middlewares do.
 type middleware struct{ *edge.Core[*request] }
 
 func newMiddleware(t *testing.T, l ratelimit.Limiter[*request], o edge.Options[*request]) middleware {
@@ -44,12 +44,12 @@ func newMiddleware(t *testing.T, l ratelimit.Limiter[*request], o edge.Options[*
 	return middleware{c}
 }
 
-// pass decides on a request, holds it, and settles what it was charged. It returns the event.
+// pass decides on a request, holds it, and settles its charge. It returns the event.
 func (m middleware) pass(ctx context.Context) edge.Event[*request] {
 	return m.serve(ctx, func(context.Context, *edge.Charge[*request]) {})
 }
 
-// serve is pass with a handler. The charge of a request that is refused inside is given back.
+// serve does what pass does, with a handler. It gives back the charge of a request that is refused inside.
 func (m middleware) serve(ctx context.Context, handle func(context.Context, *edge.Charge[*request])) edge.Event[*request] {
 	e := m.Event(&request{ctx})
 	charge := m.Charge(&e, m.Decide(&e, m.Settles))
@@ -71,12 +71,12 @@ func (m middleware) serve(ctx context.Context, handle func(context.Context, *edg
 	return e
 }
 
-// stack is a stack of one layer, which can give the charge of a held request back.
+// stack returns a stack of one layer, which can give back the charge of a held request.
 func stack(limit ratelimit.Limit) ratelimit.Reserver[*request] {
 	return ratelimit.Must(ratelimit.All(ratelimit.By(ratelimit.Must(ratelimit.New[string](limit, nil)), client)))
 }
 
-// failing is a limiter that answers nothing but an error.
+// failing is a limiter that returns an error for each call.
 type failing struct{ err error }
 
 func (f failing) Allow(*request, int) bool { return false }
@@ -106,7 +106,7 @@ func TestARequestThatCannotBeDecidedIsRefused(t *testing.T) {
 		ctx  context.Context
 		want edge.Outcome
 		code rpcstatus.Code
-		open bool // FailOpen applies
+		open bool // whether FailOpen applies
 	}{
 		"the store is down":      {ratelimit.ErrUnavailable, nil, edge.Failed, rpcstatus.Unavailable, true},
 		"the limiter fails":      {errors.New("bug"), nil, edge.Failed, rpcstatus.Unavailable, true},
@@ -158,8 +158,8 @@ func TestACostBelowZeroIsRejectedAlsoWithFailOpen(t *testing.T) {
 	assert.Equal(t, rpcstatus.InvalidArgument, m.Answer(&e, rpcstatus.Unauthenticated).Code)
 }
 
-// A leaky bucket of one a second holds a request until its turn. One whose client leaves gives its place back. One whose deadline comes
-// first is denied at once, and was never allowed.
+// A leaky bucket of one a second holds a request until its turn. A request whose client leaves gives
+// its place back. A request whose deadline comes first is denied at once, and was never allowed.
 func TestALeakyBucketHoldsARequestUntilItsTurn(t *testing.T) {
 	layer := func(limit ratelimit.Limit) (ratelimit.Limiter[*request], error) { return stack(limit), nil }
 	perKey := func(limit ratelimit.Limit) (ratelimit.Limiter[*request], error) { return edge.PerKey(limit, client) }
@@ -199,8 +199,8 @@ func TestALeakyBucketHoldsARequestUntilItsTurn(t *testing.T) {
 	}
 }
 
-// A bucket of 2 a second, whose line has room for one: of three requests at once the first passes, the second one is held if MaxHold is
-// long enough, and the last one is denied at once.
+// A bucket of 2 a second has a line with room for one. Of three requests at once, the
+// first passes. The second is held if MaxHold is long enough. The last is denied at once.
 func TestMaxHoldHoldsARequestThatCanPassWithinIt(t *testing.T) {
 	for maxHold, want := range map[time.Duration][]edge.Outcome{
 		500*time.Millisecond - 1: {edge.Denied, edge.Denied, edge.Allowed},
@@ -249,7 +249,7 @@ func TestRefuseHeldDeniesWhatIsHeldAndServesWhatCanPass(t *testing.T) {
 	})
 }
 
-// Requests arrive at a multiple of 20 a second, and their clients leave after 2 s: those behind them move up.
+// Requests arrive at a multiple of 20 a second, and their clients leave after 2 s. The requests behind them move up.
 func TestHeldRequestsMoveUpWhenOthersLeave(t *testing.T) {
 	leaky, bucket := ratelimit.LeakyBucket(ratelimit.PerSecond(20), 100), ratelimit.TokenBucket(ratelimit.PerSecond(20), 5)
 	byKey := func(limit ratelimit.Limit) func() ratelimit.Limiter[*request] {
@@ -408,8 +408,8 @@ func TestRefusalsOfAnInflight(t *testing.T) {
 	}
 }
 
-// Two requests share one permit, each for 1.5 s. A third one finds no room in the queue of one, and gets the recent wait. A
-// fourth waits as long as MaxWait, and no longer.
+// Two requests share one permit, each for 1.5 s. A third one finds no room in the queue of
+// one, and its refusal has the recent wait. A fourth one waits for MaxWait, and no longer.
 func TestAnInflightShedsWithTheRecentWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := ratelimit.Must(inflight.New(1, &inflight.Options[string]{MaxQueue: 1}))

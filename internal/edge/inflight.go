@@ -14,20 +14,20 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// InflightOptions are the options that all middlewares have.
+// InflightOptions are the options that all middlewares share.
 type InflightOptions[R Request] struct {
-	Package string        // the beginning of errors
-	Thing   string        // the word for a request in them
-	Units   func(R) int   // if nil, each request takes 1
-	Skip    func(R) bool  // if nil, none is skipped
+	Package string        // the prefix of errors
+	Thing   string        // the word for a request in these
+	Units   func(R) int   // if nil, each request takes 1 unit
+	Skip    func(R) bool  // if nil, no request is skipped
 	MaxWait time.Duration // if 0, a request waits as long as its context allows
-	Judges  bool          // a function of the user determines outcomes
+	Judges  bool          // whether a function of the user determines outcomes
 }
 
 // Inflight admits requests while there is room. It is safe for concurrent use.
 type Inflight[R Request, K comparable] struct {
 	InflightOptions[R]
-	Learns bool // an adaptive limit or a function of the user needs outcomes
+	Learns bool // whether outcomes are needed, by an adaptive limit or a function of the user
 
 	limiter *inflight.Limiter[K]
 	key     func(R) (K, error)
@@ -64,20 +64,20 @@ func (i *Inflight[R, K]) Stats() InflightStats {
 	return InflightStats{Skipped: i.skipped.Load(), Admitted: i.admitted.Load(), Shed: i.shed.Load(), Failed: i.failed.Load(), Rejected: i.rejected.Load()}
 }
 
-// Refusal is the reason for which a request got no permit. In the zero Refusal there is none.
+// Refusal is the reason why a request got no permit. The zero Refusal is no refusal.
 type Refusal struct {
 	Err   error
 	Cause outcome.Cause
 	Wait  time.Duration // for CauseLimited, CauseGone and CauseTableFull: the recent wait of requests that were served
 }
 
-// ByClient reports whether clients can cause the refusal: by too many keys,
-// or by a negative cost. A lack of room is not the fault of one client.
+// ByClient reports whether clients can cause the refusal, by too many
+// keys or a negative cost. A lack of room is not the fault of one client.
 func (r Refusal) ByClient() bool {
 	return r.Cause == outcome.CauseTableFull || r.Cause == outcome.CauseCost
 }
 
-// Answer returns the answer to a call that got no permit. The context is the call's.
+// Answer returns the answer to a call that got no permit. ctx is the call's context.
 func (r Refusal) Answer(ctx context.Context, keyCode rpcstatus.Code) rpcstatus.Answer {
 	switch r.Cause {
 	case outcome.CauseGone:
@@ -95,7 +95,7 @@ func (r Refusal) Answer(ctx context.Context, keyCode rpcstatus.Code) rpcstatus.A
 }
 
 // Admit waits for a permit. A request that Skip or its key function exempts gets an empty
-// one. Then watched is false, because the request is no evidence for an adaptive limit.
+// permit, and watched is false. An adaptive limit must not learn from such a request.
 func (i *Inflight[R, K]) Admit(r R) (permit inflight.Permit, watched bool, why Refusal) {
 	if i.Skip != nil && i.Skip(r) {
 		i.skipped.Add(1)
@@ -130,8 +130,8 @@ func (i *Inflight[R, K]) acquire(r R, key K) (inflight.Permit, error) {
 	return i.limiter.Acquire(ctx, key, units)
 }
 
-// refuse counts a refusal and returns it. If the limiter was called,
-// the error is the limiter's; otherwise it is the key function's.
+// refuse counts a refusal and returns it. called states whether
+// err is the limiter's error; otherwise it is the key function's.
 func (i *Inflight[R, K]) refuse(r R, key K, err error, called bool) Refusal {
 	outcome.MarkRefused(r.Context())
 	why, count := Refusal{Err: err, Cause: causeOf(r, err, called)}, &i.failed
@@ -150,7 +150,7 @@ func (i *Inflight[R, K]) refuse(r R, key K, err error, called bool) Refusal {
 	return why
 }
 
-// causeOf returns the cause of a refusal. If the limiter has waited for MaxWait, the cause is a lack of room.
+// causeOf returns the cause of a refusal. If a call of the limiter has waited for MaxWait, the cause is a lack of room.
 func causeOf[R Request](r R, err error, called bool) outcome.Cause {
 	cause := outcome.CauseOf(err)
 	switch {
@@ -165,5 +165,5 @@ func causeOf[R Request](r R, err error, called bool) outcome.Cause {
 }
 
 // HelperServices are the gRPC services of health checks and reflection.
-// Each client may keep a stream to them open, and such a stream is no work.
+// Each client may keep a stream to them open, and such a stream is no load.
 var HelperServices = []string{"grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"}

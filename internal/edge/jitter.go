@@ -6,24 +6,23 @@ import (
 	"time"
 )
 
-// jitterSeed spreads the returns of clients that were denied at the same time.
+// jitterSeed spreads the times at which clients return that were denied at the same time.
 type jitterSeed struct{ seed maphash.Seed }
 
 // newJitterSeed returns a random seed.
 func newJitterSeed() jitterSeed { return jitterSeed{maphash.MakeSeed()} }
 
 // jitterPeriod is the time for which a client's share stays the same.
-// Then it changes, so that the same client is not always the last.
+// After it the share changes, so that no client is always the last.
 const jitterPeriod = 10 * time.Minute
 
-// share returns the client's share of a span, at least 0 and less than the span. The
-// caller adds it to a wait that begins now. The share depends on the period that
-// contains the end of the wait, because that end stays the same while the client waits.
+// share returns the client's share of a span, at least 0 and less than the span. The caller adds it to a wait that begins
+// now. The share depends on the period in which the wait ends, because that end stays the same while the client waits.
 func (s jitterSeed) share(client string, now time.Time, wait, span time.Duration) time.Duration {
 	hash := maphash.Comparable(s.seed, struct {
 		client string
 		period int64
 	}{client, now.Add(wait).UnixNano() / int64(jitterPeriod)})
-	hi, _ := bits.Mul64(hash, uint64(max(0, span))) // maps the hash evenly onto the span
+	hi, _ := bits.Mul64(hash, uint64(max(0, span))) // maps the hash evenly to the span
 	return time.Duration(hi)
 }

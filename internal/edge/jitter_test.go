@@ -25,8 +25,7 @@ func TestShareIsWithinTheSpan(t *testing.T) {
 	}
 }
 
-// Each of ten parts of the span gets about a tenth of the clients: by chance no more than
-// 6 standard deviations from it.
+// Each tenth of the span gets about a tenth of the clients, up to 6 standard deviations more or less.
 func TestSharesAreSpreadEvenly(t *testing.T) {
 	const clients = 20_000
 	s := newJitterSeed()
@@ -39,7 +38,7 @@ func TestSharesAreSpreadEvenly(t *testing.T) {
 	}
 }
 
-// While a client waits, the end of its wait stays where it is, and so does its share.
+// While a client waits, the end of its wait stays the same, and so does its share.
 func TestShareStaysTheSameWhileTheClientWaits(t *testing.T) {
 	s := newJitterSeed()
 	begin := s.share("client", noon, 5*time.Minute, time.Hour)

@@ -8,7 +8,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// OutcomeOfCall is the outcome of a call that a server has answered with a code, which is 0 for success. ctx is the call's.
+// OutcomeOfCall returns the outcome of a call that a server has answered
+// with a code. The code of a success is 0. ctx is the call's context.
 func OutcomeOfCall(ctx context.Context, code rpcstatus.Code, streaming bool) inflight.Outcome {
 	if outcome.WasRefused(ctx) {
 		return inflight.Ignored
@@ -16,15 +17,15 @@ func OutcomeOfCall(ctx context.Context, code rpcstatus.Code, streaming bool) inf
 	return OutcomeOfCode(ctx, code, streaming)
 }
 
-// OutcomeOfCode returns the outcome of a call that ended with a code. The caller has chosen the deadline of the call: if it is shorter than
-// calls take, that is no evidence of load, and many such calls are no reason to serve other callers less. A call that has a deadline and
-// ends with DeadlineExceeded counts as such before the deadline, too: a server on the way may have subtracted a margin from the deadline,
-// or have an earlier clock.
+// OutcomeOfCode returns the outcome of a call that ended with a code. A deadline is the caller's choice. If
+// it is shorter than calls take, its end shows no load, and many such calls are no reason to serve other
+// callers less. If a call has a deadline and ends with DeadlineExceeded, the deadline counts as its reason,
+// even before its time. A server on the way may have shortened the deadline, or its clock may be ahead.
 func OutcomeOfCode(ctx context.Context, code rpcstatus.Code, streaming bool) inflight.Outcome {
 	_, deadline := ctx.Deadline()
 	switch gone := ctx.Err() != nil || code == rpcstatus.Canceled || deadline && code == rpcstatus.DeadlineExceeded; {
 	case gone && streaming:
-		return inflight.Ignored // the caller has chosen how long it lasts
+		return inflight.Ignored // the caller chooses how long the stream lasts
 	case gone:
 		return inflight.Cancelled
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// written collects lines without their time.
+// written returns a logger, and the buffer with its lines. The lines have no time.
 func written() (*slog.Logger, *bytes.Buffer) {
 	var b bytes.Buffer
 	return slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -36,8 +36,7 @@ level=WARN msg=m at=6s unlogged=1
 `, lines.String())
 }
 
-// A clock that is set back by more than a second must not silence the log until it is there
-// again.
+// A clock that is set back by more than a second must not silence the log until it has caught up.
 func TestClockSetBackDoesNotSilenceTheLog(t *testing.T) {
 	to, lines := written()
 	var l throttledLog

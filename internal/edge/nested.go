@@ -10,15 +10,16 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// A middleware may contain another one, of the same protocol or of another. If the inner one refuses a
-// request, the request is not served. So the outer one gives its charge back: a stack of both limits
-// would not have charged it either. Over HTTP and Connect the inner one finds the outer one in the
-// context. A gRPC interceptor, whose calls allocate nothing, recognizes the inner one's error instead.
+// A middleware may contain another one, of the same protocol or of another. If the inner one refuses a request,
+// the request is not served. Then the outer one gives its charge back, as a stack of both limits would not have
+// charged the outer limit either. Over HTTP and Connect, the inner one finds the outer one in the context. The
+// calls of a gRPC interceptor allocate nothing, so it recognizes the inner one's error instead.
 //
-// A reservation for each request would cost servers with a single middleware too much. So a Core begins with Take, and
-// gives the first refused charges back with Adjust. After the first refusal it reserves, which is exact at any later time.
+// A reservation for each request would cost servers with a single middleware too much. So a
+// Core begins with Take, and uses Adjust to give the first refused charges back. After the
+// first refusal it uses Reserve, whose charge can be given back exactly at any later time.
 
-// Nest is the context of the requests inside a middleware.
+// Nest is the context of a request inside a middleware.
 type Nest struct {
 	context.Context
 	outer           *Nest
@@ -32,7 +33,7 @@ func Inside(ctx context.Context) *Nest {
 	return &Nest{Context: ctx, outer: nestOf(ctx)}
 }
 
-// Value returns the Nest for its own key.
+// Value returns the Nest for the key nestKey.
 func (n *Nest) Value(k any) any {
 	if _, ok := k.(nestKey); ok {
 		return n
@@ -45,9 +46,9 @@ func nestOf(ctx context.Context) *Nest {
 	return n
 }
 
-// MarkRefused reports to all outer middlewares that this one refuses a request, and the cause.
-// If clients can provoke the refusal, the charge stays. Otherwise a client could avoid an outer
-// limit by address: it would leave out its key, so that an inner limit by key refuses it.
+// MarkRefused reports to all outer middlewares that this one refuses a request, and why.
+// If clients can provoke the refusal, the charge stays. Otherwise a client could avoid an
+// outer limit by address: it would omit its key, so that an inner limit by key refuses it.
 func MarkRefused(ctx context.Context, why outcome.Cause) {
 	if why.ByClient() {
 		return
@@ -58,15 +59,15 @@ func MarkRefused(ctx context.Context, why outcome.Cause) {
 }
 
 // MarkServed reports to all outer middlewares that this one has served a request. A handler
-// may pass on several requests. Then one refusal is no reason to give back the charge of all.
+// may pass on several requests. Then one refusal is no reason to give back the whole charge.
 func MarkServed(ctx context.Context) {
 	for n := nestOf(ctx); n != nil; n = n.outer {
 		n.served.Store(true)
 	}
 }
 
-// WasRefused reports whether a middleware inside the innermost one
-// of the context has refused the request, while none has served it.
+// WasRefused reports whether an inner middleware has refused the request and none has
+// served it. The inner middlewares are those inside the innermost one of the context.
 func WasRefused(ctx context.Context) bool {
 	n := nestOf(ctx)
 	return n != nil && n.refused.Load() && !n.served.Load()
@@ -76,14 +77,14 @@ func WasRefused(ctx context.Context) bool {
 func (c *Core[R]) Returns() bool { return c.returns || c.adjusts }
 
 // Refused gives back the charge of a request that an inner limiter
-// has refused. If there is a reservation, its owner settles it.
+// has refused. A reservation is left to its owner, which settles it.
 func (c *Core[R]) Refused(e *Event[R], res *ratelimit.Reservation) {
 	if !c.nests.Load() {
 		c.nests.Store(true)
 	}
 	switch {
 	case res != nil, !c.adjusts, e.Err != nil, !e.Decision.Allowed, e.Cost <= 0:
-	case time.Since(e.at) >= e.Decision.ResetAfter: // all of it may be regained, and a grant would give back other spending
+	case time.Since(e.at) >= e.Decision.ResetAfter: // all of it may be regained: then a grant would give back spending of others
 	default:
 		err := ratelimit.Adjust(context.WithoutCancel(e.Request.Context()), c.limiter, e.Request, -e.Cost)
 		if err != nil && !errors.Is(err, errors.ErrUnsupported) {

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// left returns what a limiter has left.
+// left returns the limiter's remaining budget.
 func left(t *testing.T, l ratelimit.Limiter[*request]) int {
 	t.Helper()
 	d, err := ratelimit.Peek(t.Context(), l, &request{t.Context()}, 0)
@@ -23,14 +23,14 @@ func left(t *testing.T, l ratelimit.Limiter[*request]) int {
 	return d.Remaining
 }
 
-// The first charges are given back by a grant, and those after them by their reservations.
+// The first charges are given back by a grant, and the later ones by their reservations.
 func TestTheChargeOfARequestThatIsRefusedInsideIsGivenBack(t *testing.T) {
 	refuse := func(cause outcome.Cause) func(context.Context) {
 		return func(ctx context.Context) { edge.MarkRefused(ctx, cause) }
 	}
 	for name, row := range map[string]struct {
 		inside func(ctx context.Context)
-		left   int // of 100, after three requests
+		left   int // the rest of 100, after three requests
 	}{
 		"a denial":                 {refuse(outcome.CauseNone), 100},
 		"a denial two deep":        {func(ctx context.Context) { edge.MarkRefused(edge.Inside(ctx), outcome.CauseNone) }, 100},
@@ -57,7 +57,7 @@ func TestTheChargeOfARequestThatIsRefusedInsideIsGivenBack(t *testing.T) {
 						m.serve(t.Context(), func(ctx context.Context, _ *edge.Charge[*request]) { row.inside(ctx) })
 					}
 					if kind == "leaky" && row.left == 97 {
-						return // each is held until its turn, and is regained then
+						return // each request is held until its turn, and its charge is regained by then
 					}
 					assert.Equal(t, row.left, left(t, l))
 				})
@@ -66,14 +66,15 @@ func TestTheChargeOfARequestThatIsRefusedInsideIsGivenBack(t *testing.T) {
 	}
 }
 
-// A grant is for the spending of the request alone: there is none if that is regained, or was never charged.
+// A grant gives back the spending of the request alone. Nothing
+// is granted if that spending is regained, or was never charged.
 func TestAChargeThatWasNotMadeIsNotGivenBack(t *testing.T) {
 	bucket := ratelimit.TokenBucket(ratelimit.PerSecond(1), 10)
 	for name, row := range map[string]struct {
 		opts   edge.Options[*request]
-		takes  time.Duration // until the request is refused inside
-		before int           // what is spent before
-		want   int           // what is left then
+		takes  time.Duration // the time until the request is refused inside
+		before int           // the units spent before
+		want   int           // the remaining units after it
 	}{
 		"charged":                           {edge.Options[*request]{}, 0, 5, 5},
 		"regained, and the rest is others'": {edge.Options[*request]{}, time.Second, 0, 8},
@@ -87,7 +88,7 @@ func TestAChargeThatWasNotMadeIsNotGivenBack(t *testing.T) {
 				newMiddleware(t, l, row.opts).serve(t.Context(), func(ctx context.Context, _ *edge.Charge[*request]) {
 					if row.takes > 0 {
 						time.Sleep(row.takes)
-						l.Allow(&request{ctx}, 2) // by others
+						l.Allow(&request{ctx}, 2) // spent by others
 					}
 					edge.MarkRefused(ctx, outcome.CauseNone)
 				})
@@ -99,7 +100,7 @@ func TestAChargeThatWasNotMadeIsNotGivenBack(t *testing.T) {
 	open.serve(t.Context(), func(ctx context.Context, _ *edge.Charge[*request]) { edge.MarkRefused(ctx, outcome.CauseNone) })
 }
 
-// adjusting is a limiter that charges nothing, so nothing can be given back.
+// adjusting is a limiter that charges nothing. Its Adjust must not be called.
 type adjusting struct {
 	failing
 	t *testing.T

@@ -1,6 +1,6 @@
 package edge
 
-// Outcome is the treatment of a request: see httplimit.Outcome.
+// Outcome states how a request was treated: see httplimit.Outcome.
 type Outcome uint8
 
 // The outcomes. The zero Outcome does not occur.
@@ -18,7 +18,7 @@ const (
 
 var outcomeNames = [outcomes]string{"none", "skipped", "allowed", "denied", "exceeds", "failed", "failed-open", "rejected"}
 
-// String returns the outcome as a word.
+// String returns the name of the outcome.
 func (o Outcome) String() string {
 	if o >= outcomes {
 		return outcomeNames[0]
@@ -33,7 +33,7 @@ type Stats struct {
 	Degraded, Unsettled uint64
 }
 
-// Stats returns the counters. Each is exact; they are not read at one instant.
+// Stats returns the counters. Each is exact, but they are not read at the same instant.
 func (c *Core[R]) Stats() Stats {
 	return Stats{
 		Skipped:    c.counts[Skipped].Load(),

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Permits are the permits of a client's requests.
+// Permits issues permits for a client's requests.
 type Permits struct {
 	pkg     string
 	limiter *inflight.Limiter[string]
@@ -21,14 +21,14 @@ type Permits struct {
 	sent, failed, inFlight atomic.Uint64
 }
 
-// NewPermits returns the permits of a limiter. Requests wait for at most
-// maxWait, or with 0 until their contexts end. pkg is the beginning of errors.
+// NewPermits returns the permits of a limiter. Requests wait for at most maxWait
+// or, if it is 0, until their contexts end. pkg is the prefix of errors.
 func NewPermits(pkg string, l *inflight.Limiter[string], maxWait time.Duration) *Permits {
 	return &Permits{pkg: pkg, limiter: l, maxWait: maxWait}
 }
 
-// Acquire waits for a permit of a key. It returns the permit and how long the request has waited. The error
-// wraps [ratelimit.ErrLimited] if there is no room, or none within MaxWait; otherwise it is the context's.
+// Acquire waits for a permit of a key. It returns the permit and the time for which the request has waited. The
+// error wraps [ratelimit.ErrLimited] if there is no room, or none within MaxWait. Otherwise it is the context's.
 func (p *Permits) Acquire(ctx context.Context, key string) (inflight.Permit, time.Duration, error) {
 	begin, waiting := time.Now(), ctx
 	if p.maxWait > 0 {
@@ -48,7 +48,7 @@ func (p *Permits) Acquire(ctx context.Context, key string) (inflight.Permit, tim
 	return inflight.Permit{}, 0, err
 }
 
-// Depart counts a request that is sent, and Land its answer.
+// Depart counts a request that is sent.
 func (p *Permits) Depart() {
 	p.sent.Add(1)
 	p.inFlight.Add(1)
@@ -57,7 +57,7 @@ func (p *Permits) Depart() {
 // Land counts an answer.
 func (p *Permits) Land() { p.inFlight.Add(^uint64(0)) }
 
-// Counted returns three numbers of requests: those sent, those without a permit, and those in flight.
+// Counted returns the numbers of requests that were sent, that got no permit, and that are in flight.
 func (p *Permits) Counted() (sent, failed, inFlight uint64) {
 	return p.sent.Load(), p.failed.Load(), p.inFlight.Load()
 }

@@ -7,14 +7,13 @@ import (
 	"github.com/weir-go/ratelimit/internal/keys"
 )
 
-// maxRecent is the number of values that a Recent keeps at least.
+// maxRecent is the minimum number of values that a full Recent keeps.
 const maxRecent = 16 << 10
 
-// Recent keeps the values that were used last, in two generations. A full young
-// generation becomes the old one, and the values of the previous old one are forgotten,
-// unless they were used since. Reading takes no lock. Call Clear before the first use.
+// Recent keeps the values used last, in two generations. When the young generation is full it becomes the old one. The values
+// of the previous old one are forgotten, unless they were used since. Reading takes no lock. Call Clear before the first use.
 type Recent[K comparable, V any] struct {
-	mu         sync.Mutex // held while the generations are replaced
+	mu         sync.Mutex // held while a generation is replaced
 	young, old atomic.Pointer[keys.Map[K, *atomic.Pointer[V]]]
 }
 
@@ -39,7 +38,7 @@ func (c *Recent[K, V]) Find(k K) (v V, ok bool) {
 	return v, false
 }
 
-// Add stores a value in place of the present one.
+// Add stores a value. It replaces the present one.
 func (c *Recent[K, V]) Add(k K, v V) {
 	young := c.young.Load()
 	box := new(atomic.Pointer[V])

@@ -11,9 +11,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/held"
 )
 
-// Stay is the time for which a request holds units of [ratelimit.Concurrent] or the like: until its handler has
-// returned and a hijacked connection is closed. Stay extends the hold until then. The units may lapse nevertheless,
-// for example during an outage of the store. Then Stay ends the handler's context, except for a shadow.
+// Stay is the time for which a request holds units of [ratelimit.Concurrent] or a similar limit. It lasts until the
+// handler has returned and a hijacked connection is closed. Stay extends the hold until then. The units may lapse
+// nevertheless, for example during an outage of the store. Then Stay ends the handler's context, except in a shadow.
 type Stay[R Request] struct {
 	core     *Core[R]
 	request  R
@@ -22,12 +22,12 @@ type Stay[R Request] struct {
 	timer    *time.Timer
 	within   context.Context // the context of the handler
 	lose     context.CancelCauseFunc
-	parts    atomic.Int32 // the number of parts that have not ended
-	actual   atomic.Int64 // the cost at the settlement
+	parts    atomic.Int32 // the number of open parts
+	actual   atomic.Int64 // the cost to settle
 }
 
-// hold begins the stay of a request whose reservation holds units, and returns its context. Without such units it returns the context as
-// it is.
+// hold begins the stay of a request whose reservation holds units, and returns
+// a context for it. If there are no such units, it returns the same context.
 func (c *Charge[R]) hold(ctx context.Context) context.Context {
 	hold := held.Hold(c.res)
 	if hold <= 0 {
@@ -46,30 +46,30 @@ func (c *Charge[R]) hold(ctx context.Context) context.Context {
 	return s.within
 }
 
-// Stay returns the stay of a request that holds units, nil if it holds none.
+// Stay returns the stay of a request that holds units, or nil.
 func (c *Charge[R]) Stay() *Stay[R] { return c.stay }
 
 // Share adds a part to the stay. End ends it.
 func (s *Stay[R]) Share() { s.parts.Add(1) }
 
-// End ends a part of the stay. The last one gives the units back.
+// End ends a part of the stay. The end of the last part gives the units back.
 func (s *Stay[R]) End() {
 	if s.parts.Add(-1) > 0 {
 		return
 	}
-	s.timer.Stop() // extend may run once more, but then the reservation is settled
+	s.timer.Stop() // extend may run once more, but by then the reservation is settled
 	s.core.settle(s.request, s.res, int(s.actual.Load()))
 	s.lose(nil)
 }
 
-// leave ends the handler's part.
+// leave ends the part of the handler.
 func (s *Stay[R]) leave(actual int) {
 	s.actual.Store(int64(actual))
 	s.End()
 }
 
-// extend extends the hold, and repeats that after each interval until the stay has ended. While the
-// store is down the units may still be held, so only [ratelimit.ErrLost] ends the handler's context.
+// extend extends the hold now and after each interval, until the stay has ended. While the store
+// is down the units may still be held, so only [ratelimit.ErrLost] ends the handler's context.
 func (s *Stay[R]) extend() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.within), s.interval)
 	defer cancel()

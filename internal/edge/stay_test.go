@@ -13,15 +13,15 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// A request holds a unit until all of its parts have ended, however long that takes. If its unit is lost, the handler's context ends,
-// except in a shadow.
+// A request holds a unit until all of its parts have ended, however long that
+// takes. If the unit is lost, the handler's context ends, except in a shadow.
 func TestARequestHoldsItsUnitUntilItsPartsHaveEnded(t *testing.T) {
-	const served = 10 * time.Hour // many times the hold
+	const served = 10 * time.Hour // many times as long as the hold
 	for name, row := range map[string]struct {
 		opts   edge.Options[*request]
-		part   bool // a part of it ends as long after the handler
+		part   bool // whether one of its parts ends that long after the handler
 		lost   bool
-		serves time.Duration // until the handler's context ends
+		serves time.Duration // the time until the handler's context ends
 		warned bool
 	}{
 		"the handler":                      {edge.Options[*request]{}, false, false, served, false},
