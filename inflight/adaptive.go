@@ -6,50 +6,50 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Sample has the figures of one window. They describe the work that began and ended within it. A figure of zero is
-// unknown.
+// Sample describes one window by the work that began and ended within it. A zero figure is unknown.
 type Sample struct {
-	// RTT is the mean time of the work that succeeded, from the permit to Done. With [Permit.DoneAmount] it is the time
-	// for the mean amount of the first window. Longer work that was [Cancelled] or [Dropped], or still runs, raises it.
+	// RTT is the mean time of successful work, from the permit to Done. With [Permit.DoneAmount] it is the time for the
+	// mean amount of the first window. Work that takes longer and is [Cancelled], [Dropped] or not finished raises it.
 	//
 	// Some calls may hang while others succeed. RTT is then the mean time of the successes alone. A call hangs if it
 	// fails after more time than each recent success took, after more than twice their mean, and more than four
 	// standard deviations above their mean. One such call may be chance, so several are needed.
 	RTT time.Duration
-	// Deviation is the standard deviation of these times. Ended is the number of calls whose full time is known.
+	// Deviation is the standard deviation of the times whose mean is
+	// RTT. Ended is the number of calls whose full time is known.
 	Deviation time.Duration
 	Ended     int
 	// InFlight is the maximum number of units in flight.
 	InFlight int
 	// Mean is the mean number of units in flight over time.
 	Mean float64
-	// Hung is the part of Mean that hung calls hold; see RTT. Zero means none.
+	// Hung is the part of Mean that hung calls hold, as RTT defines them. Zero means that no call hung.
 	Hung float64
-	// Crowd is the mean number of units that a unit in flight finds, itself included. Unlike in Mean, idle time does
-	// not count.
+	// Crowd is the mean number of units in flight as a unit in flight
+	// finds it, itself included. Unlike in Mean, idle time does not count.
 	Crowd float64
-	// Cancelled is the share of outcomes, 0 to 1, whose clients had stopped waiting. If it is large, the true mean time
-	// is longer than RTT. Calls that hang do not count.
+	// Cancelled is the share of outcomes, from 0 to 1, whose clients had stopped waiting.
+	// If it is large, the true mean time is longer than RTT. Hung calls do not count.
 	Cancelled float64
 	// Dropped is true if at least a quarter of the outcomes were [Dropped], or if Cancelled is above one half.
 	Dropped bool
-	// Drops is the share of outcomes, 0 to 1, that were [Dropped]. Outcomes is their number. Both include work that
-	// began before the window.
+	// Drops is the share of outcomes, from 0 to 1, that were [Dropped]. Outcomes
+	// is the number of outcomes. Both include work that began before the window.
 	Drops    float64
 	Outcomes int
 	// Goodput is the number of successes per second.
 	Goodput float64
 	// Served is the mean time of the successes alone, including work that began before the window.
 	Served time.Duration
-	// Max is the upper bound of the limit, or 0 if it has none.
+	// Max is the upper bound of the limit, or 0 if there is none.
 	Max int
 	// At is the instant at which the window ended, on a clock that processes share. It is the time since the Unix
 	// epoch, or a reading of Options.Clock if that is set.
 	At time.Duration
 	// Median is the median of the times whose mean is RTT.
 	Median time.Duration
-	sized  bool // RTT was computed from amounts
-	mixed  bool // priorities have work of different length
+	sized  bool // whether RTT was computed from amounts
+	mixed  bool // whether priorities have work of different length
 }
 
 // served is the mean time of the successes, or of all work if nothing succeeded.
@@ -60,7 +60,7 @@ func (s *Sample) served() time.Duration {
 	return s.RTT
 }
 
-// sane returns s with impossible figures set to unknown. A wrapper of an algorithm may have computed them.
+// sane returns s with each impossible figure set to unknown. Such a figure may come from a wrapper of an algorithm.
 func (s Sample) sane() Sample {
 	for _, x := range []*float64{&s.Mean, &s.Hung, &s.Crowd, &s.Cancelled, &s.Drops, &s.Goodput} {
 		if !(*x > 0 && *x <= mostFigure) {
@@ -78,13 +78,13 @@ func (s Sample) sane() Sample {
 // mostFigure is the largest possible figure.
 const mostFigure = 1e18
 
-// Algorithm finds a limit from samples. The limiter calls Update once for each window, from one goroutine at a time.
-// Update returns the limit from now on. A value below 1 counts as 1, and a value above the key's upper bound counts as
-// that bound. Update must not call the limiter.
+// Algorithm finds a limit from samples. The limiter calls Update once for each window, from
+// one goroutine at a time. Update returns the limit from now on. A value below 1 counts as 1.
+// A value above the key's upper bound counts as that bound. Update must not call the limiter.
 //
-// An algorithm may have three more methods. Limit() int returns the initial limit, and Window() int the minimum number
-// of outcomes in a window. Both default to 20. Queue() int returns the part of the limit that forms a queue in the
-// backend. Calls of a low priority leave that part to higher priorities. It defaults to 0.
+// An algorithm may have three more methods. Limit() int returns the initial limit, and Window() int the
+// minimum number of outcomes in a window. Both default to 20. Queue() int returns the part of the limit that
+// is a queue in the backend. Calls of a low priority leave that part to higher priorities. It defaults to 0.
 type Algorithm interface {
 	Update(s Sample) (limit int)
 }
@@ -107,17 +107,17 @@ func checkAlgorithm(option string, make func() Algorithm) error {
 	return nil
 }
 
-// learner has a key's algorithm and current window. The key's lock guards it,
-// except alg and due, which belong to the caller that updates the algorithm.
+// learner holds a key's algorithm and current window. The key's lock guards
+// it. The fields alg and due belong to the caller that updates the algorithm.
 type learner struct {
 	alg      Algorithm
 	at       int    // the algorithm's latest result
 	queue    int    // the part of it that is the queue in the backend
 	seq      uint64 // the number of the work that began last
-	inFlight int    // the units in flight, without ignored ones
+	inFlight int    // the units in flight, except ignored ones
 	ignored  int    // units in flight after Permit.Ignore
 	high     int    // the highest limit since window.low
-	draining bool   // the limit was lowered, and more than it is in flight
+	draining bool   // whether more units are in flight than the lowered limit
 	window   window
 	updating bool
 	due      Sample
@@ -125,7 +125,7 @@ type learner struct {
 	levels   levels                                             // used with Options.Shared
 	busy     []*semaphore                                       // with Options.Shared: keys with something in flight
 	report   func(old, new int)                                 // receives each change of the limit; or nil
-	system   bool                                               // readings are from the system's clock
+	system   bool                                               // whether readings come from the system's clock
 }
 
 func newLearner(alg Algorithm) *learner {
@@ -143,8 +143,8 @@ func newLearner(alg Algorithm) *learner {
 // limit returns the learnt limit, within the bound.
 func (l *learner) limit(bound int) int { return min(l.at, bound) }
 
-// began records that work has begun, and returns its number. After the limit was raised, the first work finds a shorter
-// queue than later work will find. So the window begins anew as soon as the new limit is full.
+// began records that work has begun, and returns its number. After the limit was raised, the first work
+// meets a shorter queue than later work. So the window begins anew as soon as the new limit is full.
 func (l *learner) began(now time.Duration, inFlight, limit int) uint64 {
 	l.window.lasts(now, l.inFlight)
 	l.inFlight = inFlight
@@ -173,7 +173,7 @@ func (l *learner) ended(now time.Duration, w *work, o Outcome) bool {
 	return l.window.add(now, w.start, w.seq, w.n, o) && !l.updating && l.window.over(now)
 }
 
-// take ends the window. Until updating is false again, no other goroutine updates the algorithm.
+// take ends the window. Until updating is false again, no other goroutine may update the algorithm.
 func (l *learner) take(now time.Duration, bound, inFlight int) {
 	w := &l.window
 	l.due = w.sample(now, l.each)
@@ -186,8 +186,8 @@ func (l *learner) take(now time.Duration, bound, inFlight int) {
 	l.updating = true
 }
 
-// changed records a change of the limit. If the new limit is much lower, earlier work has met a longer queue, and
-// no longer counts. Work that begins before the units in flight have fallen to the new limit does not count either.
+// changed records a change of the limit. If the new limit is much lower, earlier work has met a longer queue
+// and no longer counts. Neither does work that begins while more units are in flight than the new limit.
 func (l *learner) changed(now time.Duration, old, limit int) {
 	l.high = max(l.high, old)
 	l.window.filling, l.draining = limit > old, false

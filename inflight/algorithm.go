@@ -11,7 +11,7 @@ import (
 // tuning holds the options of the algorithm, with their defaults filled in.
 type tuning struct {
 	min, start int
-	timeout    time.Duration // 0 for none
+	timeout    time.Duration // 0 for no timeout
 }
 
 func (t *tuning) validate() error {
@@ -22,7 +22,7 @@ func (t *tuning) validate() error {
 	)
 }
 
-// level is an algorithm's limit, with its fraction and within its bounds.
+// level is an algorithm's limit, which has a fraction and stays within its bounds.
 type level struct {
 	tuning
 	limit float64
@@ -58,6 +58,6 @@ func (l *level) stuck(s Sample) bool {
 	return s.Max > 0 && l.limit >= float64(s.Max)
 }
 
-// idle reports whether the callers, and not the backend, bound the work in flight. The limit must not grow then:
-// nothing has shown that the backend can do more.
+// idle reports whether the callers bound the work in flight, and not the backend. Then
+// the limit must not grow, because nothing has shown that the backend can do more.
 func (l *level) idle(s Sample) bool { return 2*s.InFlight < l.Limit() }

@@ -20,7 +20,7 @@ var adaptives = map[string]func() inflight.Algorithm{
 	"Learn with Timeout": inflight.Learn(&inflight.LearnOptions{Timeout: 20 * service}),
 }
 
-// loop is a backend with a constant service time, and callers that use the whole limit.
+// loop is a backend with a constant service time. Its callers use the whole limit.
 type loop struct {
 	alg     inflight.Algorithm
 	limit   int
@@ -28,7 +28,7 @@ type loop struct {
 	service time.Duration
 }
 
-// windows lets n windows pass, and returns the limits.
+// windows runs n windows, and returns the limit after each.
 func (l *loop) windows(n, most int) (limits []int) {
 	for range n {
 		queued := max(1, float64(l.limit)/float64(l.servers))
@@ -129,7 +129,7 @@ func TestLimitStaysWithinItsBounds(t *testing.T) {
 	}
 }
 
-// Even senseless figures of a sample do not move a limit out of its bounds, and the limit recovers from them.
+// Senseless figures in a sample do not move a limit out of its bounds, and the limit recovers from them.
 func TestSenselessSamplesDoNoHarm(t *testing.T) {
 	figures := []float64{0, 0.3, 1, 2, -1, 1e-300, math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, -math.MaxFloat64}
 	times := []time.Duration{0, 1, -1, service, 1000 * service, math.MaxInt64, math.MinInt64}
@@ -154,7 +154,7 @@ func TestSenselessSamplesDoNoHarm(t *testing.T) {
 	}
 }
 
-// Options at the ends of their ranges either are an error, or give limits within bounds.
+// Options at the ends of their ranges are either rejected, or give limits within bounds.
 func TestOptionsAtTheirEnds(t *testing.T) {
 	ints := []int{0, 1, -1, math.MaxInt, math.MinInt}
 	times := []time.Duration{0, 1, -1, math.MaxInt64, math.MinInt64}
@@ -241,13 +241,13 @@ func (s *scripted) Update(sample inflight.Sample) int {
 	return limit
 }
 
-// script returns an Adaptive that starts with the first limit, and the samples that it receives.
+// script returns an Adaptive that starts with the first of the given limits, and the samples that its algorithm receives.
 func script(limits ...int) (func() inflight.Algorithm, *[]inflight.Sample) {
 	samples := new([]inflight.Sample)
 	return func() inflight.Algorithm { return &scripted{limits[1:], samples, limits[0]} }, samples
 }
 
-// finish lets n pieces of work end, all in flight at once and after that time.
+// finish lets n pieces of work end after d. All are in flight at the same time.
 func finish(t *testing.T, l *inflight.Limiter[string], clock *ratelimittest.Clock, n int, after time.Duration, o inflight.Outcome) {
 	var permits []inflight.Permit
 	for range n {
@@ -326,7 +326,7 @@ func TestBoundOfAnAdaptiveLimitChanges(t *testing.T) {
 
 func TestAlgorithmThatPanicsKeepsTheLimit(t *testing.T) {
 	clock := new(ratelimittest.Clock)
-	adaptive, samples := script(5) // it has no further limit to return, and panics
+	adaptive, samples := script(5) // the algorithm has no more limits to return, so it panics
 	l := newLimiter(t, 10, &options{Adaptive: adaptive, Clock: clock})
 	finish(t, l, clock, 5, time.Second, inflight.Success)
 	for range 2 {
@@ -367,7 +367,7 @@ func TestAdaptiveLimiterUnderLoad(t *testing.T) {
 	}
 }
 
-// Work that began before a window has met another limit, so the window learns nothing from it.
+// Work that began before a window has met another limit, so the window ignores its time.
 func TestWindowLearnsOnlyFromWorkThatBeganWithinIt(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	adaptive, samples := script(50, 50, 50)
@@ -389,12 +389,12 @@ func TestWindowLearnsOnlyFromWorkThatBeganWithinIt(t *testing.T) {
 	assert.Equal(t, inflight.Sample{RTT: 100 * time.Millisecond, Ended: 39, InFlight: 30, Mean: 20, Crowd: 20, Outcomes: 39, Goodput: 390, Served: 100 * time.Millisecond, Max: 100, At: 1810 * time.Millisecond}, (*samples)[1], "19 ended in this window that began in the one before: of these it has seen how long they take, and that they were not dropped")
 }
 
-// Work that is cancelled or still under way takes at least as long as it has lasted.
+// Work that is cancelled or still in flight takes at least as long as it has lasted.
 func TestCancelledWorkAndWorkUnderWayRaiseTheMean(t *testing.T) {
 	for _, row := range []struct {
 		name      string
-		cancelled time.Duration // of five; 0: there are none
-		underWay  bool          // five that began with the others
+		cancelled time.Duration // the time of five cancelled calls; 0 for none
+		underWay  bool          // whether five calls that began with the others are still in flight
 		most      time.Duration
 	}{
 		{"neither", 0, false, 100 * time.Millisecond},
@@ -448,13 +448,14 @@ func TestCancelledWorkAndWorkUnderWayRaiseTheMean(t *testing.T) {
 	}
 }
 
-// Calls that fail after many times the longest success hold permits, at any limit, and do not make the others slow.
+// Calls that fail after many times the longest success hold permits
+// at any limit. They do not raise the mean time of the others.
 func TestCallsThatHangDoNotRaiseTheMean(t *testing.T) {
 	const d = 100 * time.Millisecond
 	for _, row := range []struct {
 		name      string
 		outcome   inflight.Outcome
-		good      int // successes beside five such calls
+		good      int // the number of successes beside five such calls
 		after     time.Duration
 		hangs     bool
 		cancelled bool
@@ -468,7 +469,7 @@ func TestCallsThatHangDoNotRaiseTheMean(t *testing.T) {
 		clock := new(ratelimittest.Clock)
 		adaptive, samples := script(50, 50, 50, 50, 50)
 		l := newLimiter(t, 100, &options{Adaptive: adaptive, Clock: clock})
-		finish(t, l, clock, 20, d, inflight.Success) // the longest success of the window before
+		finish(t, l, clock, 20, d, inflight.Success) // the longest success of the previous window
 		require.Len(t, *samples, 1, row.name)
 		var late, good []inflight.Permit
 		for range 5 {
@@ -500,7 +501,7 @@ func TestCallsThatHangDoNotRaiseTheMean(t *testing.T) {
 	}
 }
 
-// A bug that fails at once is no sign of load, even if it often fails.
+// A bug that makes calls fail at once is no sign of load, even if many calls fail.
 func TestWorkThatFailsAtOnceIsNoSignOfOverload(t *testing.T) {
 	for name, adaptive := range adaptives {
 		clock := new(ratelimittest.Clock)
@@ -529,8 +530,8 @@ func TestWindowOfAnAlgorithmIsTheNumberOfOutcomesInAWindow(t *testing.T) {
 	assert.Equal(t, 18, stats(t, l, "a").Limit)
 }
 
-// A probe that was misled has proven a baseline that is one of a queue. Latency then never rises above it, as the limit is at its bound. A
-// later probe finds out.
+// A misled probe has taken the latency of a queue for the baseline. Latency never rises
+// above that baseline, because the limit is at its bound. A later probe corrects it.
 func TestBaselineOfAQueueIsFoundOut(t *testing.T) {
 	for name, adaptive := range adaptives {
 		a, limit := adaptive(), 20
@@ -545,7 +546,8 @@ func TestBaselineOfAQueueIsFoundOut(t *testing.T) {
 	}
 }
 
-// A probe that finds a slower backend looks again at a third of the limit, and then at lower limits as long as latency falls. At 1 it ends.
+// A probe that finds a slower backend measures again at a third of the
+// limit, and then at lower limits as long as latency falls. It ends at 1.
 func TestAProbeEndsAtALimitOfOne(t *testing.T) {
 	alg := inflight.Learn(nil)()
 	limit, at, ones := 20, 1000*time.Hour, 0

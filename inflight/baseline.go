@@ -2,31 +2,31 @@ package inflight
 
 import "math"
 
-// baseline finds the latency of a backend without a queue. Latency also rises when the backend becomes slower, and
-// baseline distinguishes the two cases. They differ in the effect of a lower limit. A queue shrinks in proportion, and
-// latency with it. A slow backend stays slow.
+// baseline finds the latency of a backend without a queue. Latency rises with a queue,
+// but also when the backend becomes slower. A lower limit distinguishes the two cases.
+// A queue shrinks in proportion, and latency with it. A slow backend stays slow.
 //
 // So baseline lowers the limit for a short time and measures latency. This is called a probe. If latency falls in
 // proportion to the limit, there was a queue, and there may still be one. Otherwise the measured latency is the
 // baseline. See probe for the instants at which probes begin.
 //
-// The baseline falls when latency falls below it by more than chance. For example, if one request in ten takes ten
-// times as long as the others, one window in eight has none of the slow ones, and its mean is half as long. So a probe
-// waits until its mean is known well enough. The baseline never rises because of latency alone. The cause may be a
-// queue, and a baseline that rises with a queue lets the queue grow without end.
+// The baseline falls when latency falls below it by more than chance explains. For example, if one request in
+// ten takes ten times as long as the others, one window in eight has no slow request, and its mean is half as
+// long. So a probe waits until its mean is precise enough. The baseline never rises because of latency alone.
+// The cause may be a queue, and a baseline that rises with a queue would let the queue grow without end.
 type baseline struct {
 	rtt    float64 // the baseline in nanoseconds; 0 if nothing was measured
 	found  float64 // the limit under which it was measured
-	proven bool    // found by a probe, or by a limit that has grown without a queue
+	proven bool    // whether a probe found it, or a limit that has grown without a queue
 	low    float64 // latency, smoothed, for the fall of the baseline
 	since  int     // the number of windows with the limit in full use since the last probe
-	queue  bool    // the previous window was one with a queue
-	ever   bool    // a baseline was proven once
+	queue  bool    // whether the previous window had a queue
+	ever   bool    // whether a baseline was ever proven
 	every  int     // the number of windows with the limit in full use before the next of the early probes
 	high   float64 // the highest limit in full use since then
 
-	patience float64 // the part of the allowed queue that clients bear; below 1 if they leave early
-	jumped   bool    // latency changed in this window by more than noise and the limit explain
+	patience float64 // the part of the allowed queue that clients accept; below 1 if they leave early
+	jumped   bool    // whether latency changed in this window by more than noise and the limit explain
 
 	last  float64 // latency of the previous window
 	at    float64 // the limit in that window
@@ -34,25 +34,25 @@ type baseline struct {
 	trend float64 // the logarithm of the factor by which the limit was to change after the previous window
 
 	lost     float64 // the limit before the last dropped windows; 0 once the limit has recovered
-	dropping bool    // the previous window was dropped
+	dropping bool    // whether the previous window was dropped
 
 	varies float64 // the variance of single requests' times without a queue, in squares of their mean
-	known  float64 // the number of requests from which varies is known
+	known  float64 // the number of requests that have contributed to varies
 	doubt  float64 // the variance of the logarithm of rtt, which is the mean of a few requests
 
 	probe probe
 	mixed mixed
 }
 
-// measure is a limit and the latency under it. If left is true, clients left early, and the latency is too low.
+// measure is a limit and the latency under that limit. If left is true, clients left early, so the latency is too low.
 type measure struct {
 	limit, rtt float64
 	left       bool
 }
 
-// load is the work of a window. On average inFlight units of the limit were in use, and busy of these were not in a
-// queue. Hung calls hold further units: hung. The other fields are those of baseline: patience, doubt, and unrest as
-// noise. If sized is true, latency comes from amounts.
+// load describes the work of a window. On average inFlight units of the limit were in use, and busy of
+// these were not in a queue. Hung calls held hung further units. The other fields are those of
+// baseline: patience, doubt, and unrest as noise. If sized is true, latency was computed from amounts.
 type load struct {
 	limit, inFlight, busy, patience, noise, doubt, hung float64
 	sized                                               bool
@@ -69,8 +69,8 @@ func (l load) aim(target func(load) float64) float64 {
 	return to + l.hung
 }
 
-// bears returns the part of a queue that clients bear. It is never below the uncertainty of the baseline. Otherwise a
-// baseline that is too low would make the limit fall without end, though there is no queue.
+// bears returns the part of a queue that clients accept. It is never below the uncertainty of the baseline.
+// Otherwise a baseline that is too low would make the limit fall without end, although there is no queue.
 func (l load) bears(queue float64) float64 {
 	return max(l.patience*queue, min(queue, 3*math.Sqrt(l.doubt)*l.busy))
 }
@@ -84,7 +84,7 @@ const (
 	fallen        = 0.8  // latency that has fallen to this part is a lower baseline
 	noisy         = 0.02 // the variance from which on windows are smoothed
 	guess         = 0.03 // the first guess of the noise
-	step          = 0.7  // the largest change of the limit in a window, as a logarithm
+	step          = 0.7  // the largest change of the limit in one window, as a logarithm
 	clear         = 0.2  // a change that is not noise, as a logarithm
 	jump          = 0.5  // a change of latency that is a change of the backend, as a logarithm
 	leaving       = 0.2  // if more clients leave, latency shows their patience, not the backend
@@ -95,17 +95,18 @@ const (
 	bursts        = 1.5  // work comes in bursts if Sample.Crowd is above this multiple of Sample.Mean
 	inUse         = 0.7  // the limit is in full use if this part of it is used on average
 	longer        = 1.2  // latency is too long above this multiple of the expected latency
-	memory        = 200  // requests after which the variance of their times is known
+	memory        = 200  // the number of requests after which the variance of their times counts as known
 )
 
 // gain is the weight of one window against the earlier ones. It is near 1 for windows without noise.
 func (b *baseline) gain() float64 { return noisy / (noisy + b.noise) }
 
-// unrest is the variance of the logarithm of a window's latency. It is b.noise, or an estimate from single requests if
-// that is higher: b.noise is learnt from consecutive windows, and several of them may lack the slow requests.
+// unrest returns the variance of the logarithm of a window's latency. It is b.noise, or an
+// estimate from single requests if that is higher. The estimate is needed because b.noise
+// is learnt from consecutive windows, and several of them may lack the slow requests.
 func (b *baseline) unrest() float64 { return max(b.noise, b.varies/minSamples) }
 
-// observe records a window's latency, the mean of as many requests as ended.
+// observe records a window's latency, which is the mean of ended requests.
 func (b *baseline) observe(rtt, limit, ended float64) {
 	if b.rtt == 0 {
 		b.rtt, b.found, b.low, b.noise, b.every = rtt, limit, rtt, guess, soon
@@ -177,9 +178,9 @@ func (b *baseline) toward(to, limit float64, queue, idle bool) float64 {
 	return limit * math.Exp(d)
 }
 
-// dropped lowers the limit after a dropped window: a little, or to the target if latency shows one. One such window may
-// be an accident, for example a pause. If clients leave in a second one too, the backend may be busy with abandoned
-// work, and each new request is lost. So the limit falls at once.
+// dropped lowers the limit after a dropped window: a little, or to the target if latency shows one.
+// One such window may be an accident, for example a pause. If clients leave in a second one, too,
+// the backend may be busy with abandoned work that starves new requests. So the limit falls at once.
 func (b *baseline) dropped(to, limit float64, left bool) float64 {
 	least := limit * math.Exp(-step)
 	if left {
@@ -197,10 +198,9 @@ func (b *baseline) dropped(to, limit float64, left bool) float64 {
 	return max(least, min(backoff*limit, to))
 }
 
-// bears records the part of the clients that left in a window. It adjusts the allowed queue until only the part
-// tolerated of them leaves. The adjustment is slow: in the steady state one window in fifty loses work, and not every
-// other one. A limit above its target was too high for the backend, so clients that leave then are no evidence of their
-// patience.
+// bears records the part of the clients that left in a window. It adjusts the allowed queue until only the fraction tolerated
+// of them leaves. It does so slowly, so that in the steady state one window in fifty loses work, and not every other one. If
+// the limit was above its target, it was too high for the backend. Clients that leave then show nothing about their patience.
 func (b *baseline) bears(left float64, near bool) {
 	if left <= tolerated || near {
 		b.patience = max(leastPatience, min(1, b.patience*math.Exp(tolerated-left)))
@@ -257,7 +257,7 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 		return l.set(restore, s.Max)
 	}
 	switch {
-	case left && !slow && b.dropping && !b.proven && rtt > 0: // the baseline may include a queue that clients do not bear
+	case left && !slow && b.dropping && !b.proven && rtt > 0: // the baseline may include a queue that clients do not accept
 		return l.set(b.begin(l.limit, rtt, left), s.Max)
 	case lower, gone, slow:
 		if left { // the spare part of the limit is not needed

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// lockCheck is a clock that fails the test if its reader holds a lock of the limiter.
+// lockCheck is a clock that fails the test if it is read while a lock of the limiter is held.
 type lockCheck struct {
 	t     *testing.T
 	l     *Limiter[string]
@@ -98,7 +98,7 @@ func TestTheClockIsReadUnderNoLock(t *testing.T) {
 					}
 					r.permit.Done(Dropped)
 				}
-				for _, key := range []string{"c", "d", "a"} { // forgets others
+				for _, key := range []string{"c", "d", "a"} { // so that a full table drops the others
 					p := permitOf(l.TryAcquire(key, 1))
 					p.Done(Success)
 				}
@@ -116,7 +116,7 @@ func permitOf(p Permit, err error) Permit {
 	return p
 }
 
-// scripted is a clock whose readings come in any order, as the readings of calls that wait for a lock do.
+// scripted is a clock whose readings come in any order, like the readings of calls that wait for a lock.
 type scripted struct {
 	rng *rand.Rand
 	at  time.Duration
@@ -127,7 +127,7 @@ func (c *scripted) Now() time.Duration {
 	return c.at - time.Duration(c.rng.IntN(3))*time.Second*time.Duration(c.rng.IntN(2))
 }
 
-// Work that begins later never counts as begun earlier.
+// Work that begins later never counts as having begun earlier.
 func TestAReadingThatIsOlderThanTheLastCountsAsThat(t *testing.T) {
 	for seed := range uint64(testsize.Of(50, 500)) {
 		rng := rand.New(rand.NewPCG(testsize.Seed(seed), 41))

@@ -10,7 +10,7 @@ func (s *semaphore) configureLocked(cfg config, base int, now time.Duration) {
 	}
 	s.number, s.configured = cfg.number, cfg.limit
 	if s.common.timed {
-		s.pool().advanceLocked(s, s.atLocked(now)) // this counts by the old weight
+		s.pool().advanceLocked(s, s.atLocked(now)) // the units in flight until now count by the old weight
 	}
 	s.weight = weightOf(cfg.weight)
 	if s.priority != cfg.priority {
@@ -23,14 +23,14 @@ func (s *semaphore) configureLocked(cfg config, base int, now time.Duration) {
 // Limiter.changedLocked afterwards.
 func (s *semaphore) boundLocked(bound int, now time.Duration) {
 	limit := bound
-	if s.common.adaptive != nil { // a shared limit is not the limit of any key
+	if s.common.adaptive != nil { // a shared limit does not limit single keys
 		limit = s.learner.limit(bound)
 	}
 	s.bound = bound
 	s.expelLocked()
 	s.limitLocked(limit)
 	if s.at >= 0 {
-		s.pool().placeLocked(s, now) // this removes it if its own limit stops it now
+		s.pool().placeLocked(s, now) // this removes the key if its own limit now stops it
 	}
 }
 

@@ -6,8 +6,8 @@ import "math"
 // or a quota causes errors at any limit. Both kinds raise the share of drops. They differ in the effect of a lower
 // limit: drops of the first kind go away, drops of the second kind stay, and fewer calls succeed.
 //
-// So a window with many drops begins a run. In a run the limit falls from window to window, but not below its initial
-// value × deepest. A run ends in one of three ways:
+// So a window with many drops begins a run. In a run the limit falls from window to
+// window, at most to its initial value × deepest. A run ends in one of three ways:
 //
 //   - The drops go away. This is a cure. If the limit was much lower by then, the drops may have gone away by
 //     themselves. So the limit climbs back step by step, until the drops return. After a cure, the limit grows
@@ -17,15 +17,15 @@ import "math"
 //   - The share of drops stays, and goodput stays, too. The limit did not bound the load. The run goes on, and is
 //     compared with this share from then on.
 //
-// A window with few drops, by chance, interrupts a run. The run then goes on where it was. If it began anew at the
-// limit that it had reached, each run would be compared with the one before it, and the limit would fall step by step
-// to its minimum without any result.
+// A window may have few drops by chance. Such a window interrupts a run, and the run then goes on
+// where it was. If it began anew at the limit that it had reached, each run would be compared
+// with the previous one, and the limit would fall to its minimum step by step without any result.
 //
-// If several processes share a backend, a single run can mislead: other processes use the capacity that one gives up. A
-// cure is evidence that the drops depend on the limit. So after each cure, one later run without effect is disregarded.
+// If several processes share a backend, a single run can mislead, because other processes use the capacity that one
+// gives up. A cure shows that drops depend on the limit. So after each cure, one later run without effect is ignored.
 //
-// An outage of the whole backend lowers the limit to its minimum. When some calls succeed again, no lower limit can
-// show the kind of the remaining drops. A higher limit can: see lift.
+// An outage of the whole backend lowers the limit to its minimum. When some calls succeed again, a lower
+// limit is not possible, so only a higher limit can show the kind of the remaining drops: see lift.
 type drops struct {
 	floor  float64  // the share of drops that a lower limit does not cure
 	recent float64  // the share of drops, smoothed
@@ -34,17 +34,17 @@ type drops struct {
 	start  float64  // the limit at which the comparison began; 0 if the next window with many drops begins a new run
 	last   float64  // the limit in the last window with many drops
 	good   float64  // the limit to which a climb or a lift returns
-	quick  bool     // the drops take no longer than successes
+	quick  bool     // whether drops take no longer than successes
 	before dropSum  // the first windows of the comparison
 	after  dropSum  // the windows at a much lower limit
 	trial  dropSum  // the windows of a check, a climb or a lift
-	trust  int      // the number of runs without effect to disregard
+	trust  int      // the number of runs without effect to ignore
 	calm   int      // the number of windows since the last run, or since trust last fell
 	knee   float64  // the limit at which the cured drops began; 0 without a cure
 	tardy  float64  // the number of windows of careful growth since that cure
 
 	bottom dropSum // the last windows at the least limit
-	total  bool    // the run has reached the least limit, and nearly all calls were dropped there
+	total  bool    // whether the run has reached the least limit, and nearly all calls were dropped there
 	wait   int     // the number of windows at the least limit since the last lift
 	pause  int     // the number of such windows before the next lift
 }
@@ -65,17 +65,17 @@ const (
 	laterDrops   = 3    // the number of windows at a much lower limit before the run is judged
 	mostDrops    = 8    // the maximum number of such windows
 	checkDrops   = 3    // the number of windows within which a cure is confirmed
-	muchLower    = 0.7  // a part of the limit at the start of the comparison
-	deepest      = 0.4  // a part of the limit at the start of the run; a comparison needs no lower limit
-	asMany       = 0.8  // a part of the share before; if at least this part is left, the drops have stayed
-	lessGood     = 0.85 // a part of the goodput before; below it, goodput has fallen with the limit
-	moreGood     = 1.3  // a multiple of the goodput before; above it, goodput has grown with the limit
-	cure         = 0.5  // a part of the share before, above the floor; if less is left, the drops have gone away
+	muchLower    = 0.7  // as a part of the limit at the start of the comparison
+	deepest      = 0.4  // as a part of the limit at the start of the run; a comparison needs no lower limit
+	asMany       = 0.8  // as a part of the share before; if at least this part is left, the drops have stayed
+	lessGood     = 0.85 // as a part of the goodput before; below it, goodput has fallen with the limit
+	moreGood     = 1.3  // as a multiple of the goodput before; above it, goodput has grown with the limit
+	cure         = 0.5  // as a part of the share before, above the floor; if less is left, the drops have gone away
 	unequal      = 2    // in standard deviations; a smaller difference of shares may be chance
 	certain      = 4    // in standard deviations; a larger difference is no chance
 	leastFloor   = 0.05 // a smaller share is too small for a floor
 	mostFloor    = 0.95 // a larger share is an outage of the whole backend
-	allLost      = 0.9  // a part of the share above the floor; no window has more by chance alone
+	allLost      = 0.9  // as a part of the share above the floor; no window has more by chance alone
 	forget       = 0.01 // the part of the floor that fades in a window with fewer drops
 	smoothing    = 100  // the number of outcomes over which the share of drops is smoothed
 	firstTrust   = 2    // trust at the start, when overload is a likely cause of drops
@@ -106,20 +106,19 @@ func (d *dropSum) merge(e *dropSum) {
 	d.goodput += e.goodput
 }
 
-// share is the share of drops.
+// share returns the share of drops.
 func (d *dropSum) share() float64 { return d.dropped / max(1, d.outcomes) }
 
-// mean is the mean goodput.
+// mean returns the mean goodput.
 func (d *dropSum) mean() float64 { return d.goodput / max(1, d.windows) }
 
-// others is the number of outcomes that were not dropped.
+// others returns the number of outcomes that were not dropped.
 func (d *dropSum) others() float64 { return max(1, d.outcomes-d.dropped) }
 
-// chance is the standard deviation of a share of n outcomes.
+// chance returns the standard deviation of a share of n outcomes.
 func chance(share, n float64) float64 { return math.Sqrt(share * (1 - share) / n) }
 
-// differ returns the difference between the shares of d and e. Its unit is the standard deviation that chance alone
-// causes.
+// differ returns the difference between the shares of d and e, in units of the standard deviation that chance alone causes.
 func (d *dropSum) differ(e *dropSum) float64 {
 	n, m := max(1, d.outcomes), max(1, e.outcomes)
 	x := d.share() - e.share()
@@ -158,12 +157,13 @@ func (d *drops) add(s Sample, limit float64, least int) (lower bool, restore flo
 		}
 	}
 	switch {
-	case d.state == falling && excess >= cure*(d.before.share()-d.floor): // this holds even if one window has fewer drops
+	case d.state == falling && excess >= cure*(d.before.share()-d.floor): // the run goes on even if one window has fewer drops
 	case d.state == falling && !many:
 		d.state, d.trial = checking, dropSum{}
 		d.trial.add(share, n, goodput)
 		return false, d.check(limit)
-	case !many, d.trust == 0 && d.recent-d.floor < d.threshold() && excess-needed < 2*chance(share, n): // or there are fewer by chance
+	// or chance explains that there are fewer
+	case !many, d.trust == 0 && d.recent-d.floor < d.threshold() && excess-needed < 2*chance(share, n):
 		if d.calm++; d.calm >= calmWindows {
 			d.calm, d.trust, d.start = 0, max(0, d.trust-1), 0
 		}
@@ -196,7 +196,7 @@ func (d *drops) add(s Sample, limit float64, least int) (lower bool, restore flo
 	return lower, restore
 }
 
-// threshold is the share of drops above the floor from which they count as many.
+// threshold returns the share of drops above the floor from which they count as many.
 func (d *drops) threshold() float64 { return (1 - d.floor) / dropShare }
 
 // judge returns the change of the limit after a window of a run:
@@ -235,8 +235,8 @@ func (d *drops) judge(limit float64) (lower bool, restore float64) {
 // learn ends a run that had no effect. The share of drops becomes the floor.
 func (d *drops) learn(floor float64) { d.state, d.floor, d.knee, d.start = steady, floor, 0, 0 }
 
-// check ends a run once it is certain that the drops have gone away. If that is not certain after some windows, the
-// run goes on, now or with the next window that has many drops. check returns the new limit, or 0 for no change.
+// check ends a run once it is certain that the drops have gone away. If that is not certain after some windows, the run
+// goes on, either at once or with the next window that has many drops. check returns the new limit, or 0 for no change.
 func (d *drops) check(limit float64) (to float64) {
 	cured := d.before.differ(&d.trial) > certain && d.trial.share()-d.floor < cure*(d.before.share()-d.floor)
 	switch {
@@ -265,13 +265,13 @@ func (d *drops) check(limit float64) (to float64) {
 	return 0
 }
 
-// careful makes the limit grow slowly near a knee. It also makes one later run without effect be disregarded.
+// careful makes the limit grow slowly near a knee. It also lets one later run without effect be ignored.
 func (d *drops) careful(knee float64) {
 	d.knee, d.tardy, d.trust = knee, 0, min(mostTrust, d.trust+1)
 }
 
-// climb returns the limit after a step of a climb. Only quick drops lead to a climb, because slow drops return too late
-// to be seen.
+// climb returns the limit after a step of a climb. Only quick drops
+// lead to a climb: slow drops would return too late to be noticed.
 func (d *drops) climb(limit float64, many bool) (to float64) {
 	switch {
 	case many:
@@ -286,12 +286,12 @@ func (d *drops) climb(limit float64, many bool) (to float64) {
 	return 0
 }
 
-// lift records a window of a run at the least limit. It returns a higher limit to try, or 0. A higher limit is tried in
-// two cases where no lower limit can show anything: an outage of the whole backend has become an outage of a part of
-// it, or the run began so low that there is nothing to compare it with.
+// lift records a window of a run at the least limit. It returns a higher limit to try, or 0. It tries
+// one in two cases in which no lower limit can show anything. Either an outage of the whole backend has
+// become an outage of a part of it. Or the run began so low that there is nothing to compare it with.
 //
-// A lift would mislead if other processes in front of the same backend leave no capacity. Cures are a sign of that, so
-// each cure delays a lift.
+// A lift misleads if other processes use all remaining capacity of the same
+// backend. Cures are a sign of such processes, so each cure delays a lift.
 func (d *drops) lift(limit, share, n, goodput float64) (to float64) {
 	if d.bottom.windows >= laterDrops {
 		d.bottom = dropSum{}

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// drop lets n windows pass in which a share of calls is dropped at once, whatever the limit is.
+// drop runs n windows in which a share of the calls is dropped at once, whatever the limit is.
 func (l *loop) drop(n int, share float64) (limits []int) {
 	for range n {
 		rtt := time.Duration(float64(l.service) * max(1, float64(l.limit)/float64(l.servers)))
@@ -29,14 +29,14 @@ func (l *loop) drop(n int, share float64) (limits []int) {
 	return limits
 }
 
-// settled returns a loop with a limit that has settled.
+// settled returns a loop whose limit has settled.
 func settled(adaptive func() inflight.Algorithm) *loop {
 	l := &loop{adaptive(), 20, 20, service}
 	l.drop(150, 0)
 	return l
 }
 
-// A dead replica: the limit returns, and that share of drops counts as nothing, but a larger one does.
+// A replica is dead. The limit returns to its value. From then on, this share of drops does not count, but a larger one does.
 func TestDropsThatALowerLimitDoesNotCureDoNotLowerIt(t *testing.T) {
 	for name, adaptive := range adaptives {
 		for _, share := range []float64{0.3, 0.5, 0.9} {
@@ -55,7 +55,7 @@ func TestDropsThatALowerLimitDoesNotCureDoNotLowerIt(t *testing.T) {
 	}
 }
 
-// A backend refuses all calls above its capacity: the limit keeps near it.
+// A backend refuses all calls above its capacity. The limit stays near that capacity.
 func TestDropsThatALowerLimitCuresLowerIt(t *testing.T) {
 	for name, adaptive := range adaptives {
 		l, sum := &loop{adaptive(), 20, 20, service}, 0
@@ -85,7 +85,7 @@ func TestAnOutageOfTheWholeBackendLowersTheLimitToMin(t *testing.T) {
 	}
 }
 
-// A floor does not hide drops above it, and is gone some time after the incident.
+// A floor does not hide drops above it, and fades some time after the incident.
 func TestAnOutageIsSeenThroughAFloorAndAFloorFades(t *testing.T) {
 	for name, adaptive := range adaptives {
 		for _, floor := range []float64{0.3, 0.5, 0.9} {
@@ -130,8 +130,8 @@ func TestDropsByChanceDoNotLowerTheLimit(t *testing.T) {
 	}
 }
 
-// In windows of 20 outcomes, a share of 30 % has few drops now and then by chance, and very many: such a window neither ends an
-// experiment nor begins it anew from the limit that it has reached.
+// In windows of 20 outcomes, a share of 30 % now and then has few drops by chance, or very many.
+// Such a window neither ends an experiment nor restarts it from the limit that it has reached.
 func TestChanceDoesNotKeepTheLimitLowDuringAPartialOutage(t *testing.T) {
 	for name, adaptive := range adaptives {
 		for _, share := range []float64{0.25, 0.3, 0.4, 0.5, 0.7} {
@@ -172,8 +172,8 @@ func TestAPartialOutageDoesNotKeepALimitThatWasAtItsLeastThere(t *testing.T) {
 	}
 }
 
-// Successes wait in a queue for longer than a window lasts, and most of these that begin in a window do not end in it. Drops take
-// a millisecond. Their share is still their share of all calls.
+// Successes wait in a queue for longer than a window lasts, so most of those that begin in a window
+// do not end in it. Drops take a millisecond. Their share is nevertheless counted among all calls.
 func TestTheShareOfDropsDoesNotDependOnTheQueue(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	adaptive, samples := script(slices.Repeat([]int{100}, 1000)...)
@@ -184,7 +184,7 @@ func TestTheShareOfDropsDoesNotDependOnTheQueue(t *testing.T) {
 		outcome inflight.Outcome
 	}
 	var calls []call
-	for i := range 20_000 { // one each millisecond
+	for i := range 20_000 { // one call each millisecond
 		now := clock.Now()
 		c := call{now + 90*time.Millisecond, take(t, l, "a", 1), inflight.Success}
 		if i%10 < 3 {
@@ -206,7 +206,7 @@ func TestTheShareOfDropsDoesNotDependOnTheQueue(t *testing.T) {
 	}
 }
 
-// Events that fall into an experiment leave no lasting trace.
+// Events during an experiment have no lasting effect.
 func TestEventsDuringAnExperimentDoNotLast(t *testing.T) {
 	for name, adaptive := range adaptives {
 		for windows := range 16 {
@@ -243,7 +243,7 @@ func TestEventsDuringAnExperimentDoNotLast(t *testing.T) {
 	}
 }
 
-// A floor of half of the calls does not hide that the others are slow.
+// A floor of half of the calls does not hide that the other calls are slow.
 func TestSlowWindowsLowerALimitWithAFloor(t *testing.T) {
 	l := settled(inflight.Learn(&inflight.LearnOptions{Timeout: 4 * service}))
 	l.drop(100, 0.5)
@@ -253,7 +253,7 @@ func TestSlowWindowsLowerALimitWithAFloor(t *testing.T) {
 	assert.Less(t, l.limit, before/4)
 }
 
-// deciding is a wrapper of an algorithm that makes Dropped its own decision.
+// deciding is a wrapper of an algorithm that decides on Dropped by itself.
 type deciding struct {
 	inflight.Algorithm
 	dropped bool
@@ -300,7 +300,7 @@ var timeouts = map[string]func() inflight.Algorithm{
 	"Learn": inflight.Learn(&inflight.LearnOptions{Timeout: 5 * service}),
 }
 
-// Calls that hang raise RTT, but not the time of the successes. Without any success, RTT counts.
+// Calls that hang raise RTT, but not the time of the successes. Without successes, RTT counts.
 func TestTimeoutCountsTheTimeOfSuccesses(t *testing.T) {
 	for name, adaptive := range timeouts {
 		for _, test := range []struct {
@@ -321,7 +321,7 @@ func TestTimeoutCountsTheTimeOfSuccesses(t *testing.T) {
 	}
 }
 
-// The sample of a window reports the share of drops, and the speed of the successes, apart from other work.
+// The sample of a window reports the share of drops and the times of the successes apart from other work.
 func TestASampleSeparatesDropsFromSuccesses(t *testing.T) {
 	for dropped, want := range map[int]bool{4: false, 5: true} {
 		clock := new(ratelimittest.Clock)
@@ -336,8 +336,8 @@ func TestASampleSeparatesDropsFromSuccesses(t *testing.T) {
 	}
 }
 
-// After an outage of the whole backend, the limit is at its least, where no lower one can show that the drops of a dead
-// replica do not depend on it.
+// After an outage of the whole backend, the limit is at its least. No lower limit
+// can then show that the drops of a dead replica do not depend on the limit.
 func TestAPartialOutageAfterATotalOneDoesNotKeepTheLimitAtItsLeast(t *testing.T) {
 	for name, adaptive := range adaptives {
 		for _, share := range []float64{0.3, 0.5, 0.9} {
@@ -352,14 +352,14 @@ func TestAPartialOutageAfterATotalOneDoesNotKeepTheLimitAtItsLeast(t *testing.T)
 	}
 }
 
-// While the backend is down, the limit leaves its least value for a few windows now and then, and returns.
+// While the backend is down, the limit leaves its least value for a few windows now and then, and returns to it.
 func TestALiftDuringATotalOutageIsRare(t *testing.T) {
 	for name, adaptive := range adaptives {
 		l, higher := settled(adaptive), 0
 		for i := range 500 {
 			share := 1.0
 			if i >= 100 && i%10 == 0 {
-				share = 0.8 // a call succeeds, without any relation to the limit
+				share = 0.8 // a call succeeds, unrelated to the limit
 			}
 			l.limit = l.alg.Update(inflight.Sample{RTT: service, Served: service, InFlight: l.limit, Mean: 1, Drops: share, Dropped: true, Outcomes: 20, Goodput: 100 * (1 - share), Max: 200})
 			if i >= 100 && l.limit > 1 {
@@ -370,7 +370,7 @@ func TestALiftDuringATotalOutageIsRare(t *testing.T) {
 	}
 }
 
-// A replica that is dead for a second of every two: the limit returns as soon as the drops have gone.
+// A replica is dead for a second of every two. The limit returns as soon as the drops have gone.
 func TestAnOutageThatComesAndGoesDoesNotKeepTheLimitLow(t *testing.T) {
 	for name, adaptive := range adaptives {
 		l := settled(adaptive)
@@ -385,7 +385,7 @@ func TestAnOutageThatComesAndGoesDoesNotKeepTheLimitLow(t *testing.T) {
 	}
 }
 
-// The limit was far above a cap: it climbs back only as far as that costs one bad window.
+// The limit was far above a cap. It climbs back only until one window is bad.
 func TestAClimbEndsWhereTheDropsReturn(t *testing.T) {
 	for name, adaptive := range adaptives {
 		l, refused := settled(adaptive), 0
@@ -407,7 +407,7 @@ func TestAClimbEndsWhereTheDropsReturn(t *testing.T) {
 	}
 }
 
-// A clock that jumps by days while much is in flight does not make a sum of times overflow.
+// The clock jumps by days while much work is in flight. No sum of times overflows.
 func TestSumsOfLongTimesDoNotOverflow(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	adaptive, samples := script(150_000, 150_000)

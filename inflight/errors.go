@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// refusal is an error whose text is made once, because refusals must be cheap under overload.
+// refusal is an error whose text is built only once, because refusals must be cheap under overload.
 type refusal struct {
 	text string
 	is   error

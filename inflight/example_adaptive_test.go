@@ -15,7 +15,7 @@ func ExampleLearn() {
 	limiter := ratelimit.Must(inflight.New(200, &inflight.Options[string]{Adaptive: inflight.Learn(nil)}))
 	permit, err := limiter.TryAcquire("backend", 1)
 	if err != nil {
-		return // shed
+		return // shed the call
 	}
 	call := func() error { return nil }
 	if err := call(); err != nil {
@@ -28,7 +28,7 @@ func ExampleLearn() {
 	// Output: 20 of 200
 }
 
-// Callers give up after two seconds: slower answers lower the limit, however long they last.
+// Callers give up after two seconds. Answers that take longer lower the limit.
 func ExampleLearnOptions() {
 	algorithm := inflight.Learn(&inflight.LearnOptions{Timeout: 2 * time.Second, Start: 10})()
 	for range 6 {
@@ -38,7 +38,7 @@ func ExampleLearnOptions() {
 	// Output: 9 8 7 7 6 5
 }
 
-// One backend of unknown capacity. Its callers wait while they can still be served in time.
+// One backend has an unknown capacity. Its callers wait while they can still be served in time.
 func ExampleProtect() {
 	limiter, err := inflight.Protect[string](nil)
 	if err != nil {
@@ -55,7 +55,7 @@ func ExampleProtect() {
 	// Output: 1 of 20
 }
 
-// The time of an answer is in proportion to its tokens: the limit learns from the time per token.
+// The time of an answer is in proportion to its tokens, so the limit learns from the time per token.
 func ExamplePermit_DoneAmount() {
 	limiter, err := inflight.Protect[string](nil)
 	if err != nil {
@@ -63,9 +63,9 @@ func ExamplePermit_DoneAmount() {
 	}
 	permit, err := limiter.TryAcquire("model", 1)
 	if err != nil {
-		return // shed
+		return // shed the call
 	}
-	tokens, err := 812, error(nil) // of the answer
+	tokens, err := 812, error(nil) // the tokens of the answer
 	if err != nil {
 		permit.Done(inflight.Cancelled)
 		return
@@ -75,14 +75,14 @@ func ExamplePermit_DoneAmount() {
 	// Output: 0
 }
 
-// halving is an algorithm of one's own.
+// halving is a custom algorithm.
 type halving struct{ limit int }
 
 func (h *halving) Update(s inflight.Sample) int {
 	switch {
 	case s.Dropped:
 		h.limit = max(1, h.limit/2)
-	case 2*s.InFlight >= h.limit: // else the callers are the bound
+	case 2*s.InFlight >= h.limit: // otherwise the callers bound the work, not the limit
 		h.limit++
 	}
 	return h.limit

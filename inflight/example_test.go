@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// Two calls at once for each tenant; a call that does not fit now is refused.
+// Each tenant may have two calls in flight. A call for which there is no room is refused.
 func ExampleLimiter_TryAcquire() {
 	limiter := ratelimit.Must(inflight.New[string](2, nil))
 	for i := range 3 {
@@ -28,7 +28,7 @@ func ExampleLimiter_TryAcquire() {
 	// 2 not now
 }
 
-// One at a time, and up to 10 callers wait for their turn.
+// One call works at a time, and up to 10 callers wait for their turn.
 func ExampleLimiter_Acquire() {
 	limiter := ratelimit.Must(inflight.New(1, &inflight.Options[string]{MaxQueue: 10}))
 	work := func() error {
@@ -45,8 +45,8 @@ func ExampleLimiter_Acquire() {
 	// Output: <nil> <nil>
 }
 
-// At most 10 units in flight over all tenants, of which each may have all while it is
-// alone. When they wait for each other, a paying one gets three times as much.
+// At most 10 units are in flight over all tenants. A tenant that is alone may have all
+// of them. When tenants wait for each other, a paying one gets three times as much.
 func ExampleOptions_total() {
 	limiter := ratelimit.Must(inflight.New(10, &inflight.Options[string]{
 		Total:    10,
@@ -85,12 +85,12 @@ func ExampleLimiter_SetLimit() {
 	// true
 }
 
-// Plans change: keys that are known get their new limit by Refresh, and a server's total by SetTotal.
+// Plans change. Refresh gives tracked keys their new limit, and SetTotal changes the server's total.
 func ExampleLimiter_Refresh() {
 	plans := map[string]int{"a": 1}
 	limiter := ratelimit.Must(inflight.New(5, &inflight.Options[string]{
 		Total:    8,
-		LimitFor: func(tenant string) int { return plans[tenant] }, // 0 for others: the limit of New
+		LimitFor: func(tenant string) int { return plans[tenant] }, // 0 for all others, which means the limit of New
 	}))
 	for _, tenant := range []string{"a", "b"} {
 		permit, _ := limiter.TryAcquire(tenant, 1)

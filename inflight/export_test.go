@@ -1,6 +1,6 @@
 package inflight
 
-// LevelBounds returns the bounds of levels that hold now: see levels.
+// LevelBounds returns the present bounds of the levels: see levels.
 func (l *Limiter[K]) LevelBounds() map[int]float64 {
 	l.common.mu.Lock()
 	defer l.common.mu.Unlock()
@@ -15,5 +15,5 @@ func (l *Limiter[K]) LevelBounds() map[int]float64 {
 	return bounds
 }
 
-// ErrShed is the error of a call that has left the queue for a higher priority.
+// ErrShed is the error of a call that left the queue for a higher priority.
 var ErrShed error = errShed

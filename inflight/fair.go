@@ -2,9 +2,9 @@ package inflight
 
 import "time"
 
-// Keys share a pool in fair order. The use of a key is the number of units that it holds × the time for which it holds
-// them, divided by its weight. Freed units go to the waiting key with the least use. Work in flight counts while it
-// runs, so a key with long work gets no more than a key with short work.
+// Keys share a pool in fair order. The use of a key is the number of units that it holds, times the time
+// for which it holds them, divided by its weight. Freed units go to the waiting key with the least use.
+// Work in flight counts while it runs, so a key with long work gets no more than a key with short work.
 const (
 	maxWeight = 1 << 20
 	leastHeld = time.Microsecond // each unit counts for at least this time
@@ -16,7 +16,7 @@ type share struct {
 	used   float64       // units × nanoseconds, divided by weight; only differences between keys matter
 	until  time.Duration // the instant up to which work is counted
 	turn   uint64        // of keys with equal use, the lowest is first
-	waits  bool          // used was raised to other keys' use when a caller began to wait
+	waits  bool          // whether used was raised to other keys' use when a caller began to wait
 }
 
 // advance counts the work in flight until now.
@@ -27,8 +27,8 @@ func (s *share) advance(inFlight int, now time.Duration) {
 	}
 }
 
-// began counts leastHeld for each unit in advance. If the units are held for less than that, ended subtracts the time
-// for which they were held: advance has counted it.
+// began counts leastHeld for each unit in advance. For units held for
+// less than that, ended subtracts the time that advance has counted.
 func (s *share) began(n int) { s.used += float64(n) * float64(leastHeld) / s.weight }
 
 func (s *share) ended(n int, held time.Duration) {

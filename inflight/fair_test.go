@@ -17,20 +17,20 @@ import (
 type tenant struct {
 	key    string
 	weight int
-	most   int // of its requests: each is for 1 to most units
-	depth  int // how many of its callers wait at once: more than one release lets in
-	joins  int // after so many grants of anybody
-	got    int // units
+	most   int // the most units of a request; each is for 1 to most
+	depth  int // the number of its callers that wait at the same time, more than one release admits
+	joins  int // the number of grants, over all tenants, after which it begins
+	got    int // the units granted to it
 }
 
-// grant is a permit that was given.
+// grant is a permit that a tenant was granted.
 type grant struct {
 	who    *tenant
 	permit inflight.Permit
 	n      int
 }
 
-// contest is a Total for which tenants compete, in a synctest bubble.
+// contest is a Total for which tenants compete. It runs in a bubble.
 type contest struct {
 	l       *inflight.Limiter[string]
 	rng     *rand.Rand
@@ -52,7 +52,7 @@ func (c *contest) request(who *tenant) {
 	synctest.Wait()
 }
 
-// join starts the tenants that join now.
+// join starts the tenants whose time has come.
 func (c *contest) join() {
 	for _, who := range c.tenants {
 		if who.joins == c.count {
@@ -63,8 +63,8 @@ func (c *contest) join() {
 	}
 }
 
-// step releases one permit at random, and counts the units granted for it. A caller that is served makes its next request at
-// once.
+// step releases one permit at random, and counts the units granted
+// for it. A caller that is served makes its next request at once.
 func (c *contest) step(served func(g grant)) {
 	i := c.rng.IntN(len(c.held))
 	c.held[i].permit.Release()
@@ -81,7 +81,7 @@ func (c *contest) step(served func(g grant)) {
 	}
 }
 
-// newContest starts with Total held by a key outside the contest.
+// newContest returns a contest whose Total is held by a key outside of it.
 func newContest(t *testing.T, rng *rand.Rand, total int, tenants []*tenant) *contest {
 	weights := map[string]int{}
 	for _, who := range tenants {
@@ -111,8 +111,7 @@ func (c *contest) end() {
 	}
 }
 
-// spread is by how much the difference of two tenants' units per weight has varied while
-// both waited, times both weights.
+// spread is the range of the difference of two tenants' units per weight while both waited, times both weights.
 type spread struct{ low, high int }
 
 func (s *spread) add(d int) { s.low, s.high = min(s.low, d), max(s.high, d) }
@@ -129,7 +128,7 @@ func TestSharesAreByWeightWithinTheLargestRequest(t *testing.T) {
 					who.joins = rng.IntN(60)
 				}
 				if i == 0 {
-					who.depth = 50 // floods its queue
+					who.depth = 50 // it floods its queue
 				}
 				tenants = append(tenants, who)
 				largest = max(largest, who.most)
@@ -139,7 +138,7 @@ func TestSharesAreByWeightWithinTheLargestRequest(t *testing.T) {
 			spreads := make([]spread, len(tenants)*len(tenants))
 			began := make([]int, len(spreads))
 			for c.count < 150 {
-				c.step(func(grant) {}) // callers that are served in one step wake in any order
+				c.step(func(grant) {}) // callers that are served in the same step wake in any order
 				for i, a := range tenants {
 					for j, b := range tenants[:i] {
 						k, d := i*len(tenants)+j, a.got*b.weight-b.got*a.weight
@@ -169,7 +168,7 @@ func TestFloodMakesAnotherKeyWaitForOneRequestOfEachKeyAtMost(t *testing.T) {
 		late := &tenant{key: "late", weight: 1, most: 1, depth: 1, joins: 40}
 		c := newContest(t, rng, 10, []*tenant{flood, second, late})
 		defer c.end()
-		waited, longest := 0, 0 // units of others since late was served
+		waited, longest := 0, 0 // units granted to others since late was served
 		for c.count < 300 {
 			c.step(func(g grant) {
 				switch {
@@ -207,7 +206,7 @@ func TestNewKeysThatKeepComingHoldUpNoOther(t *testing.T) {
 		for i := range 4 {
 			send(fmt.Sprint("old ", i), "old")
 		}
-		for i := range 30 { // two new keys for each permit that is released
+		for i := range 30 { // two new keys come for each permit that is released
 			send(fmt.Sprint("a", i), fmt.Sprint("a", i))
 			send(fmt.Sprint("b", i), fmt.Sprint("b", i))
 			callers[q.served[i]].release()
@@ -227,7 +226,7 @@ func TestKeyAtItsOwnLimitIsPassedOver(t *testing.T) {
 		a1, a2 := q.send("a1", "a", 1), q.send("a2", "a", 1)
 		a3 := q.send("a3", "a", 1)
 		assert.False(t, a3.done)
-		b := take(t, l, "b", 2) // a waits, but not for Total
+		b := take(t, l, "b", 2) // a waits for its own limit, not for Total
 		c := q.send("c", "c", 1)
 		refused(t, l, "d", 1)
 		b.Release()
@@ -242,7 +241,7 @@ func TestKeyAtItsOwnLimitIsPassedOver(t *testing.T) {
 	})
 }
 
-// Else the units in flight for one key would let others pass its large request for as long as they come.
+// Otherwise the key's own units in flight would let others pass its large request without end.
 func TestAKeyWhoseLimitIsTotalOrMoreIsNotPassedOver(t *testing.T) {
 	for _, limit := range []int{4, 9} {
 		synctest.Test(t, func(t *testing.T) {

@@ -12,8 +12,8 @@ func (s *semaphore) takeWindowLocked(now time.Duration) {
 	l.take(now, int(p.bound.Load()), p.inFlight-l.ignored)
 }
 
-// learn passes the due window to the algorithm and puts the result into force. It holds no lock while the algorithm
-// runs. If the algorithm panics, the limit stays.
+// learn passes the due window to the algorithm and applies the result. It holds
+// no lock while the algorithm runs. If the algorithm panics, the limit stays.
 func (s *semaphore) learn() {
 	l, p := s.learner, s.pool()
 	limit := l.at
@@ -40,7 +40,7 @@ func (s *semaphore) learn() {
 		}
 		limit = *now
 		l.changed(at, old, limit)
-		l.updating = limit != old && l.report != nil // reports must come one after the other
+		l.updating = limit != old && l.report != nil // reports must be in order
 		reports := l.updating
 		s.unlockAfter(busy)
 		if reports {

@@ -10,20 +10,19 @@ import (
 // LearnOptions are the settings of [Learn]. Nil and the zero LearnOptions mean the defaults. An invalid value is an
 // error of [New].
 type LearnOptions struct {
-	// Min is the limit below which the algorithm does not go, unless the key's upper bound is lower. It defaults to 1.
+	// Min is the lowest limit that the algorithm sets, unless the key's upper bound is lower. It defaults to 1.
 	Min int
 
 	// Start is the initial limit. It defaults to 20.
 	Start int
 
-	// Timeout is a mean latency. If the successes of a window take longer on average, the window counts as Dropped, and
-	// its latency never becomes the baseline. If zero, there is no timeout.
+	// Timeout is the longest acceptable mean latency. If the successes of a window take longer on average,
+	// the window counts as Dropped, and its latency never becomes the baseline. If zero, there is no timeout.
 	Timeout time.Duration
 
-	// Tolerance sets the length of the queue that is allowed in the backend, as a ratio from 1 to 1000. It defaults to
-	// 1.5. For example, a backend that does ten requests at once then has a queue of 10, and one that does a hundred
-	// has a queue of 31. At a Tolerance of 1 the queues are 4 and 9. If latency is steady, the queue is half as long,
-	// but at least 4.
+	// Tolerance bounds the queue that is allowed in the backend, as a ratio from 1 to 1000. It defaults to 1.5. For
+	// example, a backend that does ten requests at once then has a queue of 10, and one that does a hundred has a queue
+	// of 31. At a Tolerance of 1 the queues are 4 and 9. If latency is steady, the queue is half as long, but at least 4.
 	Tolerance float64
 }
 
@@ -32,8 +31,8 @@ type LearnOptions struct {
 // lowers the limit for a few windows from time to time. Processes that share a backend do so at the same instants of
 // the system's clock. Their clocks may differ by at most 100 ms.
 //
-// The formula of the limit is GradientLimit's in Netflix's concurrency-limits. The queue grows with the square root of
-// the backend's capacity.
+// The formula of the limit is that of GradientLimit in Netflix's concurrency-limits.
+// The queue grows with the square root of the backend's capacity.
 func Learn(opts *LearnOptions) func() Algorithm {
 	var o LearnOptions
 	if opts != nil {
@@ -44,7 +43,8 @@ func Learn(opts *LearnOptions) func() Algorithm {
 	return func() Algorithm { return &learnt{level: newLevel(t), tolerance: tolerance} }
 }
 
-// learnt sets the limit to the work that the backend does at once, limit × baseline / latency, plus a queue.
+// learnt is the algorithm of [Learn]. It sets the limit to the work that the
+// backend does at once, which is limit × baseline / latency, plus a queue.
 type learnt struct {
 	level
 	base      baseline
@@ -59,7 +59,7 @@ const (
 	rootQueue        = 3.5 // the queue, in square roots of the work that the backend does at once
 	growth           = 5   // the maximum growth of the limit while there is no sign of a queue, in the same roots
 	quiet            = 0.5 // the part of the queue that is allowed if latency does not vary
-	unquiet          = 6   // all of the queue is allowed if the logarithm of a window's latency has a standard deviation of 1/unquiet
+	unquiet          = 6   // if the logarithm of a window's latency has a standard deviation of 1/unquiet, all of the queue is allowed
 	leastQueue       = 4
 	sizedQueue       = 0.7  // with amounts, the queue in the same roots: answers keep 0.8 of their speed with eight at once, and 0.9 with thirty
 	sizedGrowth      = 2    // with amounts, the growth while no answer is slow, in the same roots
@@ -76,12 +76,11 @@ func (a *learnt) validate() error {
 // target returns the limit that latency allows. It is the sum of the unused part, the work that the backend does at
 // once, and the queue.
 //
-// The queue grows more slowly than the work. So of two processes in front of one backend, the process with more work
-// has the shorter queue for its work, and the shares become equal. If the queue grew in proportion, unequal shares
-// would last.
+// The queue grows more slowly than the work. So if two processes share a backend, the process with more work has the
+// shorter queue for its work, and the shares become equal. If the queue grew in proportion, unequal shares would last.
 //
-// With amounts, the queue is much shorter. Work beyond what the backend does at once slows all answers, and the time
-// per amount is so precise that even a short queue is seen.
+// With amounts, the queue is much shorter. Work beyond what the backend does at once
+// slows all answers. The time per amount is precise, so even a short queue shows.
 func (a *learnt) target(l load) float64 {
 	least := float64(leastQueue)
 	if l.sized {

@@ -8,34 +8,34 @@ import (
 
 // levels counts the units in flight of each priority under a shared limit. Ignored work does not count.
 //
-// Work cannot be interrupted. When the limit falls, higher levels would get nothing until work of lower levels ends. So
-// higher levels may then exceed the learnt limit, up to its bound. A lower level also leaves the queue in the backend
-// to the levels above. Otherwise its work would be ahead of theirs, and may take long.
+// Work cannot be interrupted. When the limit falls, higher levels would get nothing until work of lower levels
+// ends. So higher levels may then exceed the learnt limit, up to its bound. A lower level also leaves the
+// queue in the backend to the levels above. Otherwise its work would be ahead of theirs, and might take long.
 //
-// This is not enough if the work of a lower level takes longer than a change of the learnt limit. The limit grows while
-// the higher level is served well. Then the lower level fills it, and holds it until its work ends. So each lower level
-// has a bound of its own, which changes at the pace of its work. See levelHeld.
+// This is not enough if the work of a lower level takes longer than the learnt limit needs to change. The
+// limit grows while the higher level is served well. Then the lower level fills it, and holds it until its
+// work ends. So each lower level has a bound of its own, which changes at the pace of its work. See levelHeld.
 type levels struct {
 	all  []levelHeld   // by priority, the lowest first
 	last time.Duration // the time at which work last began or ended
 }
 
-// levelHeld has the units in flight of one priority, and their bound.
+// levelHeld counts the units in flight of one priority, and bounds them.
 //
 // The bound limits the units of this level and all lower ones while a higher level has work. When a call of a higher
-// level is late, the bound falls to a sixteenth below these units. The bound grows in each period in which it was
-// reached and no call was late. It grows by an eighth of the distance to the value at which a call was late, but at
+// level is late, the bound falls to a sixteenth below these units. It grows in each period in which it was reached
+// and no call was late. It then grows by an eighth of the distance to the value at which a call was late, but at
 // least by a quarter of a unit. So the bound is near that value for most of the time. It passes the value quickly if
 // the call was late for another reason. CUBIC grows the window of a TCP connection in the same way (RFC 9438).
 type levelHeld struct {
 	priority, n int
 	last        time.Duration // the time at which its work last began or ended
 
-	bound, late float64       // the bound, or 0 for none; and the units in flight when a call of a higher level was late
-	hold        time.Duration // the mean time of about the last 16 successes; 0 before the first, and no period ends then
+	bound, late float64       // the bound, or 0 for none; the units in flight when a call of a higher level was late
+	hold        time.Duration // the mean time of about the last 16 successes; 0 before the first, so no period ends before it
 	began       time.Duration // the start of the period, which lasts as long as hold, and at least a second
 	most        [2]int        // the maximum of units of this level and those below, in this period and in the previous one
-	lowered     bool          // the bound fell in this period
+	lowered     bool          // whether the bound fell in this period
 }
 
 // remembered is the time for which a level counts after its last work.
@@ -44,8 +44,8 @@ const remembered = time.Minute
 // differing is the ratio from which the times of two levels count as different.
 const differing = 2
 
-// add adds n to the units in flight of a priority. Bounds change only when n is negative, and the caller then serves
-// the waiters.
+// add adds n to the units in flight of a priority. If n is negative,
+// bounds may change, and the caller must serve the waiters afterwards.
 func (l *levels) add(priority, n int, now time.Duration) {
 	l.last = now
 	if n < 0 {
@@ -97,8 +97,8 @@ func (l *levels) exceeds(n, priority, limit int) bool {
 	return lower > 0 && n <= limit-own
 }
 
-// differ reports whether two levels recently had work of very different length. The mean time of all work then depends
-// on their mix.
+// differ reports whether two levels recently had work of very different
+// length. Then the mean time of all work depends on their mix.
 func (l *levels) differ() bool {
 	shortest, longest := time.Duration(math.MaxInt64), time.Duration(0)
 	for _, h := range l.all {
@@ -118,7 +118,7 @@ func (l *levels) leaves(priority, queue, limit int) int {
 	return 0
 }
 
-// worksAbove reports whether a level from that index on recently had work.
+// worksAbove reports whether a level with at least that index recently had work.
 func (l *levels) worksAbove(place int) bool {
 	for _, h := range l.all[place:] {
 		if h.n > 0 || l.last-h.last < remembered {
@@ -128,8 +128,8 @@ func (l *levels) worksAbove(place int) bool {
 	return false
 }
 
-// reached reports whether n more units of a priority would exceed its bound or the bound of a level above it. As with
-// the learnt limit, a request that is larger than the bound is admitted alone.
+// reached reports whether n more units of a priority would exceed its bound or that of a level
+// above it. As with the learnt limit, a request larger than the bound is admitted alone.
 func (l *levels) reached(n, priority int) bool {
 	below := 0
 	for i, h := range l.all {

@@ -23,7 +23,7 @@ func (l steady) Limit() int                   { return int(l) }
 func (steady) Window() int                    { return 1000 }
 func (l steady) Update(_ inflight.Sample) int { return int(l) }
 
-// twoLevels returns a limiter with a shared limit, in which pages go before everything else.
+// twoLevels returns a limiter with a shared limit. Its key "page" has a higher priority than all others.
 func twoLevels(t *testing.T, limit int, limitFor func(string) int) *inflight.Limiter[string] {
 	return newLimiter(t, 100, &options{
 		Total: 100, Shared: func() inflight.Algorithm { return steady(limit) }, LimitFor: limitFor,
@@ -75,16 +75,18 @@ func TestIgnoredWorkOfALowerLevelDoesNotBoundIt(t *testing.T) {
 	take(t, l, "batch", 3)
 }
 
-// besideABatch is a backend with 40 servers that serves first come, first served, under one adaptive limit with two priorities. Pages of 50 ms
-// come at a fixed rate. 100 workers run jobs one after the other, whose lengths vary by a part.
+// besideABatch is a backend with 40 servers that serves first come, first served,
+// under one adaptive limit with two priorities. Pages of 50 ms come at a fixed rate.
+// 100 workers run jobs one after another. The lengths of jobs vary by a fraction.
 type besideABatch struct {
 	job      time.Duration
 	varies   float64
-	pages    float64 // the part of the capacity that they need
+	pages    float64 // the part of the capacity that pages need
 	limitFor func(string) int
 }
 
-// play returns the part of the pages that was served within a second, and the batch's part of the capacity that pages leave.
+// play returns the part of the pages that was served within a second,
+// and the part of the remaining capacity that the batch used.
 func (b besideABatch) play(t *testing.T) (pages, batch float64) {
 	const servers, page, warm, length = 40, 50 * time.Millisecond, 60 * time.Second, 120 * time.Second
 	l, err := inflight.Protect(&options{
@@ -147,7 +149,8 @@ func (b besideABatch) play(t *testing.T) (pages, batch float64) {
 	return float64(good.Load()) / float64(requested.Load()), time.Duration(worked.Load()).Seconds() / (servers * (1 - b.pages) * length.Seconds())
 }
 
-// Work cannot be interrupted, so a batch of long jobs may have only as much of the backend as leaves a higher priority its part.
+// Work cannot be interrupted. So a batch of long jobs may only have
+// as much of the backend as leaves a higher priority its part.
 func TestPagesPassABatchOfLongJobs(t *testing.T) {
 	testsize.Arithmetic(t)
 	for _, job := range []time.Duration{2 * time.Second, 5 * time.Second, 10 * time.Second}[:testsize.Of(2, 3)] {
@@ -159,7 +162,7 @@ func TestPagesPassABatchOfLongJobs(t *testing.T) {
 						t.Logf("%.3f of the pages and %.2f of the rest", pages, batch)
 						assert.GreaterOrEqual(t, pages, 0.97)
 						least := 0.85
-						if varies == 0 { // all jobs begin at once: what the limit is at that instant counts until they end
+						if varies == 0 { // all jobs begin at once, so the limit of that instant counts until they end
 							least = 0.8
 						}
 						assert.GreaterOrEqual(t, batch, least)
@@ -170,7 +173,7 @@ func TestPagesPassABatchOfLongJobs(t *testing.T) {
 	}
 }
 
-// The mean time follows the mix of pages and jobs, which is no queue.
+// The mean time follows the mix of pages and jobs. That is no sign of a queue.
 func TestShortJobsBesidePagesUseTheRestOfTheBackend(t *testing.T) {
 	testsize.Arithmetic(t)
 	for _, job := range []time.Duration{500 * time.Millisecond, 200 * time.Millisecond, time.Second}[:testsize.Of(2, 3)] {
@@ -179,7 +182,7 @@ func TestShortJobsBesidePagesUseTheRestOfTheBackend(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					pages, batch := besideABatch{job: job, varies: varies, pages: 0.25}.play(t)
 					t.Logf("%.3f of the pages and %.2f of the rest", pages, batch)
-					assert.GreaterOrEqual(t, pages, 0.97) // which goroutine runs first differs: 0.985 to 1 in 40 runs
+					assert.GreaterOrEqual(t, pages, 0.97) // the order of goroutines matters: 0.985 to 1 in 40 runs
 					assert.GreaterOrEqual(t, batch, 0.8)
 				})
 			})
@@ -187,7 +190,7 @@ func TestShortJobsBesidePagesUseTheRestOfTheBackend(t *testing.T) {
 	}
 }
 
-// A limit of the batch's own does the same from the beginning.
+// A limit for the batch alone has the same effect from the beginning.
 func TestPagesPassABatchOfLongJobsThatHasALimitOfItsOwn(t *testing.T) {
 	testsize.Arithmetic(t)
 	for _, job := range []time.Duration{2 * time.Second, 5 * time.Second, 10 * time.Second} {

@@ -20,17 +20,17 @@ type Limiter[K comparable] struct {
 	table    *table[K]
 	keys     keyCheck[K]
 	lookUp   func(K) config
-	report   func(key K, old, new int) // OnLimit
+	report   func(key K, old, new int) // calls OnLimit
 	hasTotal bool
 
 	base      atomic.Int64 // the limit of New or SetLimit
-	setting   sync.Mutex   // one SetLimit, SetTotal or beginning of a Refresh at a time
+	setting   sync.Mutex   // held by SetLimit, SetTotal and the beginning of Refresh
 	numbers   atomic.Uint64
-	refreshed atomic.Uint64 // configurations with a lower number are out of date
+	refreshed atomic.Uint64 // configurations with a lower number are outdated
 }
 
-// New returns a limiter that lets each key have limit units in flight at once. To limit a whole server, set
-// [Options].Total. New returns an error if the limit is below 1 or an option is invalid.
+// New returns a limiter that lets each key have limit units in flight at the same time. To limit a whole
+// server, set [Options].Total. New returns an error if the limit is below 1 or an option is invalid.
 func New[K comparable](limit int, opts *Options[K]) (*Limiter[K], error) {
 	var o Options[K]
 	if opts != nil {
@@ -115,7 +115,7 @@ func (l *Limiter[K]) enter(key K, n int, timed bool) (*semaphore, time.Duration,
 	if most := l.common.most(); n <= 0 || n > most {
 		return nil, 0, checkUnits(n, most)
 	}
-	if l.keys.checkKeys { // otherwise a key that is found is valid
+	if l.keys.checkKeys { // otherwise each key in the table is valid
 		if err := l.keys.err(key); err != nil {
 			return nil, 0, err
 		}
@@ -136,9 +136,9 @@ func (l *Limiter[K]) semaphoreOf(key K, timed bool) (*semaphore, time.Duration, 
 	return l.create(key, timed)
 }
 
-// create is like semaphoreOf, for a key that is not in the table or is about to leave it. It calls user code before it
-// locks the table. If Refresh was called in between, create calls user code again once the key is in the table, where
-// later calls of Refresh find it.
+// create is like semaphoreOf, for a key that is not in the table or is about to leave it.
+// It calls user code before it locks the table. If Refresh was called meanwhile, create
+// calls user code again once the key is in the table, where later calls of Refresh find it.
 func (l *Limiter[K]) create(key K, timed bool) (*semaphore, time.Duration, error) {
 	if err := l.keys.err(key); err != nil {
 		return nil, 0, err
@@ -152,7 +152,7 @@ func (l *Limiter[K]) create(key K, timed bool) (*semaphore, time.Duration, error
 	cfg := l.configOf(key)
 	now := l.common.reading(timed)
 	l.table.mu.Lock()
-	if old := l.table.find(key); old != nil { // it is not dead, because dead ones leave under this lock
+	if old := l.table.find(key); old != nil { // the entry is not dead, because dead ones leave under this lock
 		old.mutex().Lock()
 		l.table.mu.Unlock()
 		return &old.semaphore, now, nil
@@ -167,8 +167,8 @@ func (l *Limiter[K]) create(key K, timed bool) (*semaphore, time.Duration, error
 	return l.semaphoreOf(key, timed)
 }
 
-// insertUnlock publishes a new key's semaphore and unlocks the table. The semaphore is locked, so that it is not
-// forgotten before it is used.
+// insertUnlock publishes a new key's semaphore and unlocks the table. It returns
+// the semaphore locked, so that the table does not forget it before its first use.
 func (l *Limiter[K]) insertUnlock(e *entry[K], cfg config, now time.Duration) (*semaphore, error) {
 	defer l.table.mu.Unlock()
 	if !l.table.roomLocked() {

@@ -28,7 +28,7 @@ func newLimiter(t testing.TB, limit int, opts *options) *inflight.Limiter[string
 	return l
 }
 
-// take takes n units, which must be free.
+// take takes n units. They must be free.
 func take(t testing.TB, l *inflight.Limiter[string], key string, n int) inflight.Permit {
 	t.Helper()
 	p, err := l.TryAcquire(key, n)
@@ -295,7 +295,7 @@ func TestPermitAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A permit's place is used again by later ones, and each copy knows that it was released.
+// A permit's place is reused by later permits, but a copy of the released permit does nothing.
 func TestCopyOfAReleasedPermitDoesNothing(t *testing.T) {
 	l := newLimiter(t, 100, nil)
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -326,7 +326,7 @@ func TestOldestIsThatOfTheOldestPermitStillInFlight(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	type seen struct {
 		p  inflight.Permit
-		at time.Duration // when Stats saw it first; -1 if it has not
+		at time.Duration // the time at which Stats saw it first, or -1
 	}
 	var held []seen
 	for range 5000 {
@@ -356,7 +356,7 @@ func TestOldestIsThatOfTheOldestPermitStillInFlight(t *testing.T) {
 	}
 }
 
-// The highest possible limits hold, and a limiter without a Total has no limit over all keys.
+// The highest possible limits are enforced, and a limiter without a Total has no limit over all keys.
 func TestTheHighestLimitsHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, math.MaxInt, &options{MaxQueue: 5})

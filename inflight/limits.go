@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// SetLimit replaces New's limit, for the keys that have no limit of their own. It takes time in proportion to the
-// number of keys. If the limit is below 1, it returns an error and changes nothing.
+// SetLimit replaces New's limit for the keys that have no limit of their own. If the limit is below
+// 1, it returns an error and changes nothing. It takes time in proportion to the number of keys.
 func (l *Limiter[K]) SetLimit(limit int) error {
 	l.made()
 	if err := checkLimit(limit); err != nil {
@@ -73,9 +73,9 @@ func (l *Limiter[K]) Refresh(keys ...K) {
 	l.allChanged()
 }
 
-// changedLocked admits the waiters that fit after a key has changed. If all keys share one pool, it does nothing, and
-// allChanged admits them after all keys have changed. Otherwise the first key would take room that belongs to a later
-// one.
+// changedLocked admits the waiters that fit after a change of one key. If all keys
+// share one pool it does nothing. Then allChanged admits them after all keys have
+// changed, because otherwise the first key would take room that belongs to a later one.
 func (l *Limiter[K]) changedLocked(e *entry[K], now time.Duration) {
 	if l.common.pool == nil {
 		e.handOnLocked(now)
@@ -91,7 +91,7 @@ func (l *Limiter[K]) allChanged() {
 	}
 }
 
-// reconfigure calls the functions in Options again for a key and puts their results into force.
+// reconfigure calls the functions in Options again for a key and applies their results.
 func (l *Limiter[K]) reconfigure(e *entry[K]) {
 	cfg := l.configOf(e.key)
 	now := l.common.reading(true)

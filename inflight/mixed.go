@@ -2,10 +2,10 @@ package inflight
 
 import "time"
 
-// mixed finds the queue of a backend with cheap and expensive work. If times vary a lot, their mean depends on the mix
-// and is no sign of a queue. But a backend that serves first come, first served delays all work alike. So the median
-// grows by the wait, and the queue is throughput × wait. Times vary enough for this if their variation is large, or if
-// priorities differ in the length of their work.
+// mixed finds the queue of a backend with cheap and expensive work. If times vary a lot, their mean
+// depends on the mix and does not reveal a queue. But a backend that serves first come, first served
+// delays all work alike. So the median grows by the wait, and the queue is throughput × wait. Times
+// vary enough for this if their variation is large, or if priorities have work of different length.
 type mixed struct {
 	typical float64 // median of single requests' times without a queue, in nanoseconds; 0 if unknown
 	recent  float64 // median, smoothed; typical falls with it
@@ -13,7 +13,7 @@ type mixed struct {
 }
 
 const (
-	mixture   = 4    // the value of varies from which on the median is used
+	mixture   = 4    // the value of varies from which the median is used
 	mixMemory = 0.05 // the weight of a window in the smoothed variation
 	mixFall   = 0.2  // the weight of a window in the smoothed median
 )
@@ -31,7 +31,7 @@ func (m *mixed) observe(s Sample) {
 	m.typical = min(m.typical, m.recent)
 }
 
-// measured records the median that a probe has found; 0 if unknown.
+// measured records the median that a probe has found, or 0 if it has found none.
 func (m *mixed) measured(median float64) {
 	if median > 0 {
 		m.typical, m.recent = median, median

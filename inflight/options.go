@@ -21,27 +21,27 @@ type Options[K comparable] struct {
 	// such bound.
 	Total int
 
-	// Shared makes the limit over all keys adapt, for example [Learn]. Total is its upper bound and must be set, and
-	// Adaptive must not be. If nil, Total is fixed.
+	// Shared makes the limit over all keys adapt. For example, set it to [Learn]. Total is
+	// its upper bound and must be set; Adaptive must not be set. If nil, Total is fixed.
 	Shared func() Algorithm
 
 	// Weight returns a key's share of Total while several keys wait for it, from 1 to 2^20. If nil, the weight of each
 	// key is 1.
 	Weight func(key K) int
 
-	// Priority returns a key's level. Freed units of Total go to the highest level with waiters, so lower levels
-	// can starve. Use Weight for work that must go on. Under a Shared limit, lower levels have less work in flight
-	// while calls of higher levels are late. TryAcquire gets only units for which no waiter of its level or a
-	// higher one waits. So high levels should call Acquire with a short deadline. If nil, all keys have one level.
+	// Priority returns a key's level. Freed units of Total go to the highest level with waiters, so lower levels can
+	// starve. Use Weight for work that must go on. Under a Shared limit, lower levels have less work in flight while
+	// calls of higher levels are late. TryAcquire gets only units for which no waiter of its level or a higher one
+	// waits, so high levels should call Acquire with a short deadline. If nil, all keys have the same level.
 	Priority func(key K) int
 
-	// MaxWaiting is the maximum number of calls of Acquire that wait, over all keys. When it is reached, a caller takes
-	// the place of the newest waiter of the lowest level. It is refused if no level with waiters is below its own. If
-	// zero, there is no maximum.
+	// MaxWaiting is the maximum number of calls of Acquire that wait, over all keys.
+	// At the maximum, a caller replaces the newest waiter of the lowest level, or is
+	// refused if no level with waiters is below its own. If zero, there is no maximum.
 	MaxWaiting int
 
-	// OnLimit is called when an algorithm has changed a limit. Its calls for one limit are in order. For the limit of
-	// Shared, key is the zero value. If nil, changes are not reported.
+	// OnLimit is called after an algorithm has changed a limit. The calls for one limit are in
+	// order. For the limit of Shared, key is the zero value. If nil, changes are not reported.
 	OnLimit func(key K, old, new int)
 
 	// Shadow makes a dry run. A call that would be refused or would wait passes at once, and counts in Stats.Shed.
@@ -51,8 +51,8 @@ type Options[K comparable] struct {
 	// [ratelimit.ErrLimited]. If zero, no call waits.
 	MaxQueue int
 
-	// Adaptive makes each key's limit follow the latency of its work: [Learn], or a function that makes an algorithm of
-	// your own. The limit given by New or LimitFor is then the upper bound. If nil, limits are fixed.
+	// Adaptive makes each key's limit follow the latency of its work. Set it to [Learn], or to a function that returns
+	// an algorithm of your own. The limit given by New or LimitFor is then the upper bound. If nil, limits are fixed.
 	Adaptive func() Algorithm
 
 	// MaxKeys is the maximum number of tracked keys. It defaults to 65,536. A full table forgets the key that has been

@@ -1,6 +1,6 @@
 package inflight
 
-// Outcome is the way in which the work under a permit ended. Adaptive limits learn from it.
+// Outcome states how the work under a permit ended. Adaptive limits learn from it.
 type Outcome uint8
 
 const (
@@ -13,8 +13,8 @@ const (
 	// Ignored is work that is no sign of the backend's load, for example an invalid request. Unknown outcomes count as
 	// Ignored.
 	Ignored
-	// Cancelled is work whose client stopped waiting, or that failed for another reason than load. It can only show
-	// that latency is high.
+	// Cancelled is work whose client stopped waiting, or that failed for
+	// another reason than load. It can only raise the measured latency.
 	Cancelled
 )
 

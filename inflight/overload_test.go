@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// learnHold lets a key's work succeed after that time, while others wait, so that fixed limits learn it too.
+// learnHold lets work of a key succeed after d while others wait, so that fixed limits learn its time, too.
 func learnHold(t *testing.T, l *inflight.Limiter[string], d time.Duration) {
 	for range 3 {
 		held := take(t, l, "a", 1)
@@ -39,7 +39,8 @@ func learnHold(t *testing.T, l *inflight.Limiter[string], d time.Duration) {
 	}
 }
 
-// A caller whose deadline is too close for its key's work is refused at once; work that is longer than half of the deadline is still served.
+// A caller whose deadline is too close for its key's work is refused
+// at once. Work longer than half of the deadline is still served.
 func TestAWaiterIsRefusedWhenItsWorkWouldEndTooLate(t *testing.T) {
 	for name, o := range map[string]*options{
 		"fixed": {MaxQueue: 5}, "Total": {MaxQueue: 5, Total: 1}, "adaptive": {MaxQueue: 5, Adaptive: inflight.Learn(&inflight.LearnOptions{Start: 1})},
@@ -77,7 +78,8 @@ func TestAWaiterIsRefusedWhenItsWorkWouldEndTooLate(t *testing.T) {
 	}
 }
 
-// A bound of the wait alone, such as MaxWait of the middleware, does not refuse work that takes longer. A deadline of the caller does.
+// Work that takes longer than a bound of the wait alone, such as MaxWait of a middleware,
+// is not refused. It is refused if it takes longer than the caller's deadline.
 func TestABoundOfTheWaitIsNoDeadlineOfTheWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, 1, &options{MaxQueue: 5})
@@ -104,8 +106,8 @@ func TestABoundOfTheWaitIsNoDeadlineOfTheWork(t *testing.T) {
 	})
 }
 
-// A queue in which no caller is lost serves the oldest first, however long it stands. From the first lost caller until the queue is empty the
-// newest goes first, and has the place of the oldest if the queue is full.
+// A queue that loses no caller serves the oldest first, however long the queue lasts. From the first lost
+// caller until the queue is empty, the newest goes first. If the queue is full, it replaces the oldest.
 func TestTheNewestGoesFirstFromTheFirstLostWaiterUntilTheQueueIsEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := line{l: newLimiter(t, 1, &options{MaxQueue: 3})}
@@ -137,7 +139,7 @@ func TestTheNewestGoesFirstFromTheFirstLostWaiterUntilTheQueueIsEmpty(t *testing
 	})
 }
 
-// The same under a shared limit that adapts, where a waiter for one unit does not collect units.
+// The same holds under a shared limit that adapts. There a waiter for one unit does not collect units.
 func TestTheNewestGoesFirstUnderASharedLimitToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := line{l: newLimiter(t, 1, &options{MaxQueue: 5, Total: 1, Shared: func() inflight.Algorithm { return steady(1) }})}
@@ -152,7 +154,7 @@ func TestTheNewestGoesFirstUnderASharedLimitToo(t *testing.T) {
 	})
 }
 
-// A large request is served once it is the only one, though smaller and newer ones pass it.
+// A large request is served once it is the only one, although smaller and newer ones pass it.
 func TestALargeRequestIsServedThoughTheNewestGoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := line{l: newLimiter(t, 3, &options{MaxQueue: 5})}
@@ -167,7 +169,8 @@ func TestALargeRequestIsServedThoughTheNewestGoFirst(t *testing.T) {
 	})
 }
 
-// At loads of 1.1 and 1.5 nearly all of the capacity goes to callers who are still there, with work of 50 and of 200 ms.
+// The load is 1.1 or 1.5 of the capacity, and work takes 50 or 200
+// ms. Nearly all of the capacity goes to callers who still wait.
 func TestQueuesServeCallersWhoAreStillThere(t *testing.T) {
 	for _, test := range []struct {
 		servers int
@@ -202,7 +205,8 @@ func TestQueuesServeCallersWhoAreStillThere(t *testing.T) {
 	}
 }
 
-// A higher priority gets in while a lower one holds a limit that has fallen, up to Total, and a lower one leaves it the queue.
+// A lower priority holds a limit that has fallen. A higher priority is admitted
+// nevertheless, up to Total, and the lower one leaves the queue to it.
 func TestAHigherPriorityExceedsALimitThatALowerOneHolds(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	adaptive, _ := script(10, 4, 4, 4)
@@ -215,7 +219,7 @@ func TestAHigherPriorityExceedsALimitThatALowerOneHolds(t *testing.T) {
 	for range 2 {
 		take(t, l, "page", 1)
 	}
-	refused(t, l, "page", 1) // Total
+	refused(t, l, "page", 1) // Total is reached
 	assert.Equal(t, 12, l.Totals().InFlight)
 	for _, p := range batch[:3] {
 		p.Done(inflight.Ignored)
@@ -224,7 +228,8 @@ func TestAHigherPriorityExceedsALimitThatALowerOneHolds(t *testing.T) {
 	take(t, l, "page", 1)
 }
 
-// Answers of very different lengths are no slow backend: the limit learns from the time per amount. Amounts that make no sense count as none.
+// Answers of very different lengths do not make the backend slow: the
+// limit learns from the time per amount. Senseless amounts do not count.
 func TestAmountsMakeALongAnswerNoSlowOne(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	adaptive, samples := script(1000, 1000, 1000, 1000)
@@ -260,7 +265,7 @@ func TestAmountsMakeALongAnswerNoSlowOne(t *testing.T) {
 	}
 }
 
-// Streams that count as Ignored leave the times of the other work as they are, also if they began before the window.
+// Streams that count as Ignored do not change the times of other work, even if they began before the window.
 func TestIgnoredWorkDoesNotRaiseTheMean(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	adaptive, samples := script(100, 100, 100, 100, 100, 100)
@@ -287,7 +292,7 @@ func TestIgnoredWorkDoesNotRaiseTheMean(t *testing.T) {
 	assert.Equal(t, 100*time.Millisecond, (*samples)[len(*samples)-1].RTT)
 }
 
-// Work that is ignored while it is in flight is outside of the learnt limit and of all samples. The upper bound counts it.
+// Work that is ignored in flight does not count in the learnt limit or in a sample. It counts in the upper bound.
 func TestIgnoredWorkLeavesTheLearntLimitToOthersWhileItIsInFlight(t *testing.T) {
 	for name, shared := range map[string]bool{"per key": false, "shared": true} {
 		t.Run(name, func(t *testing.T) {
@@ -334,7 +339,7 @@ func TestIgnoredWorkLeavesTheLearntLimitToOthersWhileItIsInFlight(t *testing.T) 
 	take(t, newLimiter(t, 1, nil), "a", 1).Ignore()
 }
 
-// A waiter enters when work in flight is ignored, and a stream that ends as Dropped counts as a drop.
+// A waiter is admitted when work in flight is ignored. A stream that ends as Dropped counts as a drop.
 func TestIgnoredWorkMakesRoomAndItsDropsCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		adaptive, samples := script(1, 9)
@@ -361,7 +366,7 @@ func TestIgnoredWorkMakesRoomAndItsDropsCount(t *testing.T) {
 	})
 }
 
-// Streams that stay open not lower the limit of the calls beside them.
+// Open streams do not lower the limit of the calls beside them.
 func TestStreamsDoNotLowerALimit(t *testing.T) {
 	goodput := func(streams int) (n int) {
 		synctest.Test(t, func(t *testing.T) {
@@ -406,7 +411,7 @@ func TestStreamsDoNotLowerALimit(t *testing.T) {
 	assert.Greater(t, float64(with), 0.97*float64(without))
 }
 
-// Protect needs no figure, and leaves all options but two to the caller.
+// Protect needs no figures. The caller may set all options but two.
 func TestProtectIsASharedLimitWithBoundedQueues(t *testing.T) {
 	l, err := inflight.Protect[string](nil)
 	require.NoError(t, err)

@@ -6,7 +6,7 @@ import "time"
 // goroutine and for any copy. The methods of the zero Permit do nothing.
 type Permit struct {
 	semaphore *semaphore
-	place     uint32 // of its work
+	place     uint32 // the place of its work
 	serial    uint64
 }
 
@@ -43,13 +43,13 @@ func (p Permit) Ignore() {
 	}
 }
 
-// DoneAmount is Done for work whose time is in proportion to an amount, for example the tokens of an answer or the
-// bytes of a file. Adaptive limits then learn from the time per amount, so a long answer does not count as a slow one.
-// A time that all calls have in common, for example until the first token, is left out.
+// DoneAmount is like Done, for work whose time is in proportion to an amount, for example the tokens of an
+// answer or the bytes of a file. Adaptive limits then learn from the time per amount, so a long answer does not
+// count as a slow one. They ignore the time that all calls have in common, for example until the first token.
 //
-// The unit can be chosen freely, but must be the same for all calls of a limit. Report an amount with all successes of
-// a limit or with none. If one success of a window has no amount, the limit learns from the times of that window as
-// with Done. An amount that is 0, negative, infinite or not a number means none.
+// The unit can be chosen freely, but must be the same for all calls under a limit. Report an amount with all
+// successes under a limit or with none. If one success of a window has no amount, the limit learns from the
+// times of that window as with Done. An amount that is 0, negative, infinite or not a number counts as none.
 func (p Permit) DoneAmount(o Outcome, amount float64) {
 	s := p.semaphore
 	if s == nil {
@@ -59,7 +59,7 @@ func (p Permit) DoneAmount(o Outcome, amount float64) {
 		s.doneTimed(p, o, amount)
 		return
 	}
-	s.mu.Lock() // a semaphore that is not timed has a lock of its own
+	s.mu.Lock() // a semaphore without times has its own lock
 	var now time.Duration
 	if s.first != nil {
 		s.mu.Unlock()
@@ -122,7 +122,7 @@ func (s *semaphore) doneTimed(p Permit, o Outcome, amount float64) {
 	}
 }
 
-// tryUnlock takes n units, or refuses them with the error why. It unlocks.
+// tryUnlock takes n units, or refuses them with the error why. It unlocks the semaphore.
 func (s *semaphore) tryUnlock(n int, now time.Duration, why error) (Permit, error) {
 	if !s.freeLocked(n) {
 		if !s.common.shadow {

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// pool is the source of a key's permits. With [Options.Total] all keys share one pool; otherwise each key has its own.
-// The lock of its semaphores guards it. Keys with a common pool also have a common lock. So a decision always takes one
-// lock, and needs no order between the locks of keys and of Total.
+// pool is the source of a key's permits. With [Options.Total] all keys share one pool; otherwise
+// each key has its own. The lock of its semaphores guards it. Keys that share a pool also share
+// a lock. So a decision always takes one lock, and the locks of keys and of Total need no order.
 type pool struct {
 	total    int // the units that may be in flight now, or noTotal
 	inFlight int
@@ -24,13 +24,13 @@ type pool struct {
 	collecting *semaphore // the semaphore whose first waiter keeps freed units until it fits, or nil
 }
 
-// tier has the waiters of one priority.
+// tier holds the waiters of one priority.
 type tier struct {
 	priority int
-	byUse    useHeap  // semaphores that wait for Total and not for their own limit
+	byUse    useHeap  // semaphores that wait for Total, not for their own limit
 	waiters  arrivals // the waiters of all its semaphores
-	// the least use when a semaphore was last served, plus one unit; a key that comes back
-	// has at least this use, because otherwise a stream of new keys would delay the others
+	// the least use when a semaphore was last served, plus one unit; the minimum for a
+	// key that comes back, because otherwise a stream of new keys would delay the others
 	served float64
 }
 
@@ -81,7 +81,7 @@ func (p *pool) passedLocked(priority int) bool {
 
 // joinLocked adds a waiter to its semaphore's queue.
 func (p *pool) joinLocked(s *semaphore, w *waiter) {
-	s.wait = s.agedLocked(w.since) // this is the wait when no call waited
+	s.wait = s.agedLocked(w.since) // the wait decays until now, because no call waited
 	s.push(w)
 	p.came++
 	w.came = p.came
@@ -131,8 +131,8 @@ func (p *pool) moveLocked(s *semaphore, priority int) {
 	p.prunedLocked(from)
 }
 
-// changedLocked admits the waiters that fit after limits have changed. Some keys may begin to wait for Total
-// now. It places the key with the least use first, so that the others are made level with it in any order.
+// changedLocked admits the waiters that fit after limits have changed. Some keys may now begin to wait for
+// Total. It places the key with the least use first. Then the others are raised to that use in any order.
 func (p *pool) changedLocked(now time.Duration) {
 	all := p.waitersLocked()
 	for _, s := range all {
@@ -176,9 +176,9 @@ func (p *pool) outLocked(s *semaphore, l *tier) {
 	}
 }
 
-// placeLocked adds a semaphore to those that wait for Total. If the semaphore has no waiter, is at its own
-// limit, or there is no Total, placeLocked removes it. A key that begins to wait is made level with the waiting
-// key of least use. A key that was at its own limit keeps its use, but not an advantage over the others.
+// placeLocked adds a semaphore to those that wait for Total. It removes the semaphore if there is no Total
+// or no waiter, or if the key is at its own limit. A key that begins to wait is raised to the least use of
+// the waiting keys. A key that was at its own limit keeps its use, but gets no advantage over the others.
 func (p *pool) placeLocked(s *semaphore, now time.Duration) {
 	w := s.first
 	if w == nil || !s.fitsLocked(w.n) && (p.total == noTotal || int64(s.limit) < p.bound.Load()) {
@@ -205,7 +205,7 @@ func (p *pool) placeLocked(s *semaphore, now time.Duration) {
 	heap.Push(&l.byUse, s)
 }
 
-// advanceLocked counts the work that the semaphore has had in flight until now.
+// advanceLocked counts the semaphore's work in flight until now.
 func (p *pool) advanceLocked(s *semaphore, now time.Duration) {
 	s.advance(s.inFlight, now)
 	p.sortLocked(s)
@@ -218,8 +218,8 @@ func (p *pool) sortLocked(s *semaphore) {
 	}
 }
 
-// first returns the semaphore of least use. Uses grow while work is in flight, so those in the heap are too low. first
-// brings the heap's first semaphore up to date, until one is still the first afterwards.
+// first returns the semaphore with the least use. Uses grow while work is in flight, so those
+// in the heap are too low. first updates the heap's first semaphore until that stays the first.
 func (l *tier) first(now time.Duration) *semaphore {
 	for {
 		s := l.byUse[0]
@@ -235,8 +235,8 @@ func (l *tier) first(now time.Duration) *semaphore {
 	}
 }
 
-// dispatchLocked serves the waiters in turn, until one does not fit. The semaphore of that waiter collects freed units,
-// until the waiter fits or a caller of a higher priority comes.
+// dispatchLocked serves the waiters in turn, until one does not fit. The semaphore of that waiter
+// collects freed units until the waiter fits, or until a caller of a higher priority comes.
 func (p *pool) dispatchLocked(now time.Duration) {
 	for p.total == noTotal || p.inFlight < p.total || p.learner != nil {
 		s := p.nextLocked(now)
@@ -244,7 +244,7 @@ func (p *pool) dispatchLocked(now time.Duration) {
 			return
 		}
 		if n := s.nextLocked().n; !p.fitsLocked(n, s.priority) {
-			if p.collecting = nil; n > 1 { // a single unit need not be collected, and a key that collects must serve its oldest waiter
+			if p.collecting = nil; n > 1 { // a single unit need not be collected, and a collecting key must serve its oldest waiter
 				p.collecting = s
 			}
 			return
@@ -253,7 +253,7 @@ func (p *pool) dispatchLocked(now time.Duration) {
 	}
 }
 
-// nextLocked returns the semaphore whose turn it is, or nil.
+// nextLocked returns the semaphore whose turn has come, or nil.
 func (p *pool) nextLocked(now time.Duration) *semaphore {
 	for _, l := range p.levels {
 		switch {
@@ -289,7 +289,7 @@ func (p *pool) serveLocked(s *semaphore, now time.Duration) {
 	if waited := now - w.since; waited > min((w.ends-w.since)/4, max(time.Second, 4*s.hold)) {
 		s.delayedLocked(1)
 	}
-	if !s.common.timed && s.timedAt == 0 { // while others wait, only one permit at a time is timed: otherwise no clock is read
+	if !s.common.timed && s.timedAt == 0 { // only one permit at a time is timed while others wait; otherwise no clock is read
 		s.timedAt, s.timedWork, s.timedFrom = w.permit.place, w.permit.serial, now
 	}
 	s.waitedLocked(max(0, now-w.since), now)

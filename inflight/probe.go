@@ -5,34 +5,34 @@ import (
 	"time"
 )
 
-// probe is a measurement of the baseline under a lower limit.
+// probe measures the baseline under a lower limit.
 //
 // Probes begin at boundaries, which are instants of a clock that processes share. A process that probes alone cannot
-// empty a queue to which others add, and would take that queue for the backend's latency. Boundaries at a distance are
+// empty a queue that others fill. It would mistake that queue for the backend's latency. Boundaries at a distance are
 // also boundaries at half that distance. So processes probe together even if the lengths of their windows differ.
 //
-// At routine boundaries all processes probe whose limits are in full use. A process also probes alone, for one of three
-// causes: nothing is proven yet, the limit has fallen to half of its value without effect, or a young baseline needs
-// confirmation. Only the first two causes may raise the baseline. A first baseline is raised only after a boundary has
-// passed within the probe: by then other processes have begun theirs, and their queue is gone.
+// At routine boundaries, all processes whose limits are in full use probe. A process also probes alone, for one of
+// three causes. Nothing is proven yet, the limit has fallen to half of its value without effect, or a young baseline
+// needs confirmation. Only the first two causes may raise the baseline. A first baseline is raised only after a
+// boundary has passed within the probe. By then other processes have begun their probes, and their queue is gone.
 type probe struct {
 	due      bool          // a probe begins at the next boundary for causes
-	routine  bool          // the probe began at a routine boundary
-	shrank   bool          // the limit has fallen to half without effect
+	routine  bool          // whether the probe began at a routine boundary
+	shrank   bool          // whether the limit has fallen to half without effect
 	previous time.Duration // the end of the previous window, on the clock that processes share
 
 	running   bool
 	from      measure // the limit and latency at which the probe began
 	before    measure // the limit and latency of the previous step
 	cut       float64 // the limit of this step
-	together  bool    // a boundary has passed within this step
+	together  bool    // whether a boundary has passed within this step
 	restarts  int     // the number of times that the step's sums were restarted
 	doubted   float64 // latency in the step that showed a slower backend; 0 if none did
 	confirmed float64 // the baseline that the latest routine probe found
 
 	n      int     // the number of windows in this step
 	ended  float64 // the number of requests in these windows
-	left   int     // the number of these windows that clients left early
+	left   int     // the number of these windows in which clients left early
 	sum    float64 // the sum of their latencies
 	middle float64 // the sum of their medians
 }
@@ -89,7 +89,7 @@ func (b *baseline) causes(limit, rtt float64, unproven, full, stuck bool) bool {
 		return false
 	}
 	b.since++
-	if !queue { // or the baseline includes a queue
+	if !queue { // otherwise the baseline may include a queue
 		b.proven = b.proven || limit >= grown*b.found
 		b.ever = b.ever || b.proven
 		return unproven && stuck || b.since >= b.every && (b.doubt > surest || b.probe.confirmed > 0)
@@ -135,7 +135,7 @@ func (p *probe) step(before measure, to float64) float64 {
 // restart forgets the windows of the step.
 func (p *probe) restart() { p.n, p.ended, p.left, p.sum, p.middle = 0, 0, 0, 0, 0 }
 
-// add adds a window to the step. While a queue drains, only the latest window counts.
+// add adds a window to the step. While a queue drains, only the last window counts.
 func (p *probe) add(rtt, ended, median, varies float64, left bool) {
 	if p.routine && p.n > 0 && p.restarts < mostRestarts {
 		noise := varies/ended + varies/p.ended
@@ -153,7 +153,7 @@ func (p *probe) add(rtt, ended, median, varies float64, left bool) {
 	}
 }
 
-// measure returns the latency of the step.
+// measure returns the limit and the latency of the step.
 func (p *probe) measure() measure { return measure{p.cut, p.sum / p.ended, 2*p.left > p.n} }
 
 // verdict is the result of a step of a probe.
@@ -167,7 +167,7 @@ const (
 	replaced                 // latency shows a backend without a queue, and differs from the baseline
 )
 
-// next adds a window to the step of the probe and returns the limit from now on.
+// next adds a window to the step of the probe. It returns the limit from now on.
 func (b *baseline) next(rtt, ended float64, left bool, s Sample, target func(load) float64) float64 {
 	p := &b.probe
 	p.add(rtt, ended, float64(s.Median), b.varies, left)
@@ -203,9 +203,9 @@ func (b *baseline) next(rtt, ended float64, left bool, s Sample, target func(loa
 	return b.finish(s.sized, target)
 }
 
-// measured puts the result of a probe into force. If the process has probed alone, the result may include the queue of
-// others. So it raises the baseline at most to the value that the latest routine probe found. There are two exceptions:
-// nothing was proven before, or the limit has fallen to half without effect.
+// measured applies the result of a probe. If the process has probed alone, the result may include the
+// queue of others. So it raises the baseline at most to the value that the last routine probe found.
+// There are two exceptions: nothing was proven before, or the limit has fallen to half without effect.
 func (b *baseline) measured(rtt, doubt float64) {
 	p := &b.probe
 	switch {
@@ -223,9 +223,9 @@ func (b *baseline) judge(mean, doubt float64) verdict {
 	// With a queue alone, latency would have fallen in proportion to the limit, and the ratio would be 1.
 	ratio := mean / (p.before.rtt * p.cut / p.before.limit)
 	near := math.Abs(math.Log(mean/b.rtt)) < 2*clear
-	// Latency has not fallen further than by chance, as it would have with a queue.
+	// A queue would have shrunk, but latency has fallen no further than chance explains.
 	same := b.proven && mean <= longer*b.rtt && mean > b.rtt*min(confirming, math.Exp(-2*math.Sqrt(doubt+b.doubt)))
-	measured := !p.before.left && 2*p.left <= p.n // the latency is the backend's, and not the patience of its clients
+	measured := !p.before.left && 2*p.left <= p.n // the latency is the backend's, not the patience of its clients
 	flat := p.cut <= 1 || measured && ratio >= queued
 	switch {
 	case p.cut > 1 && b.needsMore(mean, ratio, doubt, flat || same || b.proven):

@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// The defaults of Protect.
+// The defaults of [Protect].
 const (
 	protectTotal   = 1000
 	protectQueue   = 100

@@ -2,8 +2,8 @@ package inflight
 
 import "time"
 
-// waiter is one call of Acquire that waits. The lock of its key guards it. When ready is closed, the waiter may read
-// its other fields without the lock.
+// waiter is a waiting call of Acquire. The lock of its key guards it. Once
+// ready is closed, the waiter may read its other fields without the lock.
 type waiter struct {
 	semaphore *semaphore
 	n         int
@@ -13,16 +13,16 @@ type waiter struct {
 	// the reading at which the caller's context ends; it is later than ends if a bound of the wait alone ends the wait
 	gone         time.Duration
 	permit       Permit  // the result, if err is nil
-	err          error   // the reason for which it gets no permit
-	done         bool    // ready is closed
+	err          error   // the reason why it gets no permit
+	done         bool    // whether ready is closed
 	next, prev   *waiter // its neighbours in the queue of its key
 	came         uint64  // its number among all waiters, in the order of arrival
 	newer, older *waiter // its neighbours among the waiters of its priority
 }
 
 // nextLocked returns the key's next waiter, usually the oldest. After a waiter has left
-// unserved, it is the newest, until the queue is empty. In an overload the oldest waiter would
-// always have waited for about as long as callers bear, and few would be served in time.
+// unserved, the newest is next until the queue is empty. In an overload the oldest
+// waiter has waited for nearly as long as callers bear, so few would be served in time.
 func (s *semaphore) nextLocked() *waiter {
 	p := s.pool()
 	if s.losing && p.collecting != s && s.fitsLocked(s.last.n) && p.fitsLocked(s.last.n, s.priority) {
@@ -31,8 +31,8 @@ func (s *semaphore) nextLocked() *waiter {
 	return s.first
 }
 
-// fullLocked reports whether the queue has no place for a caller. While the newest waiter goes first, there is always
-// one: a caller takes the place of the oldest.
+// fullLocked reports whether the queue has no place for a caller. While the newest
+// waiter goes first there is always a place, because a caller replaces the oldest.
 func (s *semaphore) fullLocked() bool {
 	return s.queued >= s.common.maxQueue && (!s.losing || s.first == nil)
 }
@@ -45,12 +45,12 @@ func (s *semaphore) heldLocked(d time.Duration) {
 	s.hold = max(1, d)
 }
 
-// tooLateLocked reports whether it is too late to begin a waiter's work, because its context would probably end first.
-// Times vary, so work is expected to take twice the key's usual time, or half of the time that the caller had at first
-// if that is less. It is never expected to take less than the usual time.
+// tooLateLocked reports whether it is too late to begin a waiter's work, because its context would probably
+// end first. Times vary, so work is expected to take twice the key's usual time. If half of the time that the
+// caller had at first is less, that is used instead. Work is never expected to take less than the usual time.
 //
-// A bound of the wait alone shows how long callers wait, while their work may take longer. Such work may begin until
-// half of that bound is over.
+// A bound of the wait alone limits how long callers wait, but their work
+// may take longer. Such work may begin until half of that bound is over.
 func (s *semaphore) tooLateLocked(w *waiter, now time.Duration) bool {
 	return w.gone-now < s.hold || w.ends-now < min(2*s.hold, (w.ends-w.since)/2)
 }

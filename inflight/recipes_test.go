@@ -17,21 +17,21 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// recipe is a limiter as a document builds it, in front of a backend in which calls wait first come, first served.
+// recipe is a limiter from a document, in front of a backend in which calls wait first come, first served.
 type recipe struct {
 	make    func() (*inflight.Limiter[string], error)
 	servers int
-	keys    int           // that the calls are of, in turn
-	maxWait time.Duration // of the middleware, for callers without a deadline who leave after that time
+	keys    int           // the number of keys, which the calls use in turn
+	maxWait time.Duration // the middleware's MaxWait, for callers that have no deadline and leave after that time
 }
 
-// overloaded are the calls that a recipe gets: their load as a part of the capacity, their work, and the deadline of each.
+// overloaded describes the calls to a recipe: their load as a part of the capacity, their work, and the deadline of each.
 type overloaded struct {
 	load           float64
 	work, deadline time.Duration
 }
 
-// play returns the part of the capacity that went to calls whose answer came in time.
+// play returns the part of the capacity that served calls in time.
 func (r recipe) play(t *testing.T, o overloaded) float64 {
 	warm, length := 30*time.Second, testsize.Of(20*time.Second, time.Minute)
 	l, err := r.make()
@@ -105,7 +105,7 @@ var recipes = map[string]recipe{
 
 func protect() (*inflight.Limiter[string], error) { return inflight.Protect[string](nil) }
 
-// The limiters of the documents serve callers who are still there, in an overload.
+// In an overload, the limiters of the documents serve callers who still wait.
 func TestTheDocumentsLimitersServeCallersWhoAreStillThere(t *testing.T) {
 	testsize.Arithmetic(t)
 	cases := []overloaded{
@@ -115,7 +115,7 @@ func TestTheDocumentsLimitersServeCallersWhoAreStillThere(t *testing.T) {
 		{1.1, 50 * time.Millisecond, time.Second},
 		{1.5, 50 * time.Millisecond, 300 * time.Millisecond},
 		{1.5, 200 * time.Millisecond, 3 * time.Second},
-		{1.5, 600 * time.Millisecond, time.Second}, // longer than half of the deadline
+		{1.5, 600 * time.Millisecond, time.Second}, // the work takes longer than half of the deadline
 	}
 	for name, r := range recipes {
 		for i, o := range cases {
@@ -124,12 +124,12 @@ func TestTheDocumentsLimitersServeCallersWhoAreStillThere(t *testing.T) {
 				continue
 			case !testsize.Long() && (i == 1 || i == 2 || i == 4 || i == 5):
 				continue
-			case !testsize.Long() && i == 3 && r.servers > 20: // many calls
+			case !testsize.Long() && i == 3 && r.servers > 20: // this recipe has many calls
 				continue
 			}
 			least := 0.94
 			if o.work > o.deadline/2 {
-				if least = 0.8; r.maxWait > 0 { // the limiter does not know that callers leave
+				if least = 0.8; r.maxWait > 0 { // the limiter cannot see that callers leave
 					least = 0.7
 				}
 			}

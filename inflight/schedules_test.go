@@ -26,15 +26,15 @@ var schedules = flag.Int("schedules", testsize.Of(50, 3000), "how many random sc
 // tenantModel is the model's state of a key.
 type tenantModel struct {
 	name             string
-	limit, own       int // now, and by LimitFor; own is 0 if there is none
+	limit, own       int // the present limit, and the one of LimitFor; own is 0 if LimitFor returns none
 	weight, priority int
 	inFlight         int
 	used             float64 // slot-time per weight, in ns
-	level            bool    // used was made level with the others' since a caller waits
+	level            bool    // whether used was raised to the others' when a caller began to wait
 	waiters          []*waiterModel
 	shed             uint64
-	losing           bool    // a waiter has left unserved since there was none
-	hold             float64 // mean time of recent successes, in ns
+	losing           bool    // whether a waiter has left unserved since the queue was empty
+	hold             float64 // the mean time of recent successes, in ns
 }
 
 type waiterModel struct {
@@ -59,8 +59,8 @@ type result struct {
 	err    error
 }
 
-// scheduleModel is a limiter by its definitions. It follows the real one where they leave a choice: between keys that have
-// used the same, up to slack.
+// scheduleModel is a limiter that follows the definitions. Where they leave a choice,
+// it follows the real limiter: between keys whose uses differ by at most slack.
 type scheduleModel struct {
 	t    *testing.T
 	seed uint64
@@ -70,30 +70,30 @@ type scheduleModel struct {
 
 	tenants              []*tenantModel
 	base                 int
-	total, bound         int // now, and the upper bound
+	total, bound         int // the present total, and its upper bound
 	maxQueue, maxWaiting int
 	shared, adaptive     bool
-	timed                bool // the time of all work is known
+	timed                bool // whether the time of all work is known
 
 	start      time.Time
 	now        time.Duration
 	held       []permitModel
 	results    chan result
 	ids        int
-	bounds     map[int]float64 // of levels beside higher ones: the model follows the real ones
-	late       map[int]bool    // waiters that were refused at their turn, as their deadline was too close
-	refused    bool            // the latest call has refused such a waiter, which may have collected before
-	newest     int             // the call that has just come; 0 for none
-	served     map[int]float64 // the least use when a caller was last served, of each priority with waiters: no key begins lower
-	collecting []*tenantModel  // one of them collects freed units; none if empty
-	perhaps    bool            // or none does
-	collected  []*tenantModel  // the same before the latest call
+	bounds     map[int]float64 // the bounds of levels that are not the highest, which the model takes from the real limiter
+	late       map[int]bool    // waiters refused at their turn, because their deadline was too close
+	refused    bool            // whether the last call has refused such a waiter, which may have collected before
+	newest     int             // the call that has just come, or 0
+	served     map[int]float64 // for each priority with waiters, the least use when a caller was last served; no key begins with less
+	collecting []*tenantModel  // one of these collects freed units; none does if empty
+	perhaps    bool            // whether it is possible that none does
+	collected  []*tenantModel  // collecting before the last call
 }
 
-// slack is the model's uncertainty of slot-time: each unit counts for a microsecond at least.
+// slack is the model's uncertainty of slot-time. It is not 0, because each unit counts for at least a microsecond.
 const slack = 30 * float64(time.Microsecond)
 
-// creeping is a clock that never stands still, as in real time: it is a nanosecond later at each reading.
+// creeping is a clock that never stands still, like real time: each reading is a nanosecond later.
 type creeping struct{ readings atomic.Int64 }
 
 var began = time.Now()
@@ -164,7 +164,7 @@ func newSchedule(t *testing.T, seed uint64) *scheduleModel {
 	o.Priority = func(key string) int { return byName[key].priority }
 	m.timed = m.adaptive || o.Total > 0 || o.MaxWaiting > 0
 	m.l = newLimiter(t, m.base, o)
-	for _, k := range m.tenants { // so that all are in the table
+	for _, k := range m.tenants { // so that all keys are in the table
 		take(t, m.l, k.name, 1).Done(inflight.Ignored)
 	}
 	m.logf("total %d, limit %d, MaxQueue %d, MaxWaiting %d, shared %v, adaptive %v", m.total, m.base, m.maxQueue, m.maxWaiting, m.shared, m.adaptive)
@@ -226,7 +226,7 @@ func (m *scheduleModel) room(k *tenantModel, n int) bool {
 	return n <= m.total-in || in == 0 || m.shared && own < in && n <= m.total-own && n <= m.bound-in
 }
 
-// aboveBound reports whether n more units of a priority are above the bound of its level, or of one above.
+// aboveBound reports whether n more units of a priority exceed the bound of its level or of a higher one.
 func (m *scheduleModel) aboveBound(priority, n int) bool {
 	for of, bound := range m.bounds {
 		below := 0
@@ -242,7 +242,7 @@ func (m *scheduleModel) aboveBound(priority, n int) bool {
 	return false
 }
 
-// turn returns the waiter of a key whose turn it is: the newest since one was lost, if it fits.
+// turn returns the waiter of a key whose turn it is. If a waiter was lost, that is the newest, provided that it fits.
 func (m *scheduleModel) turn(k *tenantModel, granted map[int]inflight.Permit) *waiterModel {
 	first, last := k.waiters[0], k.waiters[len(k.waiters)-1]
 	if !k.losing || !m.roomOf(k, last.n) || !m.room(k, last.n) {
@@ -254,7 +254,7 @@ func (m *scheduleModel) turn(k *tenantModel, granted map[int]inflight.Permit) *w
 		return ok || m.late[w.id]
 	}
 	switch certain := collects && !m.perhaps && len(m.collecting) == 1 && !m.refused || !collects && !slices.Contains(m.collected, k); {
-	case certain && collects: // as long as a key collects, its first waiter is next
+	case certain && collects: // while a key collects, its first waiter is next
 		return first
 	case !certain && (m.late[first.id] || !acted(last) && (collects || acted(first))):
 		return first
@@ -262,7 +262,7 @@ func (m *scheduleModel) turn(k *tenantModel, granted map[int]inflight.Permit) *w
 	return last
 }
 
-// tooLate reports whether a waiter's deadline is too close for the key's work, and whether that is certain.
+// tooLate reports whether a waiter's deadline is too close for the key's work. certain reports whether the model can be sure.
 func (m *scheduleModel) tooLate(w *waiterModel) (late, certain bool) {
 	if w.deadline == 0 {
 		return false, true
@@ -272,7 +272,7 @@ func (m *scheduleModel) tooLate(w *waiterModel) (late, certain bool) {
 	return x < 0, m.timed && math.Abs(x) > slack
 }
 
-// wants reports whether the key waits for Total, and not for its own limit.
+// wants reports whether the key waits for Total, not for its own limit.
 func (m *scheduleModel) wants(k *tenantModel) bool {
 	return len(k.waiters) > 0 && (m.roomOf(k, k.waiters[0].n) || k.limit >= m.bound)
 }
@@ -304,7 +304,7 @@ func (m *scheduleModel) grant(k *tenantModel, n int, p inflight.Permit) {
 	m.held = append(m.held, permitModel{k, n, m.now, p})
 }
 
-// settle makes the keys level that have begun to wait.
+// settle raises the use of the keys that have begun to wait.
 func (m *scheduleModel) settle() {
 	for priority := range m.served {
 		if !slices.ContainsFunc(m.tenants, func(k *tenantModel) bool { return k.priority == priority && len(k.waiters) > 0 }) {
@@ -329,7 +329,7 @@ func (m *scheduleModel) collectsNot(k *tenantModel) {
 	}
 }
 
-// begin makes the keys level that wait for Total from now on. The keys that waited before are given.
+// begin raises the use of the keys that wait for Total from now on. before are the keys that waited earlier.
 func (m *scheduleModel) begin(before []*tenantModel) {
 	all := slices.Clone(m.tenants)
 	slices.SortFunc(all, func(a, b *tenantModel) int {
@@ -368,7 +368,7 @@ func (m *scheduleModel) wanting() (all []*tenantModel) {
 	return all
 }
 
-// dispatch serves who is to be served, and takes that out of granted.
+// dispatch serves the waiters whose turn it is, and removes their permits from granted.
 func (m *scheduleModel) dispatch(granted map[int]inflight.Permit) {
 	for m.inFlight() < m.total || m.shared {
 		m.settle()
@@ -386,7 +386,7 @@ func (m *scheduleModel) dispatch(granted map[int]inflight.Permit) {
 			}
 			small = append(small, k)
 			if _, ok := granted[w.id]; m.late[w.id] || ok && (served == nil || !m.late[m.turn(served, granted).id] && m.rather(k, served)) {
-				served = k // first the refused waiters
+				served = k // refused waiters come first
 			}
 		}
 		if served != nil && m.late[m.turn(served, granted).id] {
@@ -428,8 +428,9 @@ func (m *scheduleModel) dispatch(granted map[int]inflight.Permit) {
 	}
 }
 
-// rather reports whether the first of two keys that are both served is the one that has collected. If one did, a losing key's first
-// waiter is next; and the one that has used the most has done so, as its caller would not be served yet by the use.
+// rather reports which of two served keys has collected: true for the first. If only one of them
+// was losing and may have collected, it is that key, because its first waiter is next. Otherwise
+// it is the key with the larger use: by its use alone, its caller would not be served yet.
 func (m *scheduleModel) rather(k, other *tenantModel) bool {
 	if a, b := slices.Contains(m.collecting, k) && k.losing, slices.Contains(m.collecting, other) && other.losing; a != b {
 		return a
@@ -466,7 +467,7 @@ func names(all []*tenantModel) (s []string) {
 	return s
 }
 
-// drop removes a waiter, and its claim to the units that it collected.
+// drop removes a waiter, and its claim to the units collected for it.
 func (m *scheduleModel) drop(w *waiterModel) {
 	if w.who.waiters[0] == w {
 		m.collectsNot(w.who)
@@ -474,7 +475,7 @@ func (m *scheduleModel) drop(w *waiterModel) {
 	w.who.waiters = slices.DeleteFunc(w.who.waiters, func(x *waiterModel) bool { return x == w })
 }
 
-// waiter returns the waiter of that number, or nil.
+// waiter returns the waiter with that number, or nil.
 func (m *scheduleModel) waiter(id int) *waiterModel {
 	for _, w := range m.waiting() {
 		if w.id == id {
@@ -484,7 +485,7 @@ func (m *scheduleModel) waiter(id int) *waiterModel {
 	return nil
 }
 
-// check compares the results of the calls with the model. The expected errors are given.
+// check compares the results of the calls with the model. errs are the expected errors.
 func (m *scheduleModel) check(before []*tenantModel, errs map[int]error) {
 	m.t.Helper()
 	synctest.Wait()
@@ -499,7 +500,7 @@ func (m *scheduleModel) check(before []*tenantModel, errs map[int]error) {
 				m.failf("call %d: got %v, and its deadline is %v away, at a usual time of %v", r.id, r.err, w.deadline-m.now, time.Duration(w.who.hold))
 			}
 			m.refused = true
-			if m.late[w.id] = true; w.id == m.newest { // it has not waited
+			if m.late[w.id] = true; w.id == m.newest { // a call that has just come has not waited
 				w.who.shed++
 				m.drop(w)
 				delete(m.late, w.id)
@@ -540,7 +541,7 @@ func (m *scheduleModel) check(before []*tenantModel, errs map[int]error) {
 	}
 }
 
-// limits reads the current limits of the algorithms, and reports whether any has changed.
+// limits updates the limits from the algorithms, and reports whether any has changed.
 func (m *scheduleModel) limits() (changed bool) {
 	before := m.wanting()
 	if m.shared {
@@ -675,13 +676,13 @@ func (m *scheduleModel) release() {
 	p.who.inFlight -= p.n
 	p.who.used -= float64(p.n) * float64(min(time.Microsecond, m.now-p.start)) / float64(p.who.weight)
 	o := inflight.Outcome(m.rng.IntN(4))
-	if d := max(1, float64(m.now-p.start)); o == inflight.Success && p.who.hold == 0 { // 0 is not known
+	if d := max(1, float64(m.now-p.start)); o == inflight.Success && p.who.hold == 0 { // 0 means not known
 		p.who.hold = d
 	} else if o == inflight.Success {
 		p.who.hold += (d - p.who.hold) / 16
 	}
 	p.permit.Done(o)
-	p.permit.Release() // a second time
+	p.permit.Release() // a second release
 	m.check(before, nil)
 }
 
@@ -699,7 +700,7 @@ func (m *scheduleModel) giveUp() {
 	m.check(before, map[int]error{w.id: context.Canceled})
 }
 
-// wait lets time pass, to the next deadline at most.
+// wait lets time pass, but not beyond the next deadline.
 func (m *scheduleModel) wait() {
 	d := time.Duration(1 + m.rng.Int64N(int64(50*time.Millisecond)))
 	if m.rng.IntN(10) == 0 {
@@ -817,7 +818,7 @@ func (m *scheduleModel) play(steps int) {
 	}
 }
 
-// Random calls at random times, beside a plain model of the documented behaviour.
+// Random calls at random times are compared with a plain model of the documented behaviour.
 func TestRandomSchedulesGoAsDefined(t *testing.T) {
 	for seed := range uint64(*schedules) {
 		synctest.Test(t, func(t *testing.T) { newSchedule(t, seed).play(200) })

@@ -13,27 +13,27 @@ import (
 
 // semaphore counts the units of one key. Its lock guards all fields except common, which never changes.
 //
-// A decision of a fixed limit without Total touches the first 64 bytes only, one line of the CPU's cache. With many
-// keys or cores, most of the time is spent on such lines.
+// A decision of a fixed limit without Total touches only the first 64 bytes, which are
+// one line of the CPU's cache. With many keys or cores, such lines take most of the time.
 type semaphore struct {
 	common   *common
 	limit    int     // the units that may be in flight now: bound, or the learnt limit
 	inFlight int     // the units in flight
 	first    *waiter // the first waiter of the queue; nil if it is empty
-	dead     bool    // the table has forgotten it: look the key up again
-	parked   bool    // when it is idle, unpark puts the key back among those that may be forgotten
-	losing   bool    // since the queue was last empty, a waiter has left unserved
+	dead     bool    // whether the table has forgotten it; then look the key up again
+	parked   bool    // whether unpark must put the key back among those that may be forgotten, once it is idle
+	losing   bool    // whether a waiter has left unserved since the queue was last empty
 	mu       sync.Mutex
 	timedAt  uint32 // with a fixed limit, the place of the work that is timed
-	works    works  // begins with its first permit, which for most keys is the only one
+	works    works  // begins with the place of the first permit, which is enough for most keys
 
 	last   *waiter
 	queued int  // the number of waiters
 	own    pool // the semaphore's own pool, if there is no Total
 
-	bound   int      // the maximum of units in flight; 0 if the key is blocked
-	learner *learner // nil if the limit is fixed; with Options.Shared the learner of all keys
-	idleAt  uint64   // the number of common.idled at which it became idle: nothing in flight, and no waiter
+	bound   int      // the maximum number of units in flight; 0 if the key is blocked
+	learner *learner // nil if the limit is fixed; the learner of all keys with Options.Shared
+	idleAt  uint64   // the value of common.idled when it became idle: nothing in flight, no waiter
 	unpark  func()
 
 	share
@@ -57,15 +57,15 @@ type common struct {
 	maxWaiting int
 	adaptive   func() Algorithm
 	pool       *pool // the pool of all keys; nil if each has its own
-	timed      bool  // the clock is read for each permit
+	timed      bool  // whether the clock is read for each permit
 	shadow     bool
 
-	// inOrder is true if the instants at which keys become idle are numbered. They are
-	// not while the table is far from full, because all cores would share that counter.
+	// inOrder is true if the instants at which keys become idle are numbered. They are not
+	// numbered while the table is far from full, because all cores would share the counter.
 	inOrder atomic.Bool
 
 	_     [64]byte      // separates fields that change from fields that are only read, on different cache lines
-	mu    sync.Mutex    // the lock of all keys if they share a pool
+	mu    sync.Mutex    // the lock of all keys, if they share a pool
 	last  time.Duration // the latest reading used under mu
 	idled atomic.Uint64 // the number of the latest instant at which a key became idle
 	shed  atomic.Uint64
@@ -91,7 +91,7 @@ func (s *semaphore) pool() *pool {
 // init prepares a semaphore, which is not configured yet. It calls Options.Adaptive.
 func (s *semaphore) init(c *common, report func(old, new int)) {
 	s.common, s.at, s.busyAt = c, -1, -1
-	s.weight, s.until = 1, -maxReading // its configuration replaces these values
+	s.weight, s.until = 1, -maxReading // the configuration replaces these values
 	s.own.total = noTotal
 	s.own.bound.Store(noTotal)
 	switch {
@@ -113,10 +113,10 @@ func (c *common) reading(timed bool) time.Duration {
 	return min(max(c.clock.Now(), -maxReading), maxReading)
 }
 
-const maxReading = math.MaxInt64 / 4 // with this bound, differences do not overflow
+const maxReading = math.MaxInt64 / 4 // a bound with which differences do not overflow
 
-// atLocked returns the instant of a reading of the clock. Callers read the clock before they lock, so readings may come
-// out of order. An instant is never before an earlier one.
+// atLocked returns the instant of a reading of the clock. Callers read the clock before
+// they lock, so readings may come out of order. The returned instants never decrease.
 func (s *semaphore) atLocked(reading time.Duration) time.Duration {
 	if s.common.pool != nil {
 		return s.common.atLocked(reading)
@@ -150,13 +150,13 @@ func checkUnits(n, total int) error {
 	return nil
 }
 
-// fitsLocked reports whether the key has room for n. A request above an adaptive limit, but not above its bound, is
-// admitted alone. Otherwise that request could wait forever, because the limit does not grow while nothing is in flight.
+// fitsLocked reports whether the key has room for n units. A request above an adaptive limit, but not above its bound,
+// is admitted alone. Otherwise it could wait forever, because the limit does not grow while nothing is in flight.
 func (s *semaphore) fitsLocked(n int) bool {
 	return n <= s.limit-s.inFlight || s.inFlight == 0 && n <= s.bound || s.common.adaptive != nil && s.fitsBesideLocked(n)
 }
 
-// fitsBesideLocked is fitsLocked for a key with ignored work in flight. Ignored work counts in the bound alone.
+// fitsBesideLocked is like fitsLocked, for a key with ignored work in flight. Ignored work counts only in the bound.
 func (s *semaphore) fitsBesideLocked(n int) bool {
 	if s.common.pool != nil { // the pool's learner ignores it
 		return false
@@ -173,8 +173,7 @@ func (s *semaphore) possibleLocked(n int) error {
 	return checkUnits(n, s.common.most())
 }
 
-// freeLocked reports whether n units may be taken now. There must be room, and no waiter that comes first may be able
-// to use it.
+// freeLocked reports whether n units may be taken now: there is room, and no earlier waiter can use it.
 func (s *semaphore) freeLocked(n int) bool {
 	if s.first != nil || !s.fitsLocked(n) {
 		return false
@@ -240,7 +239,7 @@ func (s *semaphore) endLocked(p Permit) (w work) {
 	return w
 }
 
-// chargeLocked counts the slot-time of work that has ended.
+// chargeLocked charges the slot-time of work that has ended.
 func (s *semaphore) chargeLocked(w *work, now time.Duration) {
 	s.advance(s.inFlight, now)
 	s.share.ended(w.n, now-w.start)
@@ -291,8 +290,8 @@ func (s *semaphore) waitedLocked(d, now time.Duration) {
 	s.wait, s.waited = d, now
 }
 
-// agedLocked returns the mean of recent waits. While no call waits, it halves after a time as long as itself, but no
-// sooner than after a second.
+// agedLocked returns the mean of recent waits. While no call waits, the mean
+// halves after a time as long as itself, but at the earliest after a second.
 func (s *semaphore) agedLocked(now time.Duration) time.Duration {
 	if s.wait == 0 || s.first != nil || now <= s.waited {
 		return s.wait
@@ -300,14 +299,14 @@ func (s *semaphore) agedLocked(now time.Duration) time.Duration {
 	return time.Duration(float64(s.wait) * math.Exp2(-float64(now-s.waited)/float64(max(s.wait, time.Second))))
 }
 
-// delayedLocked records that a call for n units is late, unless the key's own limit has delayed it.
+// delayedLocked records that a call for n units is late, unless only the key's own limit delays it.
 func (s *semaphore) delayedLocked(n int) {
 	if p := s.pool(); p.learner != nil && s.fitsLocked(n) {
 		p.learner.levels.delayed(s.priority)
 	}
 }
 
-// limitLocked changes the limit in force.
+// limitLocked sets the limit in force.
 func (s *semaphore) limitLocked(limit int) { s.limit = min(max(limit, min(1, s.bound)), s.bound) }
 
 // shedUnlock counts a refused call, unlocks and returns the error.
@@ -321,7 +320,7 @@ func (s *semaphore) shedUnlock(n int, why error) error {
 	return why
 }
 
-// unlockVacated unlocks after work or a waiter has left the semaphore. If it was the last, the semaphore is idle.
+// unlockVacated unlocks after work or a waiter has left the semaphore. The semaphore becomes idle if nothing else is left.
 func (s *semaphore) unlockVacated() {
 	var unpark func()
 	if s.idleLocked() {
@@ -338,7 +337,7 @@ func (s *semaphore) unlockVacated() {
 	}
 }
 
-// unlockAfter unlocks. If the semaphore was busy before, it calls unlockVacated.
+// unlockAfter unlocks. It calls unlockVacated if the semaphore was busy before.
 func (s *semaphore) unlockAfter(busy bool) {
 	if busy {
 		s.unlockVacated()

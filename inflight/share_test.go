@@ -19,8 +19,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// Keys that always wait get slot-time by their weights, however long their work takes and however many units it needs: give or
-// take one request of each, and the units in flight at the start.
+// Keys that always wait get slot-time by their weights, however long their work takes and however many
+// units it needs. The error is at most one request of each key, plus the units in flight at the start.
 func TestSharesAreOfSlotTime(t *testing.T) {
 	for seed := range uint64(25) {
 		synctest.Test(t, func(t *testing.T) {
@@ -31,8 +31,8 @@ func TestSharesAreOfSlotTime(t *testing.T) {
 				weight int
 				units  int
 				work   time.Duration
-				used   time.Duration // units × time, counted by the second
-				held   atomic.Int64  // units
+				used   time.Duration // units × time, sampled each second
+				held   atomic.Int64  // the units held
 			}
 			var workers []*worker
 			weights := map[string]int{}
@@ -44,8 +44,8 @@ func TestSharesAreOfSlotTime(t *testing.T) {
 			l := newLimiter(t, total, &options{Total: total, MaxQueue: 1000, Clock: new(creeping), Weight: func(key string) int { return weights[key] }})
 			ctx, cancel := context.WithCancel(t.Context())
 			for _, w := range workers {
-				// So many that a caller always waits: a key without waiters, if only at the instant at which all its callers in
-				// flight return, keeps no claim to time that it did not use.
+				// With so many callers, one of them always waits. A key without waiters, if only at the
+				// instant at which all its callers return, keeps no claim to time that it did not use.
 				for range 2*total + 3 {
 					go func() {
 						for {
@@ -75,7 +75,7 @@ func TestSharesAreOfSlotTime(t *testing.T) {
 				for _, b := range workers {
 					da, db := float64(a.used)/float64(a.weight), float64(b.used)/float64(b.weight)
 					slack := float64(a.work)*float64(a.units)/float64(a.weight) + float64(b.work)*float64(b.units)/float64(b.weight)
-					flight := float64(total) * float64(max(a.work, b.work)) // at the start
+					flight := float64(total) * float64(max(a.work, b.work)) // the units in flight at the start
 					require.LessOrEqual(t, da-db, slack+flight, "seed %d: total %d, keys %s and %s", seed, total, a.key, b.key)
 				}
 			}
@@ -116,9 +116,9 @@ func TestHigherPriorityGoesFirst(t *testing.T) {
 		l := newLimiter(t, 10, &options{Total: 2, MaxQueue: 10, Priority: func(key string) int { return int(key[0] - '0') }})
 		q := &line{l: l}
 		held := take(t, l, "0", 1)
-		large := q.send("large", "0", 2) // collects freed units
+		large := q.send("large", "0", 2) // it collects freed units
 		refused(t, l, "0b", 1)
-		top := take(t, l, "2", 1) // passes who waits in a lower level
+		top := take(t, l, "2", 1) // it passes the waiters of lower levels
 		low, high := q.send("low", "1", 1), q.send("high", "2", 1)
 		refused(t, l, "1", 1)
 		held.Release()
@@ -188,7 +188,7 @@ func TestSharedLimitAdaptsForAllKeysTogether(t *testing.T) {
 	assert.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	a.Release()
 	b.Release()
-	all := take(t, l, "c", 8) // above the shared limit of now: alone
+	all := take(t, l, "c", 8) // it is above the present shared limit, so it is admitted alone
 	refused(t, l, "a", 1)
 	all.Done(inflight.Ignored)
 	for len(*samples) == 0 {
@@ -211,7 +211,7 @@ func TestOnLimitNamesTheKey(t *testing.T) {
 	var l *inflight.Limiter[string]
 	var changes []string
 	l = newLimiter(t, 10, &options{Adaptive: adaptive, Clock: clock, OnLimit: func(key string, old, new int) {
-		changes = append(changes, fmt.Sprint(key, old, new, stats(t, l, key).Limit)) // under no lock
+		changes = append(changes, fmt.Sprint(key, old, new, stats(t, l, key).Limit)) // no lock is held
 	}})
 	for len(changes) == 0 {
 		finish(t, l, clock, 5, 100*time.Millisecond, inflight.Success)
@@ -219,7 +219,7 @@ func TestOnLimitNamesTheKey(t *testing.T) {
 	assert.Equal(t, []string{"a5 3 3"}, changes)
 }
 
-// OnLimit is not called anew until it has returned, or panicked. Until then, the limit stays.
+// OnLimit is not called again until it has returned or panicked. Until then the limit stays.
 func TestOnLimitIsCalledInOrder(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	adaptive, _ := script(10, 9, 8, 7, 6, 5)
@@ -331,7 +331,7 @@ func TestASharedLimitIsNoKeysOwn(t *testing.T) {
 }
 
 func TestARaisedTotalLetsNoKeyAboveItsOwnLimit(t *testing.T) {
-	for range 20 { // keys are found in any order
+	for range 20 { // keys change in any order
 		synctest.Test(t, func(t *testing.T) {
 			l := newLimiter(t, 2, &options{Total: 2, MaxQueue: 10})
 			q := &line{l: l}
@@ -375,9 +375,9 @@ func TestWaitersMoveToTheirNewPriorityAndKeepTheirAge(t *testing.T) {
 	})
 }
 
-// SetLimit raises all limits at once: no key of a lower level takes units that are due to a higher one.
+// SetLimit raises all limits at once: no key of a lower level takes units that belong to a higher one.
 func TestRaisedLimitsLetInByPriority(t *testing.T) {
-	for range 20 { // keys are found in any order
+	for range 20 { // keys change in any order
 		synctest.Test(t, func(t *testing.T) {
 			l := newLimiter(t, 1, &options{Total: 3, MaxQueue: 10, Priority: func(key string) int { return map[string]int{"page": 1}[key] }})
 			q := &line{l: l}

@@ -14,15 +14,15 @@ type Stats struct {
 	Queued   int // calls of Acquire that wait
 	Weight   int // the key's weight, which determines its share of Total
 
-	// Shed counts the calls that were refused with ErrLimited since the key was first seen.
+	// Shed is the number of calls refused with ErrLimited since the key was first seen.
 	Shed uint64
 
 	// Wait is the mean of about the last eight waits in the queue. It decays while no call waits. It is 0 if no call
 	// has waited.
 	Wait time.Duration
 
-	// Oldest is the age of the oldest permit in flight, counted from the first call of Stats or Snapshot that saw it.
-	// If it grows without end, a permit was never released. It is 0 if nothing is in flight.
+	// Oldest is the age of the oldest permit in flight, counted from the first call of Stats or Snapshot
+	// that saw it. It is 0 if nothing is in flight. If it grows without end, a permit was never released.
 	Oldest time.Duration
 }
 
@@ -40,7 +40,7 @@ func (l *Limiter[K]) Stats(key K) (Stats, bool) {
 	return s, ok
 }
 
-// Snapshot returns the Stats of all tracked keys. They are read one after the other, not at one instant.
+// Snapshot returns the Stats of all tracked keys. They are read one after another, not at the same instant.
 func (l *Limiter[K]) Snapshot() map[K]Stats {
 	all := make(map[K]Stats)
 	for _, e := range l.entries(nil) {
@@ -54,17 +54,18 @@ func (l *Limiter[K]) Snapshot() map[K]Stats {
 // Totals are the state of a [Limiter] over all keys. Its counters begin with [New].
 type Totals struct {
 	InFlight int // the units in flight
-	Limit    int // Options.Total, or the limit that Options.Shared has learnt; 0 if there is none
+	Limit    int // Options.Total, or the limit learnt by Options.Shared; 0 if there is none
 	Queued   int // the calls of Acquire that wait
 	Keys     int // the number of tracked keys
 
 	// Adaptive is true if [Options.Adaptive] or [Options.Shared] is set, so that limits follow outcomes.
 	Adaptive bool
 
-	// Shed counts the calls that were refused for lack of room. In a dry run it counts calls that would have been refused.
+	// Shed is the number of calls refused for lack of room. In a dry
+	// run it is the number of calls that would have been refused.
 	Shed uint64
 	// Waits counts the calls that were served from a queue, in buckets of their waits. The upper bounds of the buckets
-	// are 1, 2.5, 5, 10, 25, 50, 100, 250 and 500 ms, and 1, 2.5 and 10 s; the last bucket has the longer waits.
+	// are 1, 2.5, 5, 10, 25, 50, 100, 250 and 500 ms, and 1, 2.5 and 10 s. The last bucket has the longer waits.
 	Waits [13]uint64
 }
 

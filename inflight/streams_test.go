@@ -15,20 +15,22 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// model is a backend of language models: it writes so many answers at full speed, and more of them share that speed.
+// model is a backend of language models. It writes atFullSpeed answers at full speed. More answers share that speed.
 type model struct {
 	atFullSpeed int
-	prefill     time.Duration // before the first token, also at that speed
-	load        float64       // of its capacity
+	prefill     time.Duration // the time before the first token, at full speed
+	load        float64       // the load, as a part of the capacity
 	mix         func(quarter int) []answers
 }
 
-// answers is a part of all answers, and their mean number of tokens. Their lengths vary by half.
+// answers describes a kind of answers: their share of all answers,
+// and their mean number of tokens. Their lengths vary by half.
 type answers struct{ share, tokens float64 }
 
 const tokensPerSecond = 50
 
-// streamed are the figures of a quarter: the part of the capacity that was used, and the speed of the answers as a part of the full speed.
+// streamed has the figures of a quarter of an hour: the used part
+// of the capacity, and the mean speed as a part of the full speed.
 type streamed struct{ tokens, speed float64 }
 
 // play returns the figures of four quarters of an hour.
@@ -38,7 +40,7 @@ func (m model) play(t testing.TB, seed uint64) (all []streamed) {
 	l, err := inflight.Protect(&options{Clock: clock})
 	require.NoError(t, err)
 	var open writing
-	var done, now float64 // seconds of full speed of each answer that is written, and of the clock
+	var done, now float64 // the seconds of full speed that each open answer has received, and the time
 	const quarter = 15 * 60.0
 	next := 0.0
 	for q := range 4 {
@@ -90,13 +92,13 @@ func draw(rng *rand.Rand, mix []answers) float64 {
 	return mix[0].tokens
 }
 
-// answer is one that is being written.
+// answer is an answer that is being written.
 type answer struct {
 	permit                     inflight.Permit
 	began, ends, needs, tokens float64
 }
 
-// writing is a heap of answers, the one that ends first on top.
+// writing is a heap of answers. The one that ends first is on top.
 type writing []*answer
 
 func (w writing) Len() int           { return len(w) }
@@ -110,7 +112,7 @@ func (w *writing) Pop() any {
 	return x
 }
 
-// streamMixes are the answers in each quarter.
+// streamMixes are the kinds of answers in each quarter.
 var streamMixes = map[string]func(int) []answers{
 	"equal":  func(int) []answers { return []answers{{1, 400}} },
 	"mixed":  func(int) []answers { return []answers{{0.8, 100}, {0.2, 2000}} },
@@ -121,8 +123,8 @@ var streamMixes = map[string]func(int) []answers{
 	},
 }
 
-// With amounts, long answers keep most of their speed while the backend is used in full, whatever the mix of lengths. A small backend under
-// a load that hardly exceeds its capacity has pauses.
+// With amounts, long answers keep most of their speed while the backend is in full use, whatever
+// the mix of lengths. A small backend has pauses if the load hardly exceeds its capacity.
 func TestAnswersKeepTheirSpeedWhateverTheirLength(t *testing.T) {
 	testsize.Arithmetic(t)
 	t.Parallel()
@@ -134,7 +136,7 @@ func TestAnswersKeepTheirSpeedWhateverTheirLength(t *testing.T) {
 				for seed := range uint64(n) {
 					quarters := model{size, 200 * time.Millisecond, load, mix}.play(t, seed)
 					t.Logf("%s, %d at full speed, load %v, seed %d: %.2f", name, size, load, seed, quarters)
-					for _, q := range quarters[1:] { // the limit begins at 20
+					for _, q := range quarters[1:] { // skip the first quarter, because the limit begins at 20
 						speed, tokens = speed+q.speed/3/float64(n), tokens+q.tokens/3/float64(n)
 					}
 				}

@@ -16,17 +16,17 @@ type table[K comparable] struct {
 
 	mu    sync.Mutex
 	count int
-	idle  idleHeap[K] // all keys, except those that were found busy and have not been idle since
+	idle  idleHeap[K] // all keys, except those that were found busy and have not become idle since
 }
 
 // entry is a semaphore and its place in the table.
 type entry[K comparable] struct {
 	semaphore
 	key  K
-	rank uint64 // idleAt when the heap last read it, so never above idleAt
+	rank uint64 // the idleAt that the heap last read, so it is never above idleAt
 }
 
-// smallTable is the maximum size of a table that keeps the order of idle keys from the start.
+// smallTable is the maximum size of a table that orders idle keys from the start.
 const smallTable = 1024
 
 func newTable[K comparable](max int) *table[K] {
@@ -67,9 +67,9 @@ func (t *table[K]) entriesLocked(of []K) (found []*entry[K]) {
 	return found
 }
 
-// forgetLocked removes the key that has been idle for longest, if any is idle. An entry's rank in the heap may be out
-// of date, but is never too high. So the first entry with a correct rank is that key. A busy key leaves the heap until
-// it is idle again. So an entry is examined at most once for each use of its key.
+// forgetLocked removes the key that has been idle for longest, if any is idle. An entry's rank in the heap
+// may be outdated, but is never too high. So the first entry with a correct rank is that key. A busy key
+// leaves the heap until it is idle again. So an entry is examined at most once for each use of its key.
 func (t *table[K]) forgetLocked() bool {
 	for len(t.idle) > 0 {
 		e := t.idle[0]

@@ -56,7 +56,7 @@ func TestBusyKeysAreNotForgotten(t *testing.T) {
 		assert.ErrorIs(t, err, ratelimit.ErrTableFull)
 		assert.ErrorContains(t, err, "all 2 keys")
 	}
-	take(t, l, "a", 1).Release() // known keys go on
+	take(t, l, "a", 1).Release() // tracked keys go on
 	b.Release()
 	c := take(t, l, "c", 1)
 	assert.Equal(t, []string{"a", "c"}, tracked(l))
@@ -73,7 +73,7 @@ func TestKeyWithAWaiterIsNotForgotten(t *testing.T) {
 		l := newLimiter(t, 1, &options{MaxKeys: 2, Total: 1, MaxQueue: 1})
 		q := &line{l: l}
 		a := take(t, l, "a", 1)
-		b := q.send("b", "b", 1) // nothing in flight, and waits for Total
+		b := q.send("b", "b", 1) // b has nothing in flight, and waits for Total
 		_, err := l.TryAcquire("c", 1)
 		assert.ErrorIs(t, err, ratelimit.ErrTableFull)
 		b.giveUp()
@@ -98,7 +98,7 @@ func TestReleaseAfterTheKeyWasForgotten(t *testing.T) {
 	refused(t, l, "a", 1)
 }
 
-// A plain model of the table: keys in the order in which they became idle.
+// A model of the table keeps the keys in the order in which they became idle.
 func TestTableForgetsAsItsModelDoes(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(testsize.Seed(seed), 7))
@@ -185,7 +185,7 @@ func TestRefreshReachesAKeyThatIsBeingInserted(t *testing.T) {
 		n := int(limit.Load())
 		if requested.Add(1) == 1 {
 			limit.Store(5)
-			l.Refresh() // while the key is not in the table yet
+			l.Refresh() // the key is not in the table yet
 		}
 		return n
 	}})
@@ -193,7 +193,7 @@ func TestRefreshReachesAKeyThatIsBeingInserted(t *testing.T) {
 	assert.EqualValues(t, 2, requested.Load())
 }
 
-// All calls at once: the units in flight are never above a limit, and in the end there are none.
+// All methods are called concurrently. The units in flight are never above a limit, and in the end none is in flight.
 func TestInvariantsUnderLoad(t *testing.T) {
 	for _, total := range []int{0, 5} {
 		t.Run(fmt.Sprint("total ", total), func(t *testing.T) {
@@ -238,7 +238,7 @@ func TestInvariantsUnderLoad(t *testing.T) {
 	}
 }
 
-// Limits that rise and fall at the same time lose no wake-up: every call is served.
+// Limits rise and fall at the same time. No wake-up is lost: every call is served.
 func TestNoWakeUpIsLostWhileLimitsChange(t *testing.T) {
 	for _, total := range []int{0, 4} {
 		l := newLimiter(t, 4, &options{Total: total, MaxQueue: 1000})
@@ -266,7 +266,7 @@ func TestNoWakeUpIsLostWhileLimitsChange(t *testing.T) {
 	}
 }
 
-// Looking up an absent key finds nothing, and leaves nothing behind.
+// Looking up an absent key finds nothing, and adds nothing to the table.
 func TestLookUpsOfMissingKeysInsertNothing(t *testing.T) {
 	l := newLimiter(t, 2, &options{MaxKeys: 1})
 	absent := func(key string) {

@@ -16,8 +16,8 @@ func left(ctx context.Context) time.Duration {
 // endless is the time until a context without a deadline ends.
 const endless = maxReading
 
-// quitLocked removes a waiter that gives up. If the waiter was served at the same instant, it gives its permit back,
-// for the next waiter.
+// quitLocked removes a waiter that gives up. If the waiter was served
+// at the same instant, quitLocked passes its permit to the next waiter.
 func (s *semaphore) quitLocked(w *waiter, now time.Duration) {
 	if !w.done {
 		s.pool().leaveLocked(s, w)
@@ -47,7 +47,7 @@ func (s *semaphore) awaitUnlock(ctx context.Context, n int, now, patience, left 
 	if most := s.common.maxWaiting; s.queued < s.common.maxQueue && most > 0 && s.pool().waiting >= most && !s.pool().shedLocked(s.priority) {
 		return s.tryUnlock(n, now, errTooManyWait)
 	}
-	if s.queued >= s.common.maxQueue { // the oldest waiter would be served last, so it makes room
+	if s.queued >= s.common.maxQueue { // the oldest waiter would be served last, so it is replaced
 		oldest := s.first
 		s.pool().leaveLocked(s, oldest)
 		s.countShedLocked()
@@ -60,7 +60,7 @@ func (s *semaphore) awaitUnlock(ctx context.Context, n int, now, patience, left 
 	s.mutex().Unlock()
 	select {
 	case <-w.ready:
-		if w.err != nil { // the goroutine that ended the wait did not examine this key
+		if w.err != nil { // the goroutine that ended the wait did not check whether this key is idle
 			s.mutex().Lock()
 			s.unlockVacated()
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// caller is a call of Acquire in a goroutine of its own, in a synctest bubble.
+// caller is a call of Acquire in its own goroutine, in a bubble.
 type caller struct {
 	name   string
 	cancel context.CancelCauseFunc
@@ -27,8 +27,8 @@ type caller struct {
 	done   bool
 }
 
-// line sends callers one after the other, so that each waits before the next one comes,
-// and notes in which order they were served.
+// line starts callers one after another, so that each waits before
+// the next one comes. It records the order in which they are served.
 type line struct {
 	l      *inflight.Limiter[string]
 	mu     sync.Mutex // guards served
@@ -52,7 +52,7 @@ func (q *line) send(name, key string, n int) *caller {
 	return c
 }
 
-// release gives a served caller's permit back, and lets the others go on.
+// release gives a served caller's permit back, and waits until the others have gone on.
 func (c *caller) release() {
 	c.permit.Release()
 	synctest.Wait()
@@ -93,7 +93,7 @@ func TestTryAcquirePassesNoWaiter(t *testing.T) {
 		q := &line{l: l}
 		a := q.send("holder", "a", 2)
 		b := q.send("waits for three", "a", 3)
-		refused(t, l, "a", 1) // one unit is free, but not for a new caller
+		refused(t, l, "a", 1) // one unit is free, but a new caller must not take it
 		a.release()
 		assert.True(t, b.done)
 		b.release()
@@ -155,7 +155,7 @@ func TestDeadlineEndsAWait(t *testing.T) {
 	})
 }
 
-// failsafe-go v0.9.8 keeps the permits of a wait that was cancelled.
+// A cancelled wait keeps no permits. (failsafe-go v0.9.8 keeps them.)
 func TestCallerThatGivesUpKeepsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, 3, &options{MaxQueue: 10, Total: 3})
@@ -176,8 +176,8 @@ func TestCallerThatGivesUpKeepsNothing(t *testing.T) {
 	})
 }
 
-// The permit that reaches a waiter in the instant of its giving up goes to the next, or is
-// the caller's: nothing is lost.
+// A waiter may give up in the instant in which it gets its permit. Then
+// the next waiter gets the permit, or the caller does: it is never lost.
 func TestPermitPassesOnWhenItsWaiterGivesUpAtTheSameInstant(t *testing.T) {
 	l := newLimiter(t, 1, &options{MaxQueue: 4})
 	lost, got := 0, 0
@@ -301,7 +301,7 @@ func TestStatsContainRecentWaits(t *testing.T) {
 	})
 }
 
-// A thousand callers with deadlines of 0 to 1 ms, while limits change: all permits come back, and no waiter is left.
+// A thousand callers have deadlines of 0 to 1 ms, and limits change meanwhile. All permits come back, and no waiter is left.
 func TestAThousandCallersWithShortDeadlinesLeaveNothingBehind(t *testing.T) {
 	for _, opts := range []inflight.Options[int]{
 		{Adaptive: inflight.Learn(nil), MaxQueue: 50},

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A window ends at an outcome, once three conditions hold. It has lasted for minWindow. It has as many outcomes as the
-// algorithm wants. Three in four of its first requests have ended. So a window lasts as long as its requests do, and
-// does not consist of the quick ones.
+// A window ends at an outcome, once three conditions hold. It has lasted for minWindow.
+// It has as many outcomes as the algorithm wants. And three in four of its first requests
+// have ended. So a window lasts as long as its requests do, and includes the slow ones.
 const (
 	minWindow  = 100 * time.Millisecond
 	minSamples = 20
@@ -17,12 +17,12 @@ const (
 	// example streams, or permits that are not released.
 	patience = 8
 
-	// lower is a fraction of the highest limit so far. Under a limit below it, latency is no longer comparable.
+	// lower is a fraction of the highest limit so far. Latency under a limit below it is not comparable.
 	lower = 0.8
-	// higher is a multiple of the previous limit. Under a limit above it, latency is not comparable either.
+	// higher is a multiple of the previous limit. Latency under a limit above it is not comparable.
 	higher = 2.2
 
-	// longest is the maximum of a single time. A longer time counts as this one.
+	// longest is the maximum of a single time. A longer time counts as longest.
 	longest = 24 * time.Hour
 
 	// A window is Dropped if one in dropShare of its outcomes is Dropped. Fewer failures are no sign of overload, and a
@@ -33,21 +33,21 @@ const (
 	// deviations. By Cantelli's inequality, at most one in 17 values of any distribution is that far above the mean.
 	hungDeviations = 4
 
-	// hungTail is an expected number of slow successes. If hung work were merely the slow part of all work, a window in
-	// which so many are expected would have none in one case of fifty.
+	// hungTail is a number of expected slow successes. If hung work were merely the slow part of all work,
+	// and hungTail slow successes were expected in a window, there would be none in one case of fifty.
 	hungTail = 4
 
-	// leastGood bounds the outcomes for each success beside calls that hang.
+	// leastGood bounds the number of outcomes for each success, while some calls hang.
 	leastGood = 20
 )
 
-// window gathers the data of one sample, mostly from work that began within the window. Earlier work has met another
-// limit and another queue.
+// window gathers the data of one sample, mostly from work that began
+// within the window. Earlier work has met another limit and another queue.
 type window struct {
 	count   int           // the number of outcomes that it needs
 	before  uint64        // the number of the last work that began before it
-	start   time.Duration // the time at which the previous window ended, or at which the first work with an outcome that counts began
-	open    bool          // start is set
+	start   time.Duration // the end of the previous window, or the beginning of the first work whose outcome counts
+	open    bool          // whether start is set
 	quick   int           // the number of its first count calls that have ended
 	done    int           // the number of successes
 	good    sums          // the successes, including work that began before it
@@ -71,16 +71,16 @@ type window struct {
 	held    float64       // units × time, in ns
 	crowd   float64       // units² × time, in ns
 	begun   time.Duration // the instant from which held is counted
-	filling bool          // the limit was raised, and the work in flight has not yet reached it
+	filling bool          // whether the limit was raised and the work in flight has not reached it yet
 	usual   time.Duration // the mean time of the previous window
 	low     time.Duration // the time at which the limit was last lowered by much
-	fresh   bool          // this is the first window since then
+	fresh   bool          // whether this is the first window since low
 	from    time.Duration // work that began before this instant is too old to count in times
 	times   *times
 	sized   sized
 }
 
-// sized has sums over successes with an amount, including work that began before the window.
+// sized holds sums over successes with an amount, including work that began before the window.
 type sized struct {
 	known                                      int // the number of successes with an amount
 	n                                          int // the part of these that began after the limit was last lowered by much
@@ -89,10 +89,9 @@ type sized struct {
 }
 
 // fixedPart finds the part of a call's time that does not depend on its amount, for example the time until the first
-// token. It expresses that time as an amount. Without it, windows of short answers would look like those of a slower
-// backend. The part comes from a straight line through the times of recent windows. The times of each window are
-// divided by its time per amount, so the load plays no part. Unit is the amount that counts as one, the mean of the
-// first window.
+// token. It expresses that time as an amount. Without this, windows of short answers would look like those of a slower
+// backend. The part comes from a straight line through the times of recent windows. The times of each window are divided
+// by its time per amount, so the load plays no part. The amount that counts as one is the mean of the first window.
 type fixedPart struct {
 	unit                             float64
 	windows, time, amount, with, own float64 // sums over recent windows: of their means, their covariance and their variance
@@ -133,7 +132,7 @@ func (w *window) addSized(d, start time.Duration, amount float64) {
 		return
 	}
 	z.known++
-	if start < w.low { // a higher limit may have been in force for most of its time
+	if start < w.low { // for most of that time, a higher limit may have been in force
 		return
 	}
 	t := float64(d)
@@ -145,7 +144,7 @@ func (w *window) addSized(d, start time.Duration, amount float64) {
 	z.quadratic += amount * amount
 }
 
-// moments returns the time for the amount that counts as one, and the standard deviation of single calls from it.
+// moments returns the time for the amount that counts as one, and the standard deviation of single calls from this time.
 func (z *sized) moments() (mean, deviation float64) {
 	z.base.add(z)
 	n, part := float64(z.n), z.base.part
@@ -156,7 +155,7 @@ func (z *sized) moments() (mean, deviation float64) {
 	return r * unit, math.Sqrt(v) * unit / (amount / n)
 }
 
-// sums are sums over times.
+// sums holds sums over times.
 type sums struct {
 	n       int
 	total   time.Duration
@@ -173,7 +172,7 @@ func newWindow(count int) window {
 	return window{count: count, filling: true, fresh: true, hanging: math.MinInt64, low: math.MinInt64, times: new(times)}
 }
 
-// renew begins the next window, in which nothing has happened yet.
+// renew begins the next window, which is empty.
 func (w *window) renew(now time.Duration, seq uint64, inFlight int, each eachWork) {
 	*w = window{count: w.count, before: seq, start: now, since: now, begun: now, open: true, peak: inFlight, filling: w.filling, usual: w.usual, known: w.longest, low: w.low, earlier: w.good, stalled: w.stuck, hanging: w.hanging, times: w.times, sized: sized{base: w.sized.base}}
 	w.times.reset(w.usual)
@@ -261,7 +260,7 @@ func (w *window) add(now, start time.Duration, seq uint64, units int, o Outcome)
 			}
 			w.times.entered(0)
 			w.times.lasts(rtt)
-		case rtt <= w.usual/2: // load has not caused this failure
+		case rtt <= w.usual/2: // load did not cause this failure
 			return false
 		default:
 			w.unsure++
@@ -275,10 +274,10 @@ func (w *window) add(now, start time.Duration, seq uint64, units int, o Outcome)
 	return true
 }
 
-// addOlder adds the outcome of work that began before the window to the share of drops. Without it, quick drops would
-// be overrepresented: most begin and end within the window, and successes that wait in a queue do not. A lower limit
-// would remove the queue and the excess with it, so the excess would look like drops from overload. Drops that take
-// longer than every success do not count. They are not overrepresented, and hang at any limit.
+// addOlder adds the outcome of work that began before the window to the share of drops. Without such outcomes, quick
+// drops would be overrepresented: most begin and end within the window, and successes that wait in a queue do not. A
+// lower limit would remove the queue, and thereby the excess, so the excess would look like drops from overload.
+// Drops that take longer than every success do not count. They are not overrepresented, and hang at any limit.
 func (w *window) addOlder(rtt time.Duration, o Outcome) {
 	switch {
 	case o == Success, o == Cancelled && rtt > w.usual/2:
@@ -306,23 +305,23 @@ func (w *window) hangs(rtt time.Duration) bool {
 	return float64(rtt) > mean+max(mean, hungDeviations*math.Sqrt(variance))
 }
 
-// successesAlone reports whether some calls hang while others succeed. Then only the successes show the backend's
-// latency. A call that hangs takes equally long at any limit, and if hung calls keep the backend busy, the successes
-// wait for it.
+// successesAlone reports whether some calls hang while others succeed. Then only the
+// successes show the backend's latency. A call that hangs takes equally long at any
+// limit. If hung calls keep the backend busy, the successes include the wait for it.
 //
-// After a call has hung, the result is true for as long as that call took: hung calls begin together, so they also end
-// together, in windows far apart. If hardly any call succeeds, the whole backend hangs, and the result is false.
+// After a call has hung, the result is true for as long as that call took. Hung calls begin together, so they also
+// end together, in windows far apart. If hardly any call succeeds, the whole backend hangs, and the result is false.
 func (w *window) successesAlone(now time.Duration, outcomes int) bool {
 	return now < w.hanging && w.good.n > 0 && w.good.n*leastGood >= outcomes
 }
 
-// cancelled estimates the number of calls that ended because a client left. If only the successes count, it leaves out
-// hung work.
+// cancelled estimates the number of calls that ended because a client
+// left. If only the successes count, the estimate excludes hung work.
 //
-// A client leaves after a certain time, and all successful work has ended within that time. Work that fails for another
-// reason takes at most as long as successful work. But the work in late may include some of it: about as much for each
-// success as there is in unsure, and rarely twice as much. cancelled subtracts twice as much. If fewer than one in five
-// calls succeed, it counts all: clients of different patience may all leave before the longest success would end.
+// A client leaves after a certain time, and all successful work has ended within that time. Work that fails
+// for another reason takes at most as long as successful work. Some of it may be counted in late: about unsure
+// / done, and rarely twice as much. So cancelled subtracts 2 × unsure / done. If fewer than one in five calls
+// succeed, it counts all: clients of different patience may all leave before the longest success would end.
 func (w *window) cancelled(successesAlone bool) float64 {
 	late := w.late + w.expired
 	if successesAlone {
@@ -340,7 +339,7 @@ func (w *window) over(now time.Duration) bool {
 		return false
 	}
 	missing := w.count / 4
-	if w.fresh { // no earlier window contains the slow ones
+	if w.fresh { // no earlier window contains the slow calls
 		missing = w.count / 20
 	}
 	return w.quick >= w.count-missing || lasted/patience >= w.total/time.Duration(max(1, w.done))
@@ -392,11 +391,11 @@ func (w *window) sample(now time.Duration, each eachWork) Sample {
 	return s
 }
 
-// times is a histogram of the age of work, in steps of an eighth of the age or less. For each age it counts the work
-// that entered the window, that ended, and that lasted longer. Wider steps would not separate work that is about to end
-// from work that has just begun.
+// times is a histogram of the age of work, in steps of an eighth of the age or less.
+// For each age it counts the work that entered the window, that ended, and that lasted
+// longer. Wider steps would not separate work about to end from work just begun.
 type times struct {
-	unit time.Duration // width of the first step; 0 until a time is known
+	unit time.Duration // the width of the first step; 0 until a time is known
 	at   [1 + 11*8]struct {
 		entered, ended, lasts uint32
 		endedSum, last        time.Duration
@@ -427,8 +426,8 @@ func (t *times) step(d time.Duration) int {
 
 func (t *times) entered(d time.Duration) { t.at[t.step(d)].entered++ }
 
-// left removes work that entered at an age and failed. It shows nothing about the time that work takes. If it counted
-// as work that lasts longer, the mean would be too high, because it would have ended at about that age.
+// left removes work that entered at an age and failed. Such work shows nothing about the time that work takes. If
+// it counted as work that lasts longer, the mean would be too high, because it would have ended at about that age.
 func (t *times) left(d time.Duration) { t.at[t.step(d)].entered-- }
 
 func (t *times) ended(d time.Duration) {

@@ -5,23 +5,23 @@ import "time"
 // work is the work in flight under one permit.
 type work struct {
 	n     int           // the number of units; 0 if it had ended before
-	start time.Duration // if the limiter is timed
+	start time.Duration // set if the limiter is timed
 	seq   uint64        // its number in the order in which work began, if the key has a learner; 0 after Ignore
 }
 
-// works holds the work in flight of a key. Its places are used again, so a permit costs no allocation. Places count
-// from 1. The zero works is empty.
+// works holds the work in flight of a key. Its places are reused, so a
+// permit costs no allocation. Places count from 1. The zero works is empty.
 type works struct {
 	first  held       // place 1, which is enough for most keys
 	begun  begun      // the times of place 1
-	newest uint32     // the place of the work that began last, if there is a learner; else 0
+	newest uint32     // the place of the work that began last, if there is a learner; otherwise 0
 	more   *moreWorks // nil while one place is enough and Stats has examined nothing
 }
 
 // held has the units of the permit at a place.
 type held struct {
-	n      int    // 0 once they are released
-	serial uint64 // distinguishes the permits that use one place
+	n      int    // 0 after their release
+	serial uint64 // distinguishes the permits of one place
 }
 
 // begun has the times of work in a limiter that is timed.
@@ -31,7 +31,7 @@ type begun struct {
 	older, newer uint32 // places of the work that began before and after it, if there is a learner; 0 for none
 }
 
-// moreWorks is the part of works that is not for place 1 alone.
+// moreWorks is the part of works for all places but the first, and for Stats.
 type moreWorks struct {
 	held  []held     // the places from 2 on
 	free  []uint32   // free places
@@ -39,7 +39,7 @@ type moreWorks struct {
 	seen  []sighting // sightings by Stats, from place 1 on
 }
 
-// sighting is the permit that Stats has seen at a place.
+// sighting records the permit that Stats has seen at a place.
 type sighting struct {
 	serial uint64
 	since  time.Duration // the time of the first sighting
@@ -103,7 +103,7 @@ func (w *works) end(place uint32, serial uint64) (n int) {
 	return n
 }
 
-// note records when the work that was just added began.
+// note records the beginning of the work that was just added.
 func (w *works) note(place uint32, start time.Duration, seq uint64) {
 	if place != 1 && len(w.more.begun) < len(w.more.held) {
 		w.more.begun = append(w.more.begun, begun{})
