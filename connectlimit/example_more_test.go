@@ -75,7 +75,7 @@ func ExampleNewInflight() {
 		return connect.NewResponse(new(emptypb.Empty)), nil
 	}, connect.WithInterceptors(limit))
 	fmt.Println(call(handler))
-	fmt.Println(limit.Stats().Admitted, "served")
+	fmt.Println(limit.Stats().Allowed, "served")
 	// Output:
 	// <nil>
 	// 1 served

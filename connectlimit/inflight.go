@@ -6,10 +6,8 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/edge"
-	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
@@ -42,17 +40,18 @@ type InflightOptions struct {
 
 var skipHelpers = SkipServices(edge.HelperServices...)
 
-// Inflight is an interceptor that limits how many calls are served at the same time, a stream while it is open. Make
-// one with [NewInflight]. It is safe for concurrent use. Calls of clients pass. Refusals have the codes of
-// grpclimit's Inflight.
-type Inflight[K comparable] struct {
+// inFlight is the part of an [Interceptor] that NewInflight makes.
+type inFlight[K comparable] struct {
 	core *edge.Inflight[*Call, K]
 	opts InflightOptions
 }
 
-// NewInflight returns an interceptor that holds a permit while a call is served. A key function that returns [ratelimit.SkipLayer] lets the
-// call pass without one. The limiter's limit applies to each key: to limit the whole server, set [inflight.Options].Total.
-func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error), opts *InflightOptions) (*Inflight[K], error) {
+// NewInflight returns an interceptor that limits how many calls are served at the same time: it holds a permit while a call is served, a
+// stream while it is open. A key function that returns [ratelimit.SkipLayer] lets the call pass without one. The limiter's limit applies to
+// each key: to limit the whole server, set [inflight.Options].Total.
+//
+// Refusals have the codes of grpclimit's NewInflight. In Stats, calls that found no room are Denied.
+func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error), opts *InflightOptions) (*Interceptor, error) {
 	var o InflightOptions
 	if opts != nil {
 		o = *opts
@@ -72,11 +71,11 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error
 	if err != nil {
 		return nil, err
 	}
-	return &Inflight[K]{core: core, opts: o}, nil
+	return &Interceptor{permits: &inFlight[K]{core: core, opts: o}}, nil
 }
 
 // outcome returns the outcome of a call for an adaptive limit.
-func (i *Inflight[K]) outcome(c *Call, err error) inflight.Outcome {
+func (i *inFlight[K]) outcome(c *Call, err error) inflight.Outcome {
 	usual := usualOutcome(c, err)
 	if i.opts.Outcome == nil {
 		return usual
@@ -92,9 +91,7 @@ func usualOutcome(c *Call, err error) inflight.Outcome {
 	return edge.OutcomeOfCall(c.Context(), rpcstatus.Code(code), c.StreamType != connect.StreamTypeUnary)
 }
 
-// WrapUnary is for [connect.WithInterceptors]. It panics if the Inflight is zero.
-func (i *Inflight[K]) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
-	i.mustBeMade()
+func (i *inFlight[K]) unary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (resp connect.AnyResponse, err error) {
 		if req.Spec().IsClient {
 			return next(ctx, req)
@@ -108,36 +105,17 @@ func (i *Inflight[K]) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	}
 }
 
-// WrapStreamingClient returns next.
-func (i *Inflight[K]) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return next
-}
-
-// WrapStreamingHandler is WrapUnary for streams.
-func (i *Inflight[K]) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	i.mustBeMade()
+func (i *inFlight[K]) streaming(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		ctx = i.watched(ctx)
 		return i.serve(streamCall(ctx, conn), func() error { return next(ctx, conn) })
 	}
 }
 
-// Stats returns the counters.
-func (i *Inflight[K]) Stats() httplimit.InflightStats {
-	if i == nil || i.core == nil {
-		return httplimit.InflightStats{}
-	}
-	return httplimit.InflightStats(i.core.Stats())
-}
-
-func (i *Inflight[K]) mustBeMade() {
-	if i == nil || i.core == nil {
-		panic(optional.Zero("connectlimit", "Inflight", "NewInflight"))
-	}
-}
+func (i *inFlight[K]) stats() edge.Stats { return i.core.Counts() }
 
 // watched returns a context that records the refusals of inner limiters, if outcomes have a consumer.
-func (i *Inflight[K]) watched(ctx context.Context) context.Context {
+func (i *inFlight[K]) watched(ctx context.Context) context.Context {
 	if i.core.Learns {
 		return outcome.WatchRefusals(ctx)
 	}
@@ -145,7 +123,7 @@ func (i *Inflight[K]) watched(ctx context.Context) context.Context {
 }
 
 // serve calls next with a permit, or answers the call. Panics go on after that.
-func (i *Inflight[K]) serve(c *Call, next func() error) (err error) {
+func (i *inFlight[K]) serve(c *Call, next func() error) (err error) {
 	permit, watched, why := i.core.Admit(c)
 	switch {
 	case why.Err != nil:
@@ -165,7 +143,7 @@ func (i *Inflight[K]) serve(c *Call, next func() error) (err error) {
 }
 
 // refuse answers a call that got no permit.
-func (i *Inflight[K]) refuse(c *Call, why edge.Refusal) error {
+func (i *inFlight[K]) refuse(c *Call, why edge.Refusal) error {
 	answer := errorOf(why.Answer(c.Context(), rpcstatus.Code(i.opts.KeyCode)), why.Cause, i.opts.Challenge)
 	if i.opts.OnRefused != nil {
 		if other := i.opts.OnRefused(c, why.Err, answer); other != nil {

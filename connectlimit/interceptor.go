@@ -20,12 +20,21 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// Interceptor limits the calls of handlers. Make one with [New] or [PerIP], and give it to
+// Interceptor limits the calls of handlers. Make one with [New], [PerIP] or [NewInflight], and give it to
 // [connect.WithInterceptors]. It is safe for concurrent use. Calls of clients pass.
 type Interceptor struct {
 	core  *edge.Core[*Call]
 	opts  Options
 	views limitfields.Views // of Options.LimitFields
+
+	permits permits // of NewInflight; then all other fields are zero
+}
+
+// permits limits how many calls are served at the same time.
+type permits interface {
+	unary(next connect.UnaryFunc) connect.UnaryFunc
+	streaming(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc
+	stats() edge.Stats
 }
 
 var _ connect.Interceptor = (*Interceptor)(nil)
@@ -76,8 +85,11 @@ func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
 
 // Stats returns the counters.
 func (i *Interceptor) Stats() httplimit.Stats {
-	if i == nil || i.core == nil {
+	switch {
+	case i == nil || i.core == nil && i.permits == nil:
 		return httplimit.Stats{}
+	case i.permits != nil:
+		return httplimit.Stats(i.permits.stats())
 	}
 	return httplimit.Stats(i.core.Stats())
 }
@@ -86,6 +98,9 @@ func (i *Interceptor) Stats() httplimit.Stats {
 // delays is held.
 func (i *Interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	i.mustBeMade()
+	if i.permits != nil {
+		return i.permits.unary(next)
+	}
 	return func(ctx context.Context, req connect.AnyRequest) (resp connect.AnyResponse, err error) {
 		spec := req.Spec()
 		if spec.IsClient {
@@ -121,6 +136,9 @@ func (i *Interceptor) WrapStreamingClient(next connect.StreamingClientFunc) conn
 // WrapStreamingHandler is WrapUnary for streams, which are charged when they open.
 func (i *Interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	i.mustBeMade()
+	if i.permits != nil {
+		return i.permits.streaming(next)
+	}
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		c := streamCall(ctx, conn)
 		if i.opts.SettleResponse == nil {
@@ -165,7 +183,8 @@ func (s *countedConn) sent() (int, any) {
 
 // RefuseHeld refuses the calls that are held now, and from now on each call that would have to be held, as if its deadline came too early;
 // their charges are given back. Calls that can pass at once are served. It is for [http.Server.RegisterOnShutdown], since
-// [http.Server.Shutdown] waits for held calls. An Interceptor that several servers share stops to hold for all of them.
+// [http.Server.Shutdown] waits for held calls. An Interceptor that several servers share stops to hold for all of them. In an
+// Interceptor of [NewInflight] it does nothing.
 func (i *Interceptor) RefuseHeld() {
 	if i != nil && i.core != nil {
 		i.core.RefuseHeld()
@@ -173,7 +192,7 @@ func (i *Interceptor) RefuseHeld() {
 }
 
 func (i *Interceptor) mustBeMade() {
-	if i == nil || i.core == nil {
+	if i == nil || i.core == nil && i.permits == nil {
 		panic(optional.Zero("connectlimit", "Interceptor", "New or PerIP"))
 	}
 }

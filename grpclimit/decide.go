@@ -44,7 +44,7 @@ func (i *Interceptor) serve(e *event, t trailers, s *watchedStream, settles bool
 	return resp, err
 }
 
-// refusedInside reports whether an Interceptor or an Inflight inside has refused the whole call, and not a message of a stream, for a cause
+// refusedInside reports whether another Interceptor inside has refused the whole call, and not a message of a stream, for a cause
 // that [edge.MarkRefused] records.
 func refusedInside(err error) bool {
 	if err == nil {
@@ -93,7 +93,8 @@ func tooLate(c *Call, delay time.Duration) bool {
 
 // RefuseHeld refuses the calls that are held now, and all later calls that would be held, as if their deadlines came too
 // early. Their charges are given back. Calls that can pass at once are served. Call it before [grpc.Server.GracefulStop],
-// which waits for held calls. If several servers share an Interceptor, it holds no calls of any of them any more.
+// which waits for held calls. If several servers share an Interceptor, it holds no calls of any of them any more. In an
+// Interceptor of [NewInflight] it does nothing.
 func (i *Interceptor) RefuseHeld() {
 	if i != nil && i.core != nil {
 		i.core.RefuseHeld()

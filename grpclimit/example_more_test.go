@@ -58,13 +58,13 @@ func ExampleInterceptor_methodsAndCallsInFlight() {
 	_, err = client.EmptyCall(context.Background(), new(testgrpc.Empty))
 	fmt.Println(status.Code(err), "by the server, which has no such method")
 	stop()
-	fmt.Println(inFlight.Stats().Admitted, "admitted,", permits.Totals().InFlight, "in flight")
+	fmt.Println(inFlight.Stats().Allowed, "allowed,", permits.Totals().InFlight, "in flight")
 	// Output:
 	// OK
 	// OK
 	// ResourceExhausted
 	// Unimplemented by the server, which has no such method
-	// 4 admitted, 0 in flight
+	// 4 allowed, 0 in flight
 }
 
 // A client with at most 1000 calls in flight to each server, and fewer if that answers more slowly under load.

@@ -1,6 +1,8 @@
 package grpclimit
 
 import (
+	"context"
+
 	"google.golang.org/grpc"
 
 	"github.com/weir-go/ratelimit"
@@ -56,6 +58,9 @@ func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
 // a [ratelimit.All] of one layer.
 func (i *Interceptor) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	i.mustBeMade()
+	if i.permits != nil {
+		return i.permits.unary
+	}
 	return i.unary
 }
 
@@ -63,20 +68,32 @@ func (i *Interceptor) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 // [Options].ChargeMessages for each message received.
 func (i *Interceptor) StreamServerInterceptor() grpc.StreamServerInterceptor {
 	i.mustBeMade()
+	if i.permits != nil {
+		return i.permits.stream
+	}
 	return i.stream
 }
 
 func (i *Interceptor) mustBeMade() {
-	if i == nil || i.core == nil {
+	if i == nil || i.core == nil && i.permits == nil {
 		panic(optional.Zero("grpclimit", "Interceptor", "New or PerIP"))
 	}
 }
 
-// Interceptor limits the calls of servers. Make one with [New] or [PerIP]. It is safe for concurrent use.
+// Interceptor limits the calls of servers. Make one with [New], [PerIP] or [NewInflight]. It is safe for concurrent use.
 type Interceptor struct {
 	core  *edge.Core[*Call]
 	opts  Options
 	views limitfields.Views // of Options.LimitTrailers
+
+	permits permits // of NewInflight; then all other fields are zero
+}
+
+// permits limits how many calls are served at the same time.
+type permits interface {
+	unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error)
+	stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error
+	stats() edge.Stats
 }
 
 // event is an [Event] as package edge has it.
@@ -89,8 +106,11 @@ func public(e event) Event {
 
 // Stats returns the counters.
 func (i *Interceptor) Stats() httplimit.Stats {
-	if i == nil || i.core == nil {
+	switch {
+	case i == nil || i.core == nil && i.permits == nil:
 		return httplimit.Stats{}
+	case i.permits != nil:
+		return httplimit.Stats(i.permits.stats())
 	}
 	return httplimit.Stats(i.core.Stats())
 }

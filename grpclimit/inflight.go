@@ -8,10 +8,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/edge"
-	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
@@ -45,19 +43,19 @@ type InflightOptions struct {
 
 var skipHelpers = SkipServices(edge.HelperServices...)
 
-// Inflight limits how many calls are served at the same time, a stream while it is open. Make one with [NewInflight].
-// It is safe for concurrent use.
-//
-// Without room, or with a full key table, the answer is UNAVAILABLE with the key's recent wait; RESOURCE_EXHAUSTED if
-// a call needs more than there ever is; KeyCode without a valid key; else INTERNAL.
-type Inflight[K comparable] struct {
+// inFlight is the part of an [Interceptor] that NewInflight makes.
+type inFlight[K comparable] struct {
 	core *edge.Inflight[*Call, K]
 	opts InflightOptions
 }
 
-// NewInflight returns interceptors that hold a permit while a call is served. A key function that returns [ratelimit.SkipLayer] lets the
-// call pass without one. The limiter's limit applies to each key: to limit the whole server, set [inflight.Options].Total.
-func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error), opts *InflightOptions) (*Inflight[K], error) {
+// NewInflight returns interceptors that limit how many calls are served at the same time: they hold a permit while a call is served, a
+// stream while it is open. A key function that returns [ratelimit.SkipLayer] lets the call pass without one. The limiter's limit applies to
+// each key: to limit the whole server, set [inflight.Options].Total.
+//
+// Without room, or with a full key table, the answer is UNAVAILABLE with the key's recent wait; RESOURCE_EXHAUSTED if
+// a call needs more than there ever is; KeyCode without a valid key; else INTERNAL. In Stats, calls that found no room are Denied.
+func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error), opts *InflightOptions) (*Interceptor, error) {
 	var o InflightOptions
 	if opts != nil {
 		o = *opts
@@ -74,11 +72,11 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error
 	if err != nil {
 		return nil, err
 	}
-	return &Inflight[K]{core: core, opts: o}, nil
+	return &Interceptor{permits: &inFlight[K]{core: core, opts: o}}, nil
 }
 
 // outcome returns the outcome of a call for an adaptive limit.
-func (i *Inflight[K]) outcome(c *Call, code codes.Code) inflight.Outcome {
+func (i *inFlight[K]) outcome(c *Call, code codes.Code) inflight.Outcome {
 	usual := usualOutcome(c, code)
 	if i.opts.Outcome == nil {
 		return usual
@@ -90,52 +88,32 @@ func usualOutcome(c *Call, code codes.Code) inflight.Outcome {
 	return edge.OutcomeOfCall(c.Context(), rpcstatus.Code(code), c.streaming())
 }
 
-// UnaryServerInterceptor is for [grpc.ChainUnaryInterceptor]. It panics if the Inflight is zero.
-func (i *Inflight[K]) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
-	i.mustBeMade()
-	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
-		if i.core.Learns {
-			ctx = outcome.WatchRefusals(ctx)
-		}
-		c := newCall(ctx, info.FullMethod, req)
-		err = i.serve(c, trailers{ctx: c.Context()}, nil, func() (err error) {
-			resp, err = handler(ctx, req)
-			return err
-		})
-		c.release()
-		return resp, err
+func (i *inFlight[K]) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	if i.core.Learns {
+		ctx = outcome.WatchRefusals(ctx)
 	}
+	c := newCall(ctx, info.FullMethod, req)
+	err = i.serve(c, trailers{ctx: c.Context()}, nil, func() (err error) {
+		resp, err = handler(ctx, req)
+		return err
+	})
+	c.release()
+	return resp, err
 }
 
-// StreamServerInterceptor is for [grpc.ChainStreamInterceptor].
-func (i *Inflight[K]) StreamServerInterceptor() grpc.StreamServerInterceptor {
-	i.mustBeMade()
-	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		if !i.core.Learns {
-			return i.serve(callOf(ss, info), trailers{stream: ss}, nil, func() error { return handler(srv, ss) })
-		}
-		ctx := outcome.WatchRefusals(ss.Context())
-		s := &watchedStream{ServerStream: ss, ctx: ctx}
-		return i.serve(callOf(s, info), trailers{stream: ss}, s, func() error { return handler(srv, s) })
+func (i *inFlight[K]) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if !i.core.Learns {
+		return i.serve(callOf(ss, info), trailers{stream: ss}, nil, func() error { return handler(srv, ss) })
 	}
+	ctx := outcome.WatchRefusals(ss.Context())
+	s := &watchedStream{ServerStream: ss, ctx: ctx}
+	return i.serve(callOf(s, info), trailers{stream: ss}, s, func() error { return handler(srv, s) })
 }
 
-func (i *Inflight[K]) mustBeMade() {
-	if i == nil || i.core == nil {
-		panic(optional.Zero("grpclimit", "Inflight", "NewInflight"))
-	}
-}
-
-// Stats returns the counters.
-func (i *Inflight[K]) Stats() httplimit.InflightStats {
-	if i == nil || i.core == nil {
-		return httplimit.InflightStats{}
-	}
-	return httplimit.InflightStats(i.core.Stats())
-}
+func (i *inFlight[K]) stats() edge.Stats { return i.core.Counts() }
 
 // serve calls next with a permit, or answers the call. The stream is nil for a unary call.
-func (i *Inflight[K]) serve(c *Call, t trailers, s *watchedStream, next func() error) error {
+func (i *inFlight[K]) serve(c *Call, t trailers, s *watchedStream, next func() error) error {
 	permit, watched, why := i.core.Admit(c)
 	switch {
 	case why.Err != nil:
@@ -148,7 +126,7 @@ func (i *Inflight[K]) serve(c *Call, t trailers, s *watchedStream, next func() e
 }
 
 // work serves the call, and returns the permit in any case.
-func (i *Inflight[K]) work(c *Call, permit inflight.Permit, s *watchedStream, next func() error) (err error) {
+func (i *inFlight[K]) work(c *Call, permit inflight.Permit, s *watchedStream, next func() error) (err error) {
 	defer permit.Release()                 // if Outcome panics; else it is the second time, and does nothing
 	if s != nil && i.opts.Outcome == nil { // else Outcome decides, at the end
 		permit.Ignore()
@@ -161,7 +139,7 @@ func (i *Inflight[K]) work(c *Call, permit inflight.Permit, s *watchedStream, ne
 }
 
 // refuse answers a call that got no permit.
-func (i *Inflight[K]) refuse(c *Call, t trailers, why edge.Refusal) error {
+func (i *inFlight[K]) refuse(c *Call, t trailers, why edge.Refusal) error {
 	r := replyTo(why.Answer(c.Context(), rpcstatus.Code(i.opts.KeyCode)))
 	answer := r.status
 	if i.opts.OnRefused != nil {

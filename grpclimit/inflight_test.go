@@ -23,7 +23,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-func shedding(t testing.TB, limit int, opts *inflight.Options[string], o *grpclimit.InflightOptions) *grpclimit.Inflight[string] {
+func shedding(t testing.TB, limit int, opts *inflight.Options[string], o *grpclimit.InflightOptions) *grpclimit.Interceptor {
 	t.Helper()
 	return ratelimit.Must(grpclimit.NewInflight(ratelimit.Must(inflight.New(limit, opts)), everyone, o))
 }
@@ -51,7 +51,9 @@ func TestCallsBeyondTheLimitAreShed(t *testing.T) {
 	close(leave)
 	assert.Equal(t, codes.OK, (<-done).code)
 	assert.Equal(t, codes.OK, call(context.Background(), client).code, "the stream has given its permit back")
-	assert.Equal(t, httplimit.InflightStats{Admitted: 2, Shed: 2}, i.Stats())
+	i.RefuseHeld()
+	assert.Equal(t, codes.OK, call(context.Background(), client).code, "it holds no calls, and serves those that come")
+	assert.Equal(t, httplimit.Stats{Allowed: 3, Denied: 2}, i.Stats())
 }
 
 // Package edge tests the cause of each refusal.
@@ -63,18 +65,18 @@ func TestInflightRefusals(t *testing.T) {
 		key   func(*grpclimit.Call) (string, error)
 		opts  *grpclimit.InflightOptions
 		want  codes.Code
-		stats httplimit.InflightStats
+		stats httplimit.Stats
 	}{
-		"more than there is": {everyone, &grpclimit.InflightOptions{Units: func(*grpclimit.Call) int { return 2 }}, codes.ResourceExhausted, httplimit.InflightStats{Failed: 1}},
-		"no key":             {failing(keyfunc.ErrNoKey), nil, codes.InvalidArgument, httplimit.InflightStats{Rejected: 1}},
-		"no key, by choice":  {failing(keyfunc.ErrNoKey), &grpclimit.InflightOptions{KeyCode: codes.Unauthenticated}, codes.Unauthenticated, httplimit.InflightStats{Rejected: 1}},
-		"another error":      {failing(errors.New(secret)), nil, codes.Internal, httplimit.InflightStats{Failed: 1}},
-		"skipped":            {failing(errors.New(secret)), &grpclimit.InflightOptions{Skip: func(*grpclimit.Call) bool { return true }}, codes.OK, httplimit.InflightStats{Skipped: 1}},
+		"more than there is": {everyone, &grpclimit.InflightOptions{Units: func(*grpclimit.Call) int { return 2 }}, codes.ResourceExhausted, httplimit.Stats{Exceeds: 1}},
+		"no key":             {failing(keyfunc.ErrNoKey), nil, codes.InvalidArgument, httplimit.Stats{Rejected: 1}},
+		"no key, by choice":  {failing(keyfunc.ErrNoKey), &grpclimit.InflightOptions{KeyCode: codes.Unauthenticated}, codes.Unauthenticated, httplimit.Stats{Rejected: 1}},
+		"another error":      {failing(errors.New(secret)), nil, codes.Internal, httplimit.Stats{Failed: 1}},
+		"skipped":            {failing(errors.New(secret)), &grpclimit.InflightOptions{Skip: func(*grpclimit.Call) bool { return true }}, codes.OK, httplimit.Stats{Skipped: 1}},
 		"OnRefused": {failing(keyfunc.ErrNoKey), &grpclimit.InflightOptions{OnRefused: func(_ *grpclimit.Call, err error, s *status.Status) *status.Status {
 			assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 			assert.Equal(t, codes.InvalidArgument, s.Code())
 			return status.New(codes.Aborted, "")
-		}}, codes.Aborted, httplimit.InflightStats{Rejected: 1}},
+		}}, codes.Aborted, httplimit.Stats{Rejected: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := ratelimit.Must(grpclimit.NewInflight(ratelimit.Must(inflight.New[string](1, nil)), row.key, row.opts))
@@ -128,9 +130,6 @@ func TestMistakesOfInflightAreRefused(t *testing.T) {
 	none, err := grpclimit.NewInflight(l, everyone, &grpclimit.InflightOptions{KeyCode: 99})
 	assert.Nil(t, none)
 	assert.EqualError(t, err, "grpclimit: InflightOptions.KeyCode is 99, which does not exist")
-	assert.PanicsWithError(t, "grpclimit: this Inflight is nil or zero: make one with NewInflight", func() {
-		new(grpclimit.Inflight[string]).UnaryServerInterceptor()
-	})
 }
 
 // An inner limiter refuses calls in all ways, and the handler passes the refusals on, changes them or hides them.

@@ -29,7 +29,7 @@ type Options struct {
 	ChargeMessages bool
 
 	// Settle returns the real cost of a call, given its status code and the charged cost; [ChargeOnly] makes such a function. The limiter
-	// must be a [ratelimit.Reserver]. If it panics, the charge stays. If nil, the charge stays, too, unless an Interceptor or an Inflight
+	// must be a [ratelimit.Reserver]. If it panics, the charge stays. If nil, the charge stays, too, unless another Interceptor
 	// inside refuses the call for lack of budget or room, and its error is returned: then all is given back. With Settle, its result
 	// counts then as well. A handler that panics counts as Internal, and a server error that the client caused as InvalidArgument. A leaky
 	// bucket in a [ratelimit.Map] denies calls that it would delay.

@@ -147,10 +147,10 @@ func TestStreamsOfHealthAndReflectionTakeNoPermits(t *testing.T) {
 	helpers := []string{"/grpc.health.v1.Health/Watch", "/grpc.reflection.v1.ServerReflection/Info", "/grpc.reflection.v1alpha.ServerReflection/Info"}
 	for name, row := range map[string]struct {
 		skip func(*grpclimit.Call) bool
-		want httplimit.InflightStats
+		want httplimit.Stats
 	}{
-		"by default":               {nil, httplimit.InflightStats{Skipped: 3, Admitted: 1}},
-		"with a Skip of one's own": {func(*grpclimit.Call) bool { return false }, httplimit.InflightStats{Admitted: 1, Shed: 1}},
+		"by default":               {nil, httplimit.Stats{Skipped: 3, Allowed: 1}},
+		"with a Skip of one's own": {func(*grpclimit.Call) bool { return false }, httplimit.Stats{Allowed: 1, Denied: 1}},
 	} {
 		i := shedding(t, 1, nil, &grpclimit.InflightOptions{Skip: row.skip})
 		var inside func(methods []string) error // makes one call in the handler of another

@@ -395,6 +395,12 @@ func TestRefusalsOfAnInflight(t *testing.T) {
 			assert.Equal(t, row.want > 0, outcome.WasRefused(ctx))
 			assert.Equal(t, row.want > 0 && !why.Cause.ByClient(), edge.WasRefused(ctx))
 			assert.Equal(t, row.stats, i.Stats())
+			never := uint64(0)
+			if row.want == rpcstatus.ResourceExhausted {
+				never = 1
+			}
+			assert.Equal(t, edge.Stats{Skipped: row.stats.Skipped, Allowed: row.stats.Admitted, Denied: row.stats.Shed, Exceeds: never,
+				Rejected: row.stats.Rejected, Failed: row.stats.Failed - never}, i.Counts())
 			assert.Equal(t, row.stats.Admitted == 1, watched)
 			assert.Equal(t, row.want == 0, why.Err == nil)
 			if row.want > 0 {

@@ -32,7 +32,7 @@ type Inflight[R Request, K comparable] struct {
 	limiter *inflight.Limiter[K]
 	key     func(R) (K, error)
 
-	skipped, admitted, shed, failed, rejected atomic.Uint64
+	skipped, admitted, shed, exceeds, failed, rejected atomic.Uint64
 }
 
 // NewInflight returns an Inflight, or an error for arguments that can only be a mistake.
@@ -61,7 +61,13 @@ type InflightStats struct{ Skipped, Admitted, Shed, Failed, Rejected uint64 }
 
 // Stats returns the counters. Each is exact; they are not read at one instant.
 func (i *Inflight[R, K]) Stats() InflightStats {
-	return InflightStats{Skipped: i.skipped.Load(), Admitted: i.admitted.Load(), Shed: i.shed.Load(), Failed: i.failed.Load(), Rejected: i.rejected.Load()}
+	s := i.Counts()
+	return InflightStats{Skipped: s.Skipped, Admitted: s.Allowed, Shed: s.Denied, Failed: s.Failed + s.Exceeds, Rejected: s.Rejected}
+}
+
+// Counts returns the counters as a Core does: requests without room are denied.
+func (i *Inflight[R, K]) Counts() Stats {
+	return Stats{Skipped: i.skipped.Load(), Allowed: i.admitted.Load(), Denied: i.shed.Load(), Exceeds: i.exceeds.Load(), Rejected: i.rejected.Load(), Failed: i.failed.Load()}
 }
 
 // Refusal is the reason why a request got no permit. The zero Refusal is no refusal.
@@ -143,6 +149,8 @@ func (i *Inflight[R, K]) refuse(r R, key K, err error, called bool) Refusal {
 	case outcome.CauseTableFull:
 		stats, _ := i.limiter.Stats(key)
 		why.Wait = stats.Wait
+	case outcome.CauseExceeds, outcome.CauseBlocked:
+		count = &i.exceeds
 	case outcome.CauseKey:
 		count = &i.rejected
 	}

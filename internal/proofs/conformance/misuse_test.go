@@ -145,7 +145,7 @@ func TestConstructorsNameTheNilArgumentInOneForm(t *testing.T) {
 var made = []any{
 	new(ratelimit.Keyed[string]), new(ratelimit.Single), new(ratelimit.Layered[string]), new(ban.Limiter[string]), new(chain.Limiter[string]),
 	new(failover.Limiter[string]), new(fair.Limiter[string]), new(lease.Limiter[string]), new(inflight.Limiter[string]),
-	new(grpclimit.Interceptor), new(grpclimit.Inflight[string]), new(grpclimit.Client),
+	new(grpclimit.Interceptor), new(grpclimit.Client),
 	new(httplimit.Middleware), new(httplimit.Inflight[string]), new(httplimit.Transport),
 	new(policy.Policies), new(audit.Log), new(promlimit.Metrics), new(otellimit.Metrics),
 	new(redislimit.Limiter), new(redislimit.Semaphore), new(redislimit.Fair), new(sqllimit.Limiter),

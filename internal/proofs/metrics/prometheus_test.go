@@ -175,6 +175,26 @@ ratelimit_keys{limiter="api"} 2
 		"ratelimit_policy_requests_total", "ratelimit_breaker_state", "ratelimit_breaker_forced", "ratelimit_failover_decisions_total", "ratelimit_keys"))
 }
 
+// The first call is served while the second one finds no room.
+func TestAnInterceptorOfPermitsIsMeasured(t *testing.T) {
+	i := ratelimit.Must(grpclimit.NewInflight(ratelimit.Must(inflight.New[string](1, nil)), grpclimit.Method, nil))
+	reg := prometheus.NewPedanticRegistry()
+	require.NoError(t, ratelimit.Must(promlimit.New(reg)).Register("permits", i))
+	call, method := i.UnaryServerInterceptor(), &grpc.UnaryServerInfo{FullMethod: "/a.Service/Method"}
+	_, err := call(t.Context(), nil, method, func(ctx context.Context, _ any) (any, error) { return call(ctx, nil, method, nil) })
+	require.Error(t, err)
+	assert.NoError(t, testutil.GatherAndCompare(reg, strings.NewReader(`
+# HELP ratelimit_grpc_calls_total gRPC calls, and messages of streams, by outcome.
+# TYPE ratelimit_grpc_calls_total counter
+ratelimit_grpc_calls_total{limiter="permits",outcome="allowed"} 1
+ratelimit_grpc_calls_total{limiter="permits",outcome="denied"} 1
+ratelimit_grpc_calls_total{limiter="permits",outcome="exceeds"} 0
+ratelimit_grpc_calls_total{limiter="permits",outcome="failed"} 0
+ratelimit_grpc_calls_total{limiter="permits",outcome="failed-open"} 0
+ratelimit_grpc_calls_total{limiter="permits",outcome="rejected"} 0
+`), "ratelimit_grpc_calls_total"))
+}
+
 func TestNamesKeepPrometheusHabits(t *testing.T) {
 	problems, err := testutil.GatherAndLint(program(t))
 	require.NoError(t, err)
