@@ -22,8 +22,8 @@ import (
 // Limiter panic.
 type Limiter[K any] struct {
 	limiter, strikes ratelimit.Reserver[K]
-	repeats          ratelimit.Reserver[K]   // nil if each ban is the first
-	bans             []ratelimit.Reserver[K] // of a key's first ban, its second, and so on
+	repeats          ratelimit.Reserver[K]   // nil if bans do not grow
+	bans             []ratelimit.Reserver[K] // the first is for a key's first ban, the second for its second
 	marks            marks[K]
 	line             line[K]
 
@@ -39,34 +39,35 @@ var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 //   - strikes limits the strikes of a key: with FixedWindow(PerHour(3)), the third within an hour begins a ban.
 //   - bans sets the length of a ban by its window: with FixedWindow(Per(1, time.Hour)), an hour. Its capacity should be 1.
 //
-// A denial by the first of limiter's Limits is a strike, unless it is Degraded: so in a stack or a chain the key's own
-// limit comes first. A ban has the Limit and RetryAfter of bans, and further calls do not prolong it. It denies a cost of 0,
-// too. If bans fails, the decision does; other failures are counted in Stats. A full table in memory may forget bans.
+// A denial by the first of limiter's Limits is a strike, unless the denial is Degraded. So in a
+// stack or a chain, put the key's own limit first. A banned key is denied with the Limit and
+// RetryAfter of bans, also for a cost of 0. Further calls do not prolong a ban. If bans fails, the
+// decision fails. Other failures are counted in Stats. A full table in memory may forget bans.
 //
-// The denials of a key until the RetryAfter of the first of them has passed are one strike. For example, a page that loads
-// with 30 parallel requests has 10 denials under a burst of 20, and one strike. A denial without a RetryAfter and the
-// denials after it are one strike, for as long as strikes remembers it. So strikes should span several waits of limiter.
+// A strike comprises a key's denials until the RetryAfter of the first has passed. For example, a page that loads
+// with 30 parallel requests has 10 denials under a burst of 20, and one strike. A denial without a RetryAfter and
+// all later denials are one strike, until strikes has forgotten it. So strikes should span several waits of limiter.
 //
-// The Limiter remembers the last such strike of up to 65,536 keys of comparable types. Several processes whose strikes are in one
-// store count one strike together if strikes is a SlidingLog, which knows when the last one was; where requests of two waits
-// follow each other closely, they may count one too few. Under another algorithm each process counts the strike that it sees
-// first: up to one for each process. The same holds for keys that cannot be compared, and there for each denial.
+// The Limiter remembers the last such strike of up to 65,536 keys of comparable types. Several processes with strikes
+// in one store count one strike together if strikes is a SlidingLog, which records the time of the last one. If
+// requests of two waits follow each other closely, the processes may count one strike too few. Under another algorithm,
+// each process counts its first denial as a strike. For a key that cannot be compared, it counts each denial.
 //
 // It is an error if strikes or bans is nil or has no Peek or Reset, or if limiter's first limit equals another one.
 func New[K any](limiter, strikes, bans ratelimit.Reserver[K]) (*Limiter[K], error) {
 	return newLimiter("New", limiter, strikes, nil, bans)
 }
 
-// NewGrowing is [New] with bans that grow while a key comes back: its first ban is by the first of bans, its second by the second,
-// and so on; the last one serves all further bans. Each sets the length of its bans by its window, for example a minute, five
-// minutes and an hour. On a store each needs a name of its own.
+// NewGrowing is [New] with bans that grow while a key comes back. The first of bans serves a key's first
+// ban, the second its second, and so on. The last serves all further bans. The window of each is the length
+// of its bans, for example a minute, five minutes and an hour. On a store each needs a name of its own.
 //
-// Repeats counts the bans of a key, and decides when they are forgotten: under SlidingLog(Per(9, 24*time.Hour)) the bans of the
-// last 24 hours count, under TokenBucket(PerDay(1), 9) one ban is forgotten each day. Its capacity should be above the number of
-// bans, and its window longer than the longest. If repeats fails, the ban is a first one, and Stats counts the failure.
-// [Limiter.Reset] forgets the bans of a key. To keep their number, reset the single limiters instead.
+// Repeats counts the bans of a key, and decides when they are forgotten. For example, SlidingLog(Per(9, 24*time.Hour)) counts
+// the bans of the last 24 hours, and TokenBucket(PerDay(1), 9) forgets one ban each day. Repeats should have a capacity above
+// the number of bans, and a window longer than the longest ban. If repeats fails, the key gets a first ban, and Stats counts
+// the failure. [Limiter.Reset] forgets the bans of a key. To keep their number, reset the single limiters instead.
 //
-// Each decision peeks at all bans: in memory that costs less than a decision, on a store a round trip for each.
+// Each decision peeks at all bans. In memory that costs less than a decision. On a store it costs a round trip for each.
 func NewGrowing[K any](limiter, strikes, repeats ratelimit.Reserver[K], bans ...ratelimit.Reserver[K]) (*Limiter[K], error) {
 	if optional.IsNil(repeats) {
 		return nil, optional.Nil("ban: NewGrowing: repeats")
@@ -108,7 +109,7 @@ func newLimiter[K any](caller string, limiter, strikes, repeats ratelimit.Reserv
 	return &Limiter[K]{limiter: limiter, strikes: strikes, repeats: repeats, bans: slices.Clone(bans)}, nil
 }
 
-// usable returns an error if a Limiter cannot count by l.
+// usable returns an error if a Limiter cannot count with l.
 func usable[K any](caller, name string, l ratelimit.Reserver[K]) error {
 	switch {
 	case optional.IsNil(l):
@@ -128,7 +129,8 @@ func (b *Limiter[K]) requireInit() {
 	}
 }
 
-// banned reports whether the key is banned. If ok, it is not, and limiter may decide. Else d and err are the answer.
+// banned reports whether the key is banned. If ok is true, it is not,
+// and limiter may decide. If ok is false, d and err are the answer.
 func (b *Limiter[K]) banned(ctx context.Context, key K, cost int) (d ratelimit.Decision, ok bool, err error) {
 	b.requireInit()
 	if cost < 0 {
@@ -155,7 +157,7 @@ func (b *Limiter[K]) Allow(key K, cost int) bool {
 	return d.Allowed
 }
 
-// Take decides by limiter, unless the key is banned. It fails as limiter and bans do.
+// Take calls limiter, unless the key is banned. It returns the errors of limiter and bans.
 func (b *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	ctx = wait.OrBackground(ctx)
 	if d, ok, err := b.banned(ctx, key, cost); !ok {
@@ -184,7 +186,8 @@ func (b *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time
 	return r, err
 }
 
-// denied counts a denial by limiter as a strike, if it is one. If that bans the key, the denial becomes the ban's.
+// denied counts a denial as a strike if limiter's first limit denies.
+// If that bans the key, denied replaces d by the ban's denial.
 func (b *Limiter[K]) denied(ctx context.Context, key K, d *ratelimit.Decision, cost int) {
 	if d.Degraded || !b.own(d.Limit) {
 		return
@@ -198,13 +201,13 @@ func (b *Limiter[K]) denied(ctx context.Context, key K, d *ratelimit.Decision, c
 	}
 }
 
-// fail counts a failure.
+// fail counts a failure in Stats.
 func (b *Limiter[K]) fail(err error) {
 	b.failed.Add(1)
 	b.lastFailure.Store(&err)
 }
 
-// own reports whether a limit that has denied is surely the first of limiter's: the limits behind it may be shared.
+// own reports whether the limit that has denied is certain to be limiter's first. The limits behind it may be shared by keys.
 func (b *Limiter[K]) own(limit ratelimit.Limit) bool {
 	limits := ratelimit.Describe(b.limiter).Limits
 	if len(limits) <= 1 {
@@ -220,38 +223,38 @@ func (b *Limiter[K]) own(limit ratelimit.Limit) bool {
 	return limit == first
 }
 
-// charge counts n strikes, and reports whether the key is to be banned for them.
+// charge counts n strikes, and reports whether they exhaust the key's strikes.
 func (b *Limiter[K]) charge(ctx context.Context, key K, n int) (d ratelimit.Decision, exhausted bool, err error) {
 	d, err = b.strikes.Take(ctx, key, n)
 	switch {
-	case errors.Is(err, ratelimit.ErrExceedsLimit): // more strikes than any key may have
+	case errors.Is(err, ratelimit.ErrExceedsLimit): // n is above the capacity of strikes
 		return d, true, nil
 	case err != nil:
 		return d, false, fmt.Errorf("ban: strikes: %w", err)
-	case d.Degraded && !d.Allowed: // their store is down: their number is unknown
+	case d.Degraded && !d.Allowed: // the store of strikes is down, so their number is unknown
 		return d, false, fmt.Errorf("ban: strikes: %w: the denial is degraded", ratelimit.ErrUnavailable)
 	}
 	return d, !d.Allowed || d.Remaining == 0, nil
 }
 
-// begin bans a key, unless it is banned by now, and forgets its strikes. If the key is banned after that, it returns the ban's
-// denial, else the zero Decision.
+// begin bans a key, unless another call has banned it, and forgets its strikes.
+// It returns the ban's denial, or the zero Decision if the key is not banned.
 func (b *Limiter[K]) begin(ctx context.Context, key K) (ban ratelimit.Decision, err error) {
 	bans := b.bans[0]
-	var failure error // of repeats: the ban begins all the same
+	var failure error // a failure of repeats, which does not prevent the ban
 	if b.repeats != nil {
 		var earlier int
 		if earlier, failure = b.earlier(ctx, key); earlier > 0 {
 			bans = b.bans[min(earlier, len(b.bans)-1)]
-			// Another call may have begun a ban since the key's strikes were exhausted: then it is among the earlier ones, and
-			// found here.
+			// Another call may have begun a ban since the key's strikes were
+			// exhausted. That ban is among the earlier ones, so banned finds it.
 			d, ok, err := b.banned(ctx, key, 1)
 			if !ok {
 				return d, err
 			}
 		}
 	}
-	// Of all calls that come here at the same time, bans lets one pass.
+	// If several calls come here at the same time, bans allows only one.
 	begun, err := bans.Take(ctx, key, 1)
 	if err != nil {
 		return ban, fmt.Errorf("ban: bans: %w", err)
@@ -261,7 +264,7 @@ func (b *Limiter[K]) begin(ctx context.Context, key K) (ban ratelimit.Decision, 
 		if ban, err = ratelimit.Peek(ctx, ratelimit.Limiter[K](bans), key, 1); err != nil {
 			return ratelimit.Decision{}, fmt.Errorf("ban: bans: %w", err)
 		}
-		if ban.Allowed { // the stand-in for bans allows everything, or its capacity is above 1
+		if ban.Allowed { // the stand-in for bans allows everything, or the capacity of bans is above 1
 			return ratelimit.Decision{}, fmt.Errorf("ban: bans: %w: they allow a key that was banned just now", ratelimit.ErrUnavailable)
 		}
 		b.begun.Add(1)
@@ -290,7 +293,7 @@ func (b *Limiter[K]) earlier(ctx context.Context, key K) (int, error) {
 	return d.Limit.Capacity() - d.Remaining, nil
 }
 
-// Strike counts n strikes of a key, unless it is banned. An n below zero is [ratelimit.ErrNegativeCost].
+// Strike counts n strikes of a key, unless the key is banned. If n is negative, it returns [ratelimit.ErrNegativeCost].
 func (b *Limiter[K]) Strike(ctx context.Context, key K, n int) error {
 	ctx = wait.OrBackground(ctx)
 	_, ok, err := b.banned(ctx, key, n)
@@ -313,14 +316,14 @@ func (b *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return ratelimit.Peek(ctx, ratelimit.Limiter[K](b.limiter), key, cost)
 }
 
-// Adjust adjusts a key's spending of limiter's budget.
+// Adjust adjusts a key's spending in limiter.
 func (b *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
 	b.requireInit()
 	return ratelimit.Adjust(wait.OrBackground(ctx), ratelimit.Limiter[K](b.limiter), key, delta)
 }
 
-// Reset ends a key's ban, and forgets its spending, its strikes and its earlier bans. It forgets them also where limiter has no Reset, and
-// then returns an error that wraps [errors.ErrUnsupported].
+// Reset ends a key's ban, and forgets its spending, its strikes and its earlier bans. If limiter
+// has no Reset, Reset forgets the rest and returns an error that wraps [errors.ErrUnsupported].
 func (b *Limiter[K]) Reset(ctx context.Context, key K) error {
 	b.requireInit()
 	ctx = wait.OrBackground(ctx)
@@ -335,7 +338,7 @@ func (b *Limiter[K]) Reset(ctx context.Context, key K) error {
 	return err
 }
 
-// Describe returns the description of limiter, with the limits of all bans behind its own.
+// Describe returns limiter's description, with the limits of all bans added after limiter's own.
 func (b *Limiter[K]) Describe() ratelimit.Description {
 	b.requireInit()
 	d := ratelimit.Describe(b.limiter)
@@ -346,11 +349,11 @@ func (b *Limiter[K]) Describe() ratelimit.Description {
 	return d
 }
 
-// Stats counts bans and failures since a [Limiter] was made.
+// Stats counts bans and failures since New or NewGrowing.
 type Stats struct {
 	Begun       uint64 // bans that this Limiter began
-	Failed      uint64 // denials whose strike, ban or repeat could not be written or read, and panics of bans beside a Wait
-	LastFailure error  // of the last of them
+	Failed      uint64 // denials that failed to read or write a strike, a ban or a repeat, and panics of bans beside a Wait
+	LastFailure error  // the latest of the failures
 }
 
 // Stats returns the counts.
@@ -363,7 +366,7 @@ func (b *Limiter[K]) Stats() Stats {
 	return s
 }
 
-// unlimited is the limiter of keys without a limit: it allows all and keeps nothing.
+// unlimited is the limiter in place of a nil one: it allows every cost and keeps no state.
 type unlimited[K any] struct{}
 
 func (unlimited[K]) Allow(_ K, cost int) bool { return cost >= 0 }
@@ -388,7 +391,7 @@ func (u unlimited[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Deci
 func (unlimited[K]) Adjust(context.Context, K, int) error { return nil }
 func (unlimited[K]) Reset(context.Context, K) error       { return nil }
 
-// Describe returns no limits instead of nil, which would mean that they are unknown.
+// Describe returns an empty list of limits, because nil would mean that they are unknown.
 func (unlimited[K]) Describe() ratelimit.Description {
 	return ratelimit.Description{Limits: []ratelimit.Limit{}}
 }

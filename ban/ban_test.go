@@ -69,7 +69,7 @@ func TestTheStrikeThatExhaustsStrikesBeginsTheBan(t *testing.T) {
 	require.Equal(t, 3, remaining(t, j.strikes, "k"), "strikes begin anew")
 	require.True(t, j.Allow("another", 1))
 
-	// While the key is banned no limiter is called, nothing is written, and the ban does not become longer.
+	// While the key is banned, no limiter is called or charged, and the ban does not become longer.
 	j.clock.Advance(10 * time.Minute)
 	banned.RetryAfter, banned.ResetAfter, banned.NextAfter = 50*time.Minute, 50*time.Minute, 50*time.Minute
 	for range 9 {
@@ -127,7 +127,7 @@ func TestDecisionsThatAreNoStrike(t *testing.T) {
 		require.ErrorIs(t, err, answer.err, name)
 		require.Equal(t, 1, remaining(t, j.strikes, "k"), name)
 	}
-	// A waiting caller does not insist.
+	// This caller stops when it is denied.
 	require.True(t, j.Allow("k", 2))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -142,8 +142,8 @@ func TestADenialByALimitThatKeysShareIsNoStrike(t *testing.T) {
 	for _, test := range []struct {
 		name       string
 		first      func(string) ratelimit.Limit // LimitFor of the key's own limit
-		second     func(string) ratelimit.Limit // and of the limit that all keys share
-		ownStrikes bool                         // the own limit's denial is a strike
+		second     func(string) ratelimit.Limit // LimitFor of the limit that all keys share
+		ownStrikes bool                         // a denial by the own limit is a strike
 	}{
 		{name: "both are known", ownStrikes: true},
 		{name: "the first is each key's own", first: other, ownStrikes: true},
@@ -185,7 +185,7 @@ func TestADenialByALimitThatKeysShareIsNoStrike(t *testing.T) {
 	}
 }
 
-// If two limits of a stack are equal, it is not known which one denies.
+// New refuses a limiter whose first limit equals another one, since a denial by either would look the same.
 func TestNewWantsTheFirstLimitToBeKnownFromTheOthers(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	a, b := onClock(t, clock, jailLimit), onClock(t, clock, jailLimit)
@@ -193,7 +193,7 @@ func TestNewWantsTheFirstLimitToBeKnownFromTheOthers(t *testing.T) {
 	_, err := ban.New[string](chainOf(t, a, b), bans, bans)
 	require.EqualError(t, err, "ban: limiter has two limits of "+jailLimit.String()+": give them names, so that a denial identifies its limit")
 
-	// Nor if that becomes so later.
+	// SetLimit can also make the limits equal later.
 	require.NoError(t, b.SetLimit(jailLimit.Named("shared")))
 	strikes := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
 	l := banOf(t, chainOf(t, a, b), strikes, bans)
@@ -216,7 +216,7 @@ func TestStrikesAreReportedByTheCaller(t *testing.T) {
 	require.False(t, j.Allow("k", 1))
 	require.Equal(t, time.Hour, take(t, j, 1).RetryAfter)
 
-	// More than are left, and more than there can be, exhaust them too.
+	// A number above the remaining strikes, or above their capacity, exhausts them too.
 	for _, n := range []int{3, 6, math.MaxInt} {
 		require.NoError(t, j.Reset(ctx, "k"))
 		require.True(t, take(t, j, 0).Allowed)
@@ -292,7 +292,7 @@ func TestAWaitOnABannedKeyWaitsForTheBansEnd(t *testing.T) {
 	})
 }
 
-// If many strikes come at once, exactly one begins the ban, for all algorithms.
+// If many strikes come at once, exactly one begins the ban, whichever algorithm counts.
 func TestABanBeginsOnce(t *testing.T) {
 	for _, algorithm := range []func(ratelimit.Rate) ratelimit.Limit{
 		ratelimit.FixedWindow, ratelimit.SlidingLog, ratelimit.SlidingCounter,
@@ -305,7 +305,7 @@ func TestABanBeginsOnce(t *testing.T) {
 			begun := 0
 			bans := limiterWith(t, algorithm(ratelimit.Per(1, time.Hour)), ratelimit.Options[string]{Clock: clock, OnDecision: func(e ratelimit.Event[string]) {
 				if e.Spent {
-					begun++ // one at a time, or the race detector would find it
+					begun++ // no lock is needed, because calls come one at a time: the race detector checks that
 				}
 			}})
 			b := banOf(t, onClock(t, clock, jailLimit), strikes, bans)
@@ -335,7 +335,7 @@ func TestABanBeginsOnce(t *testing.T) {
 	}
 }
 
-// A failure to count a strike, or to begin a ban, leaves the denial as it is.
+// If a strike cannot be counted or a ban cannot begin, the denial stays as it is.
 func TestADenialStaysADenialIfTheStrikeFails(t *testing.T) {
 	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
 	down := &resettable{engine: fails(ratelimit.ErrUnavailable)}
@@ -349,7 +349,7 @@ func TestADenialStaysADenialIfTheStrikeFails(t *testing.T) {
 	require.ErrorIs(t, b.Strike(t.Context(), "k", 1), ratelimit.ErrUnavailable)
 	require.Equal(t, uint64(1), b.Stats().Failed, "the caller was told")
 
-	// Bans that cannot decide deny with their error: the limiter is not called.
+	// If bans fails, Take returns its error and does not call the limiter.
 	b = banOf(t, j.limiter, j.strikes, down)
 	d, err := b.Take(t.Context(), "k", 1)
 	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
@@ -361,7 +361,7 @@ func TestADenialStaysADenialIfTheStrikeFails(t *testing.T) {
 	require.ErrorIs(t, b.Wait(t.Context(), "k", 1), ratelimit.ErrUnavailable)
 	require.Equal(t, 1, remaining(t, j.strikes, "k"))
 
-	// A ban that cannot be begun begins with the next strike.
+	// A ban that fails to begin begins with the next strike.
 	j.bans.Reset(context.Background(), "k")
 	flaky := &flakyBans{Keyed: j.bans, err: ratelimit.ErrUnavailable}
 	b = banOf[string](t, j.limiter, j.strikes, flaky)
@@ -370,7 +370,7 @@ func TestADenialStaysADenialIfTheStrikeFails(t *testing.T) {
 	flaky.err = nil
 	require.Equal(t, banLimit, take(t, b, 1).Limit)
 
-	// Reset tries all.
+	// Reset resets both limiters, although the first one fails.
 	both := &resettable{engine: allows(ratelimit.Decision{Remaining: 1}), err: errors.New("down")}
 	b = banOf[string](t, j.limiter, both, j.bans)
 	require.ErrorContains(t, b.Reset(t.Context(), "k"), "down")
@@ -388,7 +388,7 @@ func (r *resettable) Peek(context.Context, string, int) (ratelimit.Decision, err
 }
 func (r *resettable) Reset(context.Context, string) error { return r.err }
 
-// flakyBans fails to take.
+// flakyBans returns an error from Take.
 type flakyBans struct {
 	*ratelimit.Keyed[string]
 	err error
@@ -444,7 +444,7 @@ type struck struct{ *engine }
 
 func (*struck) Reset(context.Context, string) error { return nil }
 
-// A ban of clients that are banned often: the inner ban's denials are no strikes of the outer one.
+// A limiter bans clients that another limiter bans often. A denial by an inner ban is no strike of the outer one.
 func TestABanInABanCountsOnlyTheLimitersDenials(t *testing.T) {
 	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
 	strikes := onClock(t, j.clock, ratelimit.FixedWindow(ratelimit.PerDay(2)))
@@ -456,7 +456,7 @@ func TestABanInABanCountsOnlyTheLimitersDenials(t *testing.T) {
 	require.Equal(t, 2, remaining(t, strikes, "k"))
 }
 
-// Without strikes a Limiter keeps each promise of its limiter.
+// Without strikes, a Limiter keeps each promise of its limiter.
 func TestALimiterThatNeverBansKeepsTheWholeContract(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	ratelimittest.Run(t, ratelimittest.Config{Clock: clock, Seed: 7, Histories: 3, Want: []string{"Calendar"},
@@ -472,7 +472,7 @@ func TestALimiterThatNeverBansKeepsTheWholeContract(t *testing.T) {
 	})
 }
 
-// While the store of strikes is down, and its stand-in denies, no ban begins for that.
+// While the store of strikes is down and the stand-in denies, no ban begins.
 func TestDegradedStrikesBeginNoBan(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	bans := onClock(t, clock, banLimit)
@@ -487,14 +487,14 @@ func TestDegradedStrikesBeginNoBan(t *testing.T) {
 	require.True(t, bans.Allow("k", 1), "nothing was written to bans")
 }
 
-// denying denies for now without a call of its store: failover.DenyAll behind a store that is down.
+// denying returns degraded denials, as failover.DenyAll does while its store is down.
 type denying struct{ *ratelimit.Keyed[string] }
 
 func (denying) Take(context.Context, string, int) (ratelimit.Decision, error) {
 	return ratelimit.Decision{Degraded: true, RetryAfter: time.Second}, nil
 }
 
-// A ban that the stand-in for bans does not keep is none: strikes stay, and the failure is counted.
+// If the stand-in for bans allows the banned key, there is no ban: strikes stay, and the failure is counted.
 func TestABanThatIsNotKeptIsNone(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	strikes := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(2)))
@@ -511,7 +511,7 @@ func TestABanThatIsNotKeptIsNone(t *testing.T) {
 	require.False(t, strikes.Allow("k", 1), "the strikes are not forgotten")
 }
 
-// A shadow never denies, so every denial is one of the limits that it stands beside.
+// A shadow never denies, so every denial is by one of the limits that it stands beside.
 func TestAShadowBesideTheLimitsLeavesDenialsStrikes(t *testing.T) {
 	own := ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("own")
 	shared := ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("shared")
@@ -557,7 +557,7 @@ func TestAShadowBesideTheLimitsLeavesDenialsStrikes(t *testing.T) {
 	}
 }
 
-// A cost of 0 is that of work whose real cost is settled later: a banned key does no such work.
+// A cost of 0 stands for work whose real cost is settled later. A banned key must not do such work.
 func TestABannedKeyIsDeniedACostOfNothing(t *testing.T) {
 	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
 	ctx := t.Context()
@@ -583,7 +583,7 @@ func TestABannedKeyIsDeniedACostOfNothing(t *testing.T) {
 	require.True(t, j.Allow("k", 0))
 }
 
-// Without a limit of its own, strikes that the caller reports are all that bans a key.
+// With a nil limiter, only strikes that the caller reports ban a key.
 func TestWithoutALimitOnlyBansDeny(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	strikes, bans := onClock(t, clock, ratelimit.FixedWindow(ratelimit.Per(5, 15*time.Minute))), onClock(t, clock, banLimit)
@@ -621,7 +621,7 @@ func TestWithoutALimitOnlyBansDeny(t *testing.T) {
 	require.True(t, b.Allow("k", 1))
 }
 
-// Strikes are counted, and never lead to a ban.
+// The limit of strikes is too high to be reached, so no key is banned.
 func TestCallsThatOverlapUseTheWholeLimitWhereNoKeyIsBanned(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	onClock := func(limit ratelimit.Limit) *ratelimit.Keyed[string] {

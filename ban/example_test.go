@@ -24,7 +24,7 @@ func ExampleNew() {
 	for range 3 {
 		allowed, denied := 0, 0
 		var last ratelimit.Decision
-		for range 10 { // at once, for example the parts of a page
+		for range 10 { // for example the parts of a page, all at once
 			if last, _ = limiter.Take(ctx, "198.51.100.7", 1); last.Allowed {
 				allowed++
 			} else {
@@ -60,7 +60,7 @@ func ExampleNewGrowing() {
 	limiter, err := ban.NewGrowing(
 		limiterOf(ratelimit.TokenBucket(ratelimit.PerSecond(10), 20)),
 		limiterOf(ratelimit.SlidingLog(ratelimit.PerMinute(3))),
-		limiterOf(ratelimit.SlidingLog(ratelimit.Per(9, 24*time.Hour))), // how often it was banned in the last 24 hours
+		limiterOf(ratelimit.SlidingLog(ratelimit.Per(9, 24*time.Hour))), // the number of bans in the last 24 hours
 		limiterOf(ratelimit.FixedWindow(ratelimit.Per(1, time.Minute)).Named("ban-1m")),
 		limiterOf(ratelimit.FixedWindow(ratelimit.Per(1, 5*time.Minute)).Named("ban-5m")),
 		limiterOf(ratelimit.FixedWindow(ratelimit.Per(1, time.Hour)).Named("ban-1h")),
@@ -74,7 +74,7 @@ func ExampleNewGrowing() {
 		fmt.Println(d.Limit.Name, d.RetryAfter)
 		clock.Advance(d.RetryAfter)
 	}
-	clock.Advance(24 * time.Hour) // the bans are forgotten
+	clock.Advance(24 * time.Hour) // by then repeats has forgotten the bans
 	limiter.Strike(ctx, "198.51.100.7", 3)
 	d, _ := limiter.Take(ctx, "198.51.100.7", 1)
 	fmt.Println(d.Limit.Name, d.RetryAfter)
@@ -86,7 +86,7 @@ func ExampleNewGrowing() {
 	// ban-1m 1m0s
 }
 
-// A login that bans an account for an hour after three wrong passwords within 15 minutes, and has no other limit.
+// A login bans an account for an hour after three wrong passwords within 15 minutes, and has no other limit.
 func ExampleLimiter_Strike() {
 	ctx := context.Background()
 	strikes := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.Per(3, 15*time.Minute)), nil))

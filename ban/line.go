@@ -12,13 +12,13 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// peekEach is the time after which a key with waiting calls is looked up in bans again: others may have begun or ended its ban.
+// peekEach is the interval at which a waiting key's ban is looked up, because another process may begin or end one.
 const peekEach = time.Second
 
-// line holds the waiting calls by their keys. When a ban begins, it ends the waits in the limiter's line. When a ban
-// ends early, the waits for its end are over.
+// line holds the waiting calls by their keys. A ban that begins ends the waits
+// in the limiter's line. A ban that ends early ends the waits for its end.
 type line[K any] struct {
-	calls atomic.Int64 // their number
+	calls atomic.Int64 // the number of waiting calls
 	mu    sync.Mutex
 	keys  map[any]*waiting
 }
@@ -31,24 +31,25 @@ type waiting struct {
 
 // call is a waiting call: in the limiter's line, or for the end of a ban.
 type call struct {
-	barred bool // it waits for the end of a ban
+	barred bool // whether the call waits for the end of a ban
 	cancel context.CancelCauseFunc
 }
 
-// began ends the context of a call in the limiter's line when a ban begins.
+// began is the cause with which a ban ends the contexts of calls in the limiter's line.
 type began struct{ ban ratelimit.Decision }
 
 func (*began) Error() string { return "the key is banned" }
 
-// errEnded ends the context of a call that waits for the end of a ban.
+// errEnded is the cause with which the end of a ban ends the contexts of calls that wait for it.
 var errEnded = errors.New("the ban has ended")
 
-// enter has a call wait. Its context ends when a ban of its key begins, or if it is barred when the ban ends. The call must leave.
+// enter adds a waiting call. If barred is false, the returned context ends when a ban of
+// the key begins. If barred is true, it ends when the ban ends. The caller must call leave.
 func (b *Limiter[K]) enter(ctx context.Context, key K, barred bool) (_ context.Context, leave func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	c := &call{barred: barred, cancel: cancel}
 	var id any = key
-	if !canCompare(key) || id != any(key) { // a key that does not equal itself cannot be found again
+	if !canCompare(key) || id != any(key) { // a map does not find a key that does not equal itself
 		id = c
 	}
 	l := &b.line
@@ -77,7 +78,7 @@ func (b *Limiter[K]) enter(ctx context.Context, key K, barred bool) (_ context.C
 	}
 }
 
-// look looks a key up in bans, and comes again as long as calls wait.
+// look looks up whether the key is banned, ends the waits that this ends, and runs again after peekEach.
 func (b *Limiter[K]) look(key K, id any, w *waiting) {
 	d, ok, err := b.peek(key)
 	b.line.mu.Lock()
@@ -93,7 +94,7 @@ func (b *Limiter[K]) look(key K, id any, w *waiting) {
 	w.timer.Reset(peekEach)
 }
 
-// peek is banned on a goroutine without a caller that could recover from a panic: it counts one as a failure.
+// peek calls banned. Its goroutine has no caller that could recover from a panic, so peek counts a panic as a failure.
 func (b *Limiter[K]) peek(key K) (d ratelimit.Decision, ok bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -130,9 +131,9 @@ func (w *waiting) end(barred bool, cause error) {
 	}
 }
 
-// Wait waits until the cost can be spent, and first for the end of a ban: see [ratelimit.Wait]. A ban that begins while the call is in
-// limiter's line ends it at once with a [ratelimit.LateError], which has the time until the ban's end. Bans that other processes begin or
-// end are noticed within a second. A failure is no strike.
+// Wait waits until the cost can be spent, and first for the end of a ban: see [ratelimit.Wait]. If a ban begins
+// while the call is in limiter's line, Wait returns a [ratelimit.LateError] at once, with the time until the
+// ban's end. It notices bans that other processes begin or end within a second. A Wait that fails is no strike.
 func (b *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
 	b.requireInit()
 	ctx = wait.OrBackground(ctx)
@@ -161,13 +162,13 @@ func (b *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
 	}
 }
 
-// inLine waits in the limiter's line. It returns a *began if the key was banned before.
+// inLine waits in the limiter's line. It returns a *began if the key is banned.
 func (b *Limiter[K]) inLine(ctx context.Context, key K, cost int) error {
 	left, err := wait.Left(ctx)
 	if err != nil {
 		return err
 	}
-	inLine, leave := b.enter(ctx, key, false) // before the look at the bans, so that none is missed
+	inLine, leave := b.enter(ctx, key, false) // before banned is called, so that the call misses no ban
 	defer leave()
 	d, ok, err := b.banned(ctx, key, cost)
 	switch {
@@ -192,7 +193,8 @@ func (b *Limiter[K]) inLine(ctx context.Context, key K, cost int) error {
 	return late
 }
 
-// tooLate returns the error of a call that does not wait for the end of a ban. Left is the time until its deadline.
+// tooLate returns the error of a call whose deadline, after left, is
+// before the end of a ban, or whose wait in line a ban has ended.
 func tooLate(ban ratelimit.Decision, left time.Duration) error {
 	late := &ratelimit.LateError{Package: "ban", Limit: ban.Limit, After: ban.RetryAfter, Reason: ratelimit.ErrLimited}
 	if ban.RetryAfter > left {

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/ban"
 )
 
-// line is a key whose calls wait in a limiter's line, behind a ban.
+// line makes calls that wait in a limiter's line, behind a ban.
 type line struct {
 	limiter, strikes, bans *ratelimit.Keyed[string]
 	ban                    *ban.Limiter[string]
@@ -37,7 +37,7 @@ func newLine(t *testing.T) *line {
 	return l
 }
 
-// comes adds calls that wait.
+// comes starts n waiting calls.
 func (l *line) comes(ctx context.Context, n int) {
 	for range n {
 		l.wg.Go(func() {
@@ -57,7 +57,7 @@ func (l *line) ended() []error {
 	return slices.Clone(l.errs)
 }
 
-// A ban that begins ends the waits in line at once, whoever begins it, and none of them passes during the ban.
+// A ban ends the waits in line at once, whichever call begins it, and no waiting call passes during the ban.
 func TestABanEndsTheWaitsInTheLimitersLine(t *testing.T) {
 	for name, begin := range map[string]struct {
 		ban    func(t *testing.T, l *line)
@@ -156,7 +156,7 @@ func TestAWaitForABansEndFollowsReset(t *testing.T) {
 	}
 }
 
-// Calls whose keys cannot be found again wait and end as others do.
+// Calls wait and end in the same way if a map cannot find their keys again.
 func TestWaitsOfKeysThatCannotBeComparedEndWithABan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text := func(k any) (string, error) {
@@ -191,7 +191,7 @@ func TestWaitsOfKeysThatCannotBeComparedEndWithABan(t *testing.T) {
 	})
 }
 
-// A panic of bans beside the calls that wait is a failure in Stats, and ends nothing.
+// A panic of bans beside waiting calls is counted in Stats, and ends no wait.
 func TestAPanicOfBansWhileCallsWaitIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine(t)

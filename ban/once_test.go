@@ -17,14 +17,14 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// algorithms are limits of a number of units in a time.
+// algorithms are constructors of limits.
 var algorithms = map[string]func(ratelimit.Rate) ratelimit.Limit{
 	"fixed window": ratelimit.FixedWindow, "sliding log": ratelimit.SlidingLog, "sliding counter": ratelimit.SlidingCounter,
 	"token bucket": func(r ratelimit.Rate) ratelimit.Limit { return ratelimit.TokenBucket(r, r.Units) },
 	"leaky bucket": func(r ratelimit.Rate) ratelimit.Limit { return ratelimit.LeakyBucket(r, r.Units) },
 }
 
-// page sends the requests of a page at once, in goroutines of their own, and returns how many were served.
+// page sends the requests of a page at once, each on a goroutine of its own, and returns the number of those served.
 func page(l ratelimit.Limiter[string], requests int) int {
 	served := make(chan bool, requests)
 	for range requests {
@@ -83,7 +83,7 @@ func TestADenialIsAStrikeOfItsOwnFromTheFirstOnesRetryAfterOn(t *testing.T) {
 	}
 }
 
-// The limits of random histories let strikes last for weeks: so the first denial alone decides which others belong to it.
+// In random histories, strikes lasts for weeks, so the first denial alone decides which others belong to its strike.
 func TestStrikesOfRandomDenialsAreThoseOfAModel(t *testing.T) {
 	testsize.Sequential(t)
 	names := []string{"fixed window", "sliding log", "sliding counter", "token bucket", "leaky bucket"}
@@ -122,7 +122,7 @@ func TestStrikesOfRandomDenialsAreThoseOfAModel(t *testing.T) {
 	}
 }
 
-// A limit that blocks a key says no time: its denials are one strike until that is forgotten.
+// A limit that blocks a key has no RetryAfter. Its denials are one strike until strikes has forgotten it.
 func TestDenialsWithoutARetryAfterAreOneStrike(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	strikes := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(3)))
@@ -138,7 +138,8 @@ func TestDenialsWithoutARetryAfterAreOneStrike(t *testing.T) {
 	require.Equal(t, 2, remaining(t, strikes, "k"))
 }
 
-// Each process has a Limiter of its own over the same strikes. Their requests overlap, so all look at the strikes before any counts.
+// Each process has its own Limiter over the same strikes. The requests
+// overlap, so all processes peek at the strikes before any process counts one.
 func TestAFleetCountsOneStrikeForAPageIfItsStrikesAreALog(t *testing.T) {
 	for range 50 {
 		clock := new(ratelimittest.Clock)
@@ -160,7 +161,7 @@ func TestAFleetCountsOneStrikeForAPageIfItsStrikesAreALog(t *testing.T) {
 			load()
 			require.Equal(t, 2-n, remaining(t, strikes, "k"))
 			clock.Advance(50 * time.Millisecond)
-			load() // the former load's RetryAfter of 100 ms has not passed
+			load() // the RetryAfter of the first load, 100 ms, has not passed
 			require.Equal(t, 2-n, remaining(t, strikes, "k"))
 			require.True(t, bans.Allow("another", 0))
 			clock.Advance(3 * time.Second)
@@ -176,7 +177,7 @@ func TestAFleetCountsOneStrikeForAPageIfItsStrikesAreALog(t *testing.T) {
 	}
 }
 
-// Keys that cannot be compared have no mark; their strikes are told apart by the log alone.
+// Keys that cannot be compared have no mark, so only the log shows which denials are one strike.
 func TestKeysThatCannotBeComparedAreBanned(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	name := func(k []byte) (string, error) { return string(k), nil }
@@ -206,7 +207,7 @@ func TestKeysThatCannotBeComparedAreBanned(t *testing.T) {
 	}
 }
 
-// growing returns a limiter that bans for 1 minute, 5 minutes and an hour.
+// growing returns a limiter whose bans last 1 minute, 5 minutes and an hour.
 func growing(t testing.TB, clock *ratelimittest.Clock, strikes, repeats ratelimit.Reserver[string]) (*ban.Limiter[string], []*ratelimit.Keyed[string]) {
 	t.Helper()
 	var bans []*ratelimit.Keyed[string]
@@ -241,7 +242,7 @@ func TestAKeyThatComesBackIsBannedForLonger(t *testing.T) {
 	}
 	banned(0, time.Minute)
 	banned(1, 5*time.Minute)
-	for range 12 { // more than repeats counts
+	for range 12 { // more than the capacity of repeats
 		banned(2, time.Hour)
 	}
 	require.True(t, b.Allow("other", 1))
@@ -250,7 +251,7 @@ func TestAKeyThatComesBackIsBannedForLonger(t *testing.T) {
 	clock.Advance(24 * time.Hour)
 	banned(0, time.Minute)
 
-	// Reset forgets the history with the ban.
+	// Reset forgets the earlier bans too.
 	for range 2 {
 		require.NoError(t, b.Strike(ctx, "k", 3))
 		require.Equal(t, bans[1].Describe().Limits[0], take(t, b, 1).Limit)
@@ -261,7 +262,7 @@ func TestAKeyThatComesBackIsBannedForLonger(t *testing.T) {
 	require.Equal(t, []ratelimit.Limit{bans[0].Describe().Limits[0], bans[1].Describe().Limits[0], bans[2].Describe().Limits[0]}, b.Describe().Limits)
 }
 
-// Whoever reads the number of earlier bans late finds the ban that was begun by then.
+// A strike that reads the number of earlier bans late finds the ban that another strike has begun.
 func TestOfManyStrikesAtOnceOneBeginsAGrowingBan(t *testing.T) {
 	for range 50 {
 		clock := new(ratelimittest.Clock)
@@ -287,7 +288,7 @@ func TestOfManyStrikesAtOnceOneBeginsAGrowingBan(t *testing.T) {
 	}
 }
 
-// Repeats that fail make a ban a first one; the caller of Strike gets the error, and denials count it.
+// If repeats fails, a key gets a first ban. Strike returns the error, and denials are counted.
 func TestABanBeginsWithoutItsHistory(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	strikes := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(3)))

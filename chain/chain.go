@@ -1,5 +1,5 @@
-// Package chain combines several limiters, such as one in memory and one on a server. It calls them in turn, and charges all of them or
-// none. Within one process [ratelimit.All] is exact and faster.
+// Package chain combines several limiters, such as one in memory and one on a server. It calls one after
+// the other, and charges all of them or none. Within one process [ratelimit.All] is exact and faster.
 //
 //	limiter, err := chain.New[string](local, remote)
 package chain
@@ -23,16 +23,18 @@ import (
 // panic.
 type Limiter[R any] struct {
 	limiters    []ratelimit.Reserver[R]
-	failed      atomic.Uint64 // give-backs that failed
+	failed      atomic.Uint64 // the number of charges that could not be given back
 	lastFailure atomic.Pointer[error]
 }
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
-// New returns a limiter that calls the limiters in order. The first denial or error ends that, and the charges made before it are given
-// back; until then they may deny other requests. It is an error if there are no limiters, or one is nil.
+// New returns a limiter that calls limiters in order until one denies or fails. It then
+// gives back the charges that the earlier ones have made. Until then these charges may
+// deny other requests. It is an error if there are no limiters, or one is nil.
 //
-// A leaky bucket belongs last: elsewhere it denies requests that it would delay. The Decision is merged as in [ratelimit.Layered].
+// A leaky bucket belongs last: elsewhere it denies requests that
+// it would delay. Decisions are merged as in [ratelimit.Layered].
 func New[R any](limiters ...ratelimit.Reserver[R]) (*Limiter[R], error) {
 	if len(limiters) == 0 {
 		return nil, errors.New("chain: New needs at least one limiter")
@@ -53,9 +55,9 @@ func (c *Limiter[R]) all() []ratelimit.Reserver[R] {
 	return c.limiters
 }
 
-// Describe returns the limits of all limiters in order, the zero Limit for one whose limits are not known. BooksAhead has the
-// last limiter's value if all before it are [ratelimit.Unlimited]; else it is false. ReplacesCost is true if it is for one of
-// the limiters.
+// Describe returns the limits of all limiters in order, with the zero Limit for a limiter whose
+// limits are unknown. BooksAhead is the last limiter's if all others are [ratelimit.Unlimited];
+// otherwise it is false. ReplacesCost is true if it is true for any of the limiters.
 func (c *Limiter[R]) Describe() ratelimit.Description {
 	d := ratelimit.Description{BooksAhead: c.booksAhead()}
 	for _, l := range c.all() {
@@ -83,15 +85,15 @@ func (c *Limiter[R]) booksAhead() bool {
 	return ratelimit.Describe(c.limiters[last]).BooksAhead
 }
 
-// Stats counts failures since a [Limiter] was made.
+// Stats counts failures since New.
 type Stats struct {
-	FailedGiveBacks uint64 // charges that could not be given back, and stay spent
-	LastFailure     error  // of the last of them
+	FailedGiveBacks uint64 // charges that could not be given back and stay spent
+	LastFailure     error  // the latest of the failures
 }
 
 // Stats returns the counts.
 func (c *Limiter[R]) Stats() Stats {
-	c.all() // panics for the zero Limiter
+	c.all() // all panics for the zero Limiter
 	s := Stats{FailedGiveBacks: c.failed.Load()}
 	if err := c.lastFailure.Load(); err != nil {
 		s.LastFailure = *err
@@ -105,7 +107,7 @@ func (c *Limiter[R]) Allow(r R, cost int) bool {
 	return d.Allowed
 }
 
-// Take charges the cost to all limiters, or to none. It fails as the limiters do.
+// Take charges the cost to all limiters, or to none. It returns their errors.
 func (c *Limiter[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
 	limiters := c.all()
 	last := len(limiters) - 1
@@ -128,8 +130,8 @@ func (c *Limiter[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decisio
 	return p.d, nil
 }
 
-// Reserve is Take with a charge that can be settled, in all limiters. A leaky bucket that comes last may delay the work by up
-// to maxDelay, 0 for not at all.
+// Reserve is Take with a charge that can be settled. A settlement settles all limiters. If the
+// last limiter is a leaky bucket, it may delay the work by up to maxDelay; 0 permits no delay.
 func (c *Limiter[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	limiters := c.all()
 	last := len(limiters) - 1
@@ -153,13 +155,13 @@ func (c *Limiter[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 	}
 	p.done = true
 	res := ratelimit.NewReservation(p.d, func(actual int) error { return errors.Join(settleAll(p.charged, actual)...) })
-	follow.Inner(res, p.charged[len(p.charged)-1]) // the only one that may be delayed
+	follow.Inner(res, p.charged[len(p.charged)-1]) // only the last limiter may delay the work
 	held.Follow(res, func(ctx context.Context, r *ratelimit.Reservation) error { return r.Extend(ctx) }, p.charged...)
 	return res, nil
 }
 
-// reserveQueued reserves a cost that a leaky bucket may delay by up to maxDelay, and that no limiter books ahead. If a limiter may book, it
-// first calls without a delay, to learn whether a leaky bucket denies.
+// reserveQueued reserves a cost. A leaky bucket may delay it by up to maxDelay, but no limiter may book it ahead.
+// So a limiter that could book is first called without a delay, and again with maxDelay if a leaky bucket denies.
 func reserveQueued[R any](ctx context.Context, l ratelimit.Reserver[R], r R, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	if !ratelimit.Describe(l).BooksAhead {
 		return l.Reserve(ctx, r, cost, maxDelay)
@@ -176,16 +178,17 @@ func queueDenies(res *ratelimit.Reservation) bool {
 	return res != nil && !res.Allowed && res.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket
 }
 
-// Wait charges the cost to all limiters when they allow it. It sleeps for RetryAfter and tries again, not first come, first served. Each
-// second it asks the limiters by Peek, so that it follows grants, settlements, bans and changes of limits. It
-// fails with [context.DeadlineExceeded], at once if a limiter denies the cost for longer; with the context's error; with
-// [ratelimit.ErrLimited] if no time would help; and with the limiters' errors. It then gives back its charges.
+// Wait charges the cost to all limiters when they allow it. It sleeps for RetryAfter and tries again,
+// in no order among waiting calls. Each second it calls Peek, and so follows grants, settlements,
+// bans and changes of limits. It returns [context.DeadlineExceeded] at once if a limiter denies the
+// cost until after the deadline, and [ratelimit.ErrLimited] if waiting does not help. It also returns
+// the errors of the context and of the limiters. A Wait that fails gives back its charges.
 func (c *Limiter[R]) Wait(ctx context.Context, r R, cost int) error {
 	ctx = wait.OrBackground(ctx)
 	switch {
 	case len(c.all()) == 1:
 		return ratelimit.Wait(ctx, c.limiters[0], r, cost)
-	case c.booksAhead(): // Reserve books, and so can the package's Wait, which must not find this method
+	case c.booksAhead(): // the package's Wait calls Reserve, which books; the struct hides this method from it
 		return ratelimit.Wait(ctx, ratelimit.Reserver[R](struct{ ratelimit.Reserver[R] }{c}), r, cost)
 	}
 	for {
@@ -210,10 +213,10 @@ func (c *Limiter[R]) Wait(ctx context.Context, r R, cost int) error {
 	}
 }
 
-// peekEach is the interval at which a waiting call peeks at its limiters. A Peek charges nothing and is no strike.
+// peekEach is the interval at which a waiting call peeks at its limiters. A Peek charges nothing and counts no strike.
 const peekEach = time.Second
 
-// sleep sleeps until the call is to try again: for a denial's RetryAfter, or less if a Peek shows that the limiters have changed.
+// sleep sleeps for a denial's RetryAfter, or less if a Peek shows that the limiters have changed.
 func (c *Limiter[R]) sleep(ctx context.Context, r R, cost int, retry time.Duration) error {
 	for retry > peekEach {
 		if err := wait.Sleep(ctx, peekEach); err != nil {
@@ -223,7 +226,7 @@ func (c *Limiter[R]) sleep(ctx context.Context, r R, cost int, retry time.Durati
 		d, err := c.Peek(ctx, r, cost)
 		switch left, _ := wait.Left(ctx); {
 		case errors.Is(err, errors.ErrUnsupported), errors.Is(err, ratelimit.ErrUnavailable):
-			// There is no Peek, or a store fails, which may be over when the call tries again.
+			// There is no Peek, or a store fails and may work again by the next try.
 		case err != nil, d.Allowed, d.RetryAfter <= 0, d.RetryAfter > left:
 			return nil
 		default:
@@ -233,7 +236,8 @@ func (c *Limiter[R]) sleep(ctx context.Context, r R, cost int, retry time.Durati
 	return wait.Sleep(ctx, retry)
 }
 
-// reserveInTime reserves the cost for a time before the deadline. A nil reservation is a denial, after which to try again.
+// reserveInTime reserves the cost for a time before the deadline, which is after left. If the
+// limiters deny it, the reservation is nil, and the duration is the time until the next try.
 func (c *Limiter[R]) reserveInTime(ctx context.Context, r R, cost int, left time.Duration) (*ratelimit.Reservation, time.Duration, error) {
 	res, err := c.Reserve(ctx, r, cost, left)
 	if err != nil || res.Allowed {
@@ -241,8 +245,9 @@ func (c *Limiter[R]) reserveInTime(ctx context.Context, r R, cost int, left time
 	}
 	retry := res.RetryAfter
 	if queueDenies(res) && left != wait.Forever {
-		// RetryAfter is the time until the queue is as short as the room that remains now. By then less will remain. Without a delay,
-		// RetryAfter is the time until the work could leave the queue.
+		// For a call with a delay, RetryAfter is the time until the queue leaves room
+		// for the cost before the deadline. By then the deadline is closer. For a call
+		// without a delay, RetryAfter is the time until the work could leave the queue.
 		if res, err = c.Reserve(ctx, r, cost, 0); err != nil || res.Allowed {
 			return res, 0, err
 		}
@@ -256,15 +261,15 @@ func (c *Limiter[R]) reserveInTime(ctx context.Context, r R, cost int, left time
 	return nil, retry, nil
 }
 
-// Peek returns the answer that Take would give, and charges nothing: see [ratelimit.Peek].
+// Peek returns the answer that Take would return, and charges nothing: see [ratelimit.Peek].
 func (c *Limiter[R]) Peek(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
-	p := c.newPass(0) // which gives nothing back, since it charges nothing
+	p := c.newPass(0) // a pass that only peeks has no charges to give back
 	for i, l := range c.all() {
 		d, err := ratelimit.Peek(ctx, ratelimit.Limiter[R](l), r, cost)
 		if err != nil {
 			err = fmt.Errorf("chain: limiter %d: %w", i, err)
 		}
-		if i < len(c.limiters)-1 && d.Allowed && d.Delay > 0 { // Take calls it by Reserve, without a delay
+		if i < len(c.limiters)-1 && d.Allowed && d.Delay > 0 { // Take would deny, because it permits no delay
 			d.Allowed, d.RetryAfter, d.Delay = false, d.Delay, 0
 		}
 		if !p.merge(&d, err) {
@@ -274,18 +279,18 @@ func (c *Limiter[R]) Peek(ctx context.Context, r R, cost int) (ratelimit.Decisio
 	return p.d, nil
 }
 
-// Adjust adjusts the key in all limiters. If one has no Adjust, nothing changes, and the error wraps
-// [errors.ErrUnsupported].
+// Adjust adjusts the key's spending in all limiters. If one has no
+// Adjust, nothing changes, and the error wraps [errors.ErrUnsupported].
 func (c *Limiter[R]) Adjust(ctx context.Context, r R, delta int) error {
 	return c.each("Adjust", optional.CanAdjust[R], func(l ratelimit.Limiter[R]) error { return ratelimit.Adjust(ctx, l, r, delta) })
 }
 
-// Reset forgets the key in all limiters. It fails as Adjust does.
+// Reset forgets the key in all limiters. If one has no Reset, nothing changes, and the error wraps [errors.ErrUnsupported].
 func (c *Limiter[R]) Reset(ctx context.Context, r R) error {
 	return c.each("Reset", optional.CanReset[R], func(l ratelimit.Limiter[R]) error { return ratelimit.Reset(ctx, l, r) })
 }
 
-// each does something in all limiters, if all of them can.
+// each calls do for all limiters, if can is true for each of them.
 func (c *Limiter[R]) each(what string, can func(any) bool, do func(ratelimit.Limiter[R]) error) error {
 	for i, l := range c.all() {
 		if !can(l) {
@@ -301,20 +306,20 @@ func (c *Limiter[R]) each(what string, can func(any) bool, do func(ratelimit.Lim
 	return errors.Join(errs...)
 }
 
-// pass is one pass over the limiters of a chain. Unless it is done when it ends, its charges are given back, also if one of the limiters
-// panics.
+// pass is one pass over the limiters of a chain. giveBack gives its
+// charges back unless done is set, so also if a limiter panics.
 type pass[R any] struct {
 	chain   *Limiter[R]
 	cost    int
-	d       ratelimit.Decision         // of all that have allowed the cost
-	sum     merge.Sum[ratelimit.Limit] // which adds it up
-	end     ratelimit.Decision         // of the limiter that has not
-	err     error                      // that came with it
+	d       ratelimit.Decision         // the merged decision of the limiters that have allowed the cost
+	sum     merge.Sum[ratelimit.Limit] // computes d
+	end     ratelimit.Decision         // the decision of the limiter that has denied or failed
+	err     error                      // the error beside end
 	charged []*ratelimit.Reservation
-	resets  []time.Duration           // of the limiters that have allowed the cost, the ResetAfter
-	few     [4]*ratelimit.Reservation // memory for charged, while it is enough
-	times   [4]time.Duration          // the memory of resets
-	passing optional.Passing          // the context of the reservations that are given back only here
+	resets  []time.Duration           // the ResetAfter of each limiter that has allowed the cost
+	few     [4]*ratelimit.Reservation // room for charged without an allocation
+	times   [4]time.Duration          // room for resets without an allocation
+	passing optional.Passing          // the context of reservations that only this pass gives back
 	done    bool
 }
 
@@ -325,7 +330,7 @@ func (c *Limiter[R]) newPass(cost int) *pass[R] {
 	return p
 }
 
-// add takes one limiter's reservation in, and reports whether it is allowed.
+// add adds one limiter's reservation, and reports whether the limiter allows the cost.
 func (p *pass[R]) add(res *ratelimit.Reservation, err error) bool {
 	var d ratelimit.Decision
 	if res != nil {
@@ -335,7 +340,7 @@ func (p *pass[R]) add(res *ratelimit.Reservation, err error) bool {
 	return p.merge(&d, err)
 }
 
-// merge takes one limiter's decision in, and reports whether it allows the cost.
+// merge adds one limiter's decision, and reports whether it allows the cost.
 func (p *pass[R]) merge(d *ratelimit.Decision, err error) bool {
 	if !d.Allowed || err != nil {
 		p.end, p.err = *d, err
@@ -346,14 +351,14 @@ func (p *pass[R]) merge(d *ratelimit.Decision, err error) bool {
 	return true
 }
 
-// denied gives the charges back, and returns the answer.
+// denied gives the charges back, and returns the decision and the error for the caller.
 func (p *pass[R]) denied(ctx context.Context, r R) (ratelimit.Decision, error) {
 	p.done = true
 	d := p.end
 	d.Allowed, d.Delay = false, 0
 	failures := p.undo()
 	if !p.sum.Empty() {
-		// The limiters before it have room for the cost that they get back.
+		// The limiters before the denying one have room for the cost that they get back.
 		if before := p.d.Remaining; before < d.Remaining-p.cost {
 			d.Remaining = before + p.cost
 		}
@@ -385,7 +390,7 @@ func (p *pass[R]) resetAfter(ctx context.Context, r R) time.Duration {
 	return reset
 }
 
-// giveBack gives the charges back if a limiter has panicked.
+// giveBack gives the charges back unless the pass is done, for example if a limiter has panicked.
 func (p *pass[R]) giveBack() {
 	if !p.done {
 		p.undo()
@@ -402,7 +407,8 @@ func (p *pass[R]) undo() []error {
 	return failures
 }
 
-// settleAll settles the charges of a chain's limiters, the last first. It tries all of them, also if one panics, and returns the errors.
+// settleAll settles the charges of a chain's limiters, the last one first.
+// It settles all of them, even if one panics, and returns the errors.
 func settleAll(charged []*ratelimit.Reservation, actual int) (failures []error) {
 	last := len(charged) - 1
 	if last < 0 {

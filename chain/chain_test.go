@@ -38,8 +38,8 @@ func TestAChainChargesAllLimitersOrNone(t *testing.T) {
 	assert.Equal(t, 1, remaining(t, first, "ann"))
 }
 
-// A call that a later limiter denies charges the first one and gives that back. Reservations of others that are open then give
-// back as much as if the call had not been.
+// If a later limiter denies a call, the first one is charged and gets the charge
+// back. Open reservations of other calls then give back as much as without this call.
 func TestACallThatAChainDeniesLeavesNoTraceInRefunds(t *testing.T) {
 	t.Parallel()
 	for name, deny := range map[string]func(*chain.Limiter[string], context.Context) error{
@@ -208,7 +208,7 @@ func TestALimiterThatPanicsLosesNothingOfTheOthers(t *testing.T) {
 	assert.Equal(t, 3, remaining(t, l, "ann"))
 }
 
-// unsettling is a limiter whose reservations cannot be settled.
+// unsettling returns reservations that cannot be settled.
 type unsettling struct{ *engine }
 
 func (unsettling) Reserve(context.Context, string, int, time.Duration) (*ratelimit.Reservation, error) {
@@ -279,8 +279,8 @@ func TestAChainWaits(t *testing.T) {
 	})
 }
 
-// A limiter that books ahead denies for 10 s a cost that it could book for 60 s from now: another attempt then, with 40 s left, would be
-// denied again, until the deadline.
+// A limiter that books ahead denies a cost for 10 s, and could book it for 60 s from
+// now. After 10 s, with 40 s left, it would deny again, and so on until the deadline.
 func TestAWaitThatIsTooLateForABookingFailsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		chain := chainOf(t, ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(1), 1), nil)))
@@ -315,7 +315,8 @@ func TestAChainKeepsThePromisesOfItsLimiters(t *testing.T) {
 	}
 }
 
-// A chain allocates for itself once, beside its limiters' allocations: a Reservation each but the last, and an unread error.
+// A chain makes one allocation, and its limiters make theirs: a Reservation
+// each, except the last one's, and an error that no caller reads.
 func TestAllowOfAChainAllocatesLittle(t *testing.T) {
 	chain, err := chain.New[string](
 		ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.Rate{Units: 1, Per: time.Nanosecond}, 5), nil)),
@@ -365,7 +366,7 @@ func TestAChainSupportsTheOptionalMethodsOfItsLimiters(t *testing.T) {
 	assert.True(t, d.Allowed)
 }
 
-// adjustable is an engine whose methods take a context.
+// adjustable is an engine with an Adjust that takes a context.
 type adjustable struct {
 	*engine
 	err error
@@ -385,8 +386,8 @@ func TestAChainAdjustsAllAndReturnsTheErrors(t *testing.T) {
 	assert.Equal(t, []int{3, 3}, []int{a.n, b.n})
 }
 
-// TestADenialReturnsTheTimeUntilTheBudgetsAreFull expects the state after the denial: a limiter before the denying one has its charge
-// back.
+// TestADenialReturnsTheTimeUntilTheBudgetsAreFull compares with the state after
+// the denial, in which a limiter before the denying one has got its charge back.
 func TestADenialReturnsTheTimeUntilTheBudgetsAreFull(t *testing.T) {
 	limits := []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerMinute(6), 12), ratelimit.FixedWindow(ratelimit.PerMinute(15)), ratelimit.SlidingLog(ratelimit.PerMinute(14)),
@@ -416,7 +417,7 @@ func TestADenialReturnsTheTimeUntilTheBudgetsAreFull(t *testing.T) {
 			denials++
 			assert.Equal(t, looked, got, "Peek")
 			var want time.Duration
-			for _, l := range links { // the links after the denying one were not called
+			for _, l := range links { // the limiters behind the denying one were not called
 				d, err := l.Peek(context.Background(), "ann", 0)
 				require.NoError(t, err)
 				want = max(want, d.ResetAfter)
@@ -430,8 +431,8 @@ func TestADenialReturnsTheTimeUntilTheBudgetsAreFull(t *testing.T) {
 	assert.Greater(t, denials, 1000)
 }
 
-// TestALimiterWithoutPeekKeepsItsDecision: the decision counts the charge, so its time is not before the budget is
-// full.
+// TestALimiterWithoutPeekKeepsItsDecision expects a time that is not
+// before the budget is full, because the decision counts the charge.
 func TestALimiterWithoutPeekKeepsItsDecision(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	last := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1))

@@ -14,7 +14,7 @@ func ExampleNew() {
 	clock := new(ratelimittest.Clock)
 	local := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(10), 10).Named("local"),
 		&ratelimit.Options[string]{Clock: clock}))
-	// In a program, the second one is a limiter on a server that several processes share.
+	// In a program, this would be a limiter on a server that several processes share.
 	remote := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(12)).Named("remote"),
 		&ratelimit.Options[string]{Clock: clock}))
 	limiter, err := chain.New[string](local, remote)
@@ -25,7 +25,7 @@ func ExampleNew() {
 	clock.Advance(time.Second)
 	d, _ := limiter.Take(context.Background(), "ann", 3)
 	fmt.Println(d.Allowed, d.Limit.Name, d.Remaining, d.RetryAfter)
-	fmt.Println(local.Allow("ann", 10)) // the denial has given back its charge here
+	fmt.Println(local.Allow("ann", 10)) // the denial has given the charge to local back
 	fmt.Println(limiter.Stats().FailedGiveBacks)
 	// Output:
 	// true

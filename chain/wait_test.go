@@ -24,7 +24,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// starts is when work may begin, from many goroutines.
+// starts records when work may begin. Many goroutines may use it.
 type starts struct {
 	mu sync.Mutex
 	at []time.Duration
@@ -36,7 +36,7 @@ func (s *starts) add(at time.Duration) {
 	s.at = append(s.at, at)
 }
 
-// most returns how many began within any span, from its first instant to just before its last.
+// most returns the largest number of starts within a span, which excludes its end.
 func (s *starts) most(span time.Duration) (most int) {
 	for _, from := range s.at {
 		n := 0
@@ -50,7 +50,7 @@ func (s *starts) most(span time.Duration) (most int) {
 	return most
 }
 
-// When Wait returns, the request is within every limit at that instant, no matter which limiter it waited for.
+// When Wait returns, the request is within every limit at that instant, no matter which limiter has delayed it.
 func TestRequestsThatAChainAdmitsKeepToEachLimitWhenTheyGo(t *testing.T) {
 	window := ratelimit.FixedWindow(ratelimit.Per(100, 10*time.Second))
 	for name, book := range map[string]func(ctx context.Context, chain *chain.Limiter[string]) error{
@@ -105,7 +105,7 @@ func TestRequestsThatAChainAdmitsKeepToEachLimitWhenTheyGo(t *testing.T) {
 	}
 }
 
-// A leaky bucket that comes last holds the work. If the caller gives up in the queue, nothing stays charged.
+// A leaky bucket that comes last delays the work. If the caller gives up in the queue, nothing stays charged.
 func TestALeakyBucketAtTheEndOfAChainSpacesWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		guard := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(50)), nil))
@@ -152,8 +152,8 @@ func TestAChainsWaitFailsAtOnceIfTheDeadlineComesFirst(t *testing.T) {
 	})
 }
 
-// A chain of limiters that cannot share a lock, beside one exact limiter that stands for the
-// strictest of them: they agree, also when a limiter fails to give back.
+// A chain of limiters without a common lock agrees with one exact limiter that
+// stands for the strictest of them, also when a limiter fails to give back.
 func TestAChainAgreesWithTheStrictestOfItsLimiters(t *testing.T) {
 	denials := 0
 	for seed := range uint64(seeds()) {
@@ -214,7 +214,7 @@ var chains = flag.Int("chains", testsize.Of(30, 1000), "random chains that are c
 // seeds is the number of random runs of a test.
 func seeds() int { return *chains }
 
-// failingSettle is a limiter that settles, and now and then returns an error as if it could not.
+// failingSettle settles, and sometimes returns an error all the same.
 type failingSettle struct {
 	*ratelimit.Keyed[string]
 	fails  func() bool
@@ -233,8 +233,7 @@ func (f *failingSettle) Reserve(ctx context.Context, key string, cost int, maxDe
 	}), err
 }
 
-// A denial is an answer. It stays one for all callers of a chain, even if the limiter before it could not take its
-// charge back.
+// A denial stays a denial for all callers of a chain, even if an earlier limiter could not take its charge back.
 func TestADenialStaysADenialIfTheGiveBackFails(t *testing.T) {
 	lost := fmt.Errorf("connection lost: %w", ratelimit.ErrUnavailable)
 	full := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(1)))
@@ -301,7 +300,7 @@ func TestADenialStaysADenialIfTheGiveBackFails(t *testing.T) {
 	})
 }
 
-// A leaky bucket that is not last denies requests that it would delay: so does Peek.
+// A leaky bucket that is not last denies requests that it would delay, and so does Peek.
 func TestPeekOfAChainAgreesWithTake(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	leaky := ratelimit.Must(ratelimit.New(ratelimit.LeakyBucket(ratelimit.PerSecond(1), 5), &ratelimit.Options[string]{Clock: clock}))
@@ -325,7 +324,7 @@ func TestPeekOfAChainAgreesWithTake(t *testing.T) {
 	}
 }
 
-// A call that waits for several limiters follows any change within two seconds.
+// A call that waits for several limiters notices any change within two seconds.
 func TestAWaitOfAChainFollowsEachChange(t *testing.T) {
 	hour := ratelimit.TokenBucket(ratelimit.PerHour(1), 10)
 	type fixture struct {
@@ -384,7 +383,7 @@ func TestAWaitOfAChainFollowsEachChange(t *testing.T) {
 	}
 }
 
-// A ban that begins while calls wait ends the waits that are too short for it.
+// When a ban begins, waiting calls whose deadlines are before its end fail.
 func TestABanEndsTheWaitsOfAChainThatAreTooShortForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerHour(10), 1), nil))

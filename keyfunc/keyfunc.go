@@ -1,6 +1,5 @@
-// Package keyfunc combines key functions: functions that return the key of a request, for [ratelimit.By] and
-// [ratelimit.Map]. A request may be an *http.Request or a call of grpclimit or connectlimit, whose packages have key
-// functions.
+// Package keyfunc combines key functions for [ratelimit.By] and [ratelimit.Map]. A key function returns the key of a request.
+// A request may be an *http.Request, or a call of grpclimit or connectlimit. These packages and httplimit have key functions.
 //
 //	logins := ratelimit.By(limiter, keyfunc.Join(httplimit.RemoteIP, httplimit.PathValue("account")))
 package keyfunc
@@ -24,18 +23,18 @@ var (
 	// ErrMalformedKey means that a key has a form that no honest client sends, such as two values or a text above 1 KiB.
 	ErrMalformedKey = errors.New("malformed key")
 
-	// ErrMisconfigured means that a key function can never work, a fault of the server. [Optional] does not skip it.
+	// ErrMisconfigured means that a key function can never work, because the server is at fault. [Optional] does not skip it.
 	ErrMisconfigured = errors.New("misconfigured server")
 )
 
-// Pair is two keys as one: ("a:b", "c") and ("a", "b:c") differ.
+// Pair is a key of two parts. The pairs ("a:b", "c") and ("a", "b:c") differ.
 type Pair[A, B comparable] struct {
 	A A
 	B B
 }
 
-// Join returns a key function for both keys together. An error of either is its error, [ErrNoKey] last. For three, Join(a, Join(b,
-// c)).
+// Join returns a key function for both keys together. If either function fails, Join returns its error.
+// If both fail, an error other than [ErrNoKey] has precedence. For three keys, write Join(a, Join(b, c)).
 func Join[R any, A, B comparable](a func(R) (A, error), b func(R) (B, error)) func(R) (Pair[A, B], error) {
 	mustBeGiven(a != nil, "Join: a")
 	mustBeGiven(b != nil, "Join: b")
@@ -43,7 +42,7 @@ func Join[R any, A, B comparable](a func(R) (A, error), b func(R) (B, error)) fu
 		if k.A, err = a(r); err != nil && !skippable(err) {
 			return k, err
 		}
-		// A client that leaves a key out must not escape the error of the other.
+		// A client must not escape the error for one key by leaving out the other.
 		var other error
 		if k.B, other = b(r); err == nil || other != nil && !skippable(other) {
 			err = other
@@ -52,20 +51,20 @@ func Join[R any, A, B comparable](a func(R) (A, error), b func(R) (B, error)) fu
 	}
 }
 
-// mustBeGiven panics for a key function that is nil, when it is combined and not at the first request.
+// mustBeGiven panics if a key function is nil, so that this is found before the first request.
 func mustBeGiven(given bool, name string) {
 	if !given {
 		panic(optional.Nil("keyfunc: " + name))
 	}
 }
 
-// skippable reports whether a layer may be left out for an error.
+// skippable reports whether an error lets a layer be left out.
 func skippable(err error) bool {
 	return errors.Is(err, ratelimit.SkipLayer) || errors.Is(err, ErrNoKey) && !errors.Is(err, ErrMisconfigured)
 }
 
-// Optional returns a key function that leaves the layer out ([ratelimit.SkipLayer]) for requests without a key: see
-// [Otherwise]. A malformed key stays an error.
+// Optional returns a key function that leaves the layer out ([ratelimit.SkipLayer])
+// for requests without a key: see [Otherwise]. A malformed key is still an error.
 func Optional[R, K any](key func(R) (K, error)) func(R) (K, error) {
 	mustBeGiven(key != nil, "Optional: key")
 	return func(r R) (K, error) {
@@ -77,8 +76,8 @@ func Optional[R, K any](key func(R) (K, error)) func(R) (K, error) {
 	}
 }
 
-// Otherwise returns a key function for requests without a known key. It leaves the layer out for all others
-// ([ratelimit.SkipLayer]). Beside a layer of Optional(known), each request has exactly one of the two.
+// Otherwise returns a key function for the requests to which known gives no key. For other requests it leaves the layer
+// out ([ratelimit.SkipLayer]). Beside a layer of Optional(known), each request has exactly one of the two layers.
 func Otherwise[R, A, K any](known func(R) (A, error), key func(R) (K, error)) func(R) (K, error) {
 	mustBeGiven(known != nil, "Otherwise: known")
 	mustBeGiven(key != nil, "Otherwise: key")
@@ -94,12 +93,13 @@ func Otherwise[R, A, K any](known func(R) (A, error), key func(R) (K, error)) fu
 	}
 }
 
-// Hash is the SHA-256 of a secret, as a key in its place. It does not protect a secret that can be guessed.
+// Hash is the SHA-256 of a secret. It serves as a key in the
+// secret's place. It does not protect a secret that can be guessed.
 type Hash [sha256.Size]byte
 
 // HashOf returns the Hash of a secret.
 func HashOf(secret string) Hash {
-	var short [256]byte // on the stack, as long as that is enough
+	var short [256]byte // on the stack, if the secret fits
 	return sha256.Sum256(append(short[:0], secret...))
 }
 

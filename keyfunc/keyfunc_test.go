@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Known clients are counted by their key, and all others by their address: each request by one of the two.
+// Each request is counted either by the key of a known client or by its address.
 func Example() {
 	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerMinute(2)), nil))
 	perIP := ratelimit.Must(ratelimit.New[keyfunc.Pair[string, netip.Addr]](ratelimit.FixedWindow(ratelimit.PerMinute(1)), nil))
@@ -68,7 +68,7 @@ func TestErrorsOfCombinedKeys(t *testing.T) {
 			}
 			_, err = keyfunc.Join(good, key)("")
 			assert.ErrorIs(t, err, row.join)
-			// A client that leaves one key out does not escape the refusal for the other.
+			// A client that leaves out one key is still refused for the other.
 			for _, none := range []error{keyfunc.ErrNoKey, ratelimit.SkipLayer} {
 				missing, want := of("", none), row.err
 				if row.optional == nil || row.optional == ratelimit.SkipLayer {

@@ -5,19 +5,20 @@ import (
 	"net/netip"
 )
 
-// defaultIPv6Bits is the length of the prefix of IPv6 that counts as one client: providers give each customer a /64 or more.
+// defaultIPv6Bits is the length of the IPv6 prefix that counts as
+// one client, since providers give each customer a /64 or more.
 const defaultIPv6Bits = 64
 
-// Network returns a client's network as an address, for use as a key: an IPv4 address itself, or an IPv6
-// address cut to a prefix of ipv6Bits, 1 to 128, or 64 if 0. It is for keys of packets, connections and
-// jobs; the key functions of httplimit, grpclimit and connectlimit cut addresses in the same way:
+// Network returns a client's network as an address, for use as a key. That is an IPv4 address itself, or an
+// IPv6 address cut to a prefix of ipv6Bits, from 1 to 128; 0 means 64. Use it for keys of packets, connections
+// and jobs. The key functions of httplimit, grpclimit and connectlimit cut addresses in the same way:
 //
 //   - a zone is dropped;
 //   - IPv4 addresses in IPv6 form (mapped, SIIT, NAT64) are IPv4;
 //   - a 6to4 address is cut to its /48, unless ipv6Bits is less or 128;
 //   - a local NAT64 address (64:ff9b:1::/48) stays whole.
 //
-// The error is [ErrMalformedKey] for the zero Addr, and [ErrMisconfigured] for other ipv6Bits.
+// The error is [ErrMalformedKey] for the zero Addr, and [ErrMisconfigured] if ipv6Bits is out of range.
 func Network(addr netip.Addr, ipv6Bits int) (netip.Addr, error) {
 	switch {
 	case ipv6Bits < 0 || ipv6Bits > 128:

@@ -60,11 +60,11 @@ func TestNetworkRefusesWhatIsNoAddressOrNoLength(t *testing.T) {
 	}
 }
 
-// A server of packets limits the networks of its clients.
+// A server limits packets by the network of the client.
 func ExampleNetwork() {
 	limiter := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.TokenBucket(ratelimit.PerHour(2), 2), nil))
 	for _, from := range []string{"[2001:db8::1]:53", "[2001:db8::2]:53", "[2001:db8::3]:53", "192.0.2.1:53"} {
-		addr := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(from)) // of net.PacketConn.ReadFrom
+		addr := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(from)) // as net.PacketConn.ReadFrom returns
 		client, err := keyfunc.Network(addr.AddrPort().Addr(), 0)
 		fmt.Println(client, err == nil && limiter.Allow(client, 1))
 	}

@@ -5,12 +5,14 @@ import (
 	"strings"
 )
 
-// APIKey returns a key function for the [Hash] of the secret that another function finds, such as grpclimit.Metadata("x-api-key"):
+// APIKey returns a key function for the [Hash] of a secret. The given
+// function finds the secret, for example grpclimit.Metadata("x-api-key"):
 //
 //	byKey := ratelimit.Map(limiter, keyfunc.APIKey(grpclimit.Metadata("x-api-key")))
 //
-// It does not check the secret. The same secret has the same hash over HTTP, where httplimit.APIKey is shorter. The errors are those of
-// the function, but the secret may have any length: above 1 KiB, where Metadata and Header fail, it is hashed whole. An empty text is [ErrNoKey].
+// APIKey does not check the secret. The same secret has the same hash over HTTP, where
+// httplimit.APIKey is shorter to write. It returns the errors of the given function, except that it
+// also hashes secrets above 1 KiB, for which Metadata and Header fail. An empty secret is [ErrNoKey].
 func APIKey[R any](key func(R) (string, error)) func(R) (Hash, error) {
 	mustBeGiven(key != nil, "APIKey: key")
 	return hashed(key, func(text string) (string, error) {
@@ -21,15 +23,15 @@ func APIKey[R any](key func(R) (string, error)) func(R) (Hash, error) {
 	})
 }
 
-// BearerToken is [APIKey] for the token in "Bearer token", the text that another function finds in Authorization, such as
-// grpclimit.Metadata("authorization"). Use it for opaque tokens. Verifiers accept several spellings of a JWT, for example 16 that
-// differ in the last character of the signature, and each would have a budget. So after authentication, use a verified claim as the key instead.
+// BearerToken is [APIKey] for the token in a text "Bearer token", such as grpclimit.Metadata("authorization") returns.
+// Use it for opaque tokens. Verifiers accept several spellings of a JWT, for example 16 that differ in the last character
+// of the signature, and each would have its own budget. So after authentication, use a verified claim as the key instead.
 func BearerToken[R any](key func(R) (string, error)) func(R) (Hash, error) {
 	mustBeGiven(key != nil, "BearerToken: key")
 	return hashed(key, bearer)
 }
 
-// hashed returns a key function for the hash of the secret in another function's text.
+// hashed returns a key function for the hash of the secret that secretIn finds in key's text.
 func hashed[R any](key func(R) (string, error), secretIn func(text string) (string, error)) func(R) (Hash, error) {
 	return func(r R) (Hash, error) {
 		text, err := key(r)
@@ -46,18 +48,19 @@ func hashed[R any](key func(R) (string, error), secretIn func(text string) (stri
 	}
 }
 
-// tooLong is the error of package keytext about a text that is too long to be kept as a key. A hash of it is not.
+// tooLong is implemented by the error of package keytext about a text
+// that is too long for a key. A hash of that text is short enough.
 type tooLong interface {
 	error
 	Whole() string
 }
 
-// bearer returns the token in "Bearer token".
+// bearer returns the token of a text "Bearer token".
 func bearer(text string) (token string, err error) {
 	text = strings.Trim(text, " \t")
 	scheme := text
 	if i := strings.IndexAny(text, " \t"); i >= 0 {
-		scheme, token = text[:i], strings.TrimLeft(text[i:], " ") // a tab remains, and is malformed
+		scheme, token = text[:i], strings.TrimLeft(text[i:], " ") // a tab stays, and makes the token malformed
 	}
 	switch {
 	case !strings.EqualFold(scheme, "Bearer"):

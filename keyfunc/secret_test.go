@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// text is a key function for a request that is a text.
+// text is the key function of these tests: a request is its own text.
 func text(r string) (string, error) { return r, nil }
 
 func TestASecretIsHashed(t *testing.T) {
@@ -40,7 +40,7 @@ func TestASecretIsHashed(t *testing.T) {
 	assert.PanicsWithError(t, "keyfunc: BearerToken: key is nil", func() { keyfunc.BearerToken[string](nil) })
 }
 
-// A key function bounds the texts of keys, and the hash of a secret is short.
+// A text that is too long for a key has a hash of the usual length.
 func TestASecretThatIsTooLongForAKeyIsHashed(t *testing.T) {
 	long := strings.Repeat("long", 1000)
 	short := func(r string) (string, error) { return keytext.Short(r, "field") }
@@ -85,7 +85,7 @@ func TestBearerTokens(t *testing.T) {
 	assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 }
 
-// Calls of an own protocol have the hashes that HTTP requests with the same secrets have.
+// Calls of another protocol have the same hashes as HTTP requests with the same secrets.
 func ExampleAPIKey() {
 	type secret struct{}
 	inContext := func(ctx context.Context) (string, error) {
