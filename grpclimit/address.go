@@ -9,12 +9,12 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// RemoteIP is a key function for the address of the connection's other end, with an IPv6 address cut to its /64.
-// Behind a proxy it is the proxy's: use [ClientIP] there. The error is [keyfunc.ErrMalformedKey] without an IP
-// address.
+// RemoteIP is a key function for the address of the other end of the connection. It cuts
+// an IPv6 address to its /64. Behind a proxy this is the proxy's address: use [ClientIP]
+// there. If the other end has no IP address, the error is [keyfunc.ErrMalformedKey].
 func RemoteIP(c *Call) (netip.Addr, error) { return client.RemoteIP(c) }
 
-// ClientIP is [httplimit.ClientIP]; the header is metadata.
+// ClientIP is [httplimit.ClientIP] with metadata in place of header fields.
 func ClientIP(opts httplimit.ClientIPOptions) (func(*Call) (netip.Addr, error), error) {
 	return client.ClientIP(clientaddr.Options(opts))
 }
@@ -31,7 +31,7 @@ func (c *Call) remote() clientaddr.Peer {
 		return clientaddr.Peer{Addr: clientaddr.Plain(tcp.AddrPort().Addr())}
 	}
 	if clientaddr.IsUnix(p.Addr) || clientaddr.OverUnix(c.Context()) {
-		return clientaddr.Peer{Unix: true} // the client has bound its end to a name that may look like an address
+		return clientaddr.Peer{Unix: true} // the client's own name for its end may look like an address
 	}
-	return clientaddr.Peer{Addr: clientaddr.Parse(p.Addr.String())} // of a server behind net/http, for example
+	return clientaddr.Peer{Addr: clientaddr.Parse(p.Addr.String())} // for example of a server behind net/http
 }

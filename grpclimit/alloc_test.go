@@ -38,7 +38,7 @@ func incoming(remote net.Addr, pairs ...string) context.Context {
 
 func tcp(s string) net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(s)) }
 
-const ample = 1 << 30 // calls a second
+const ample = 1 << 30 // a limit of calls a second that no test reaches
 
 func unaryBy[K comparable](t testing.TB, key func(*grpclimit.Call) (K, error), opts grpclimit.Options) grpc.UnaryServerInterceptor {
 	t.Helper()
@@ -47,7 +47,7 @@ func unaryBy[K comparable](t testing.TB, key func(*grpclimit.Call) (K, error), o
 }
 
 func TestAnAllowedUnaryCallAllocatesAtMostOnce(t *testing.T) {
-	testsize.Extra(t) // scripts/test compiles without inlining, and then it allocates
+	testsize.Extra(t) // scripts/test compiles without inlining, so that calls allocate
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
@@ -82,14 +82,14 @@ func TestAnAllowedUnaryCallAllocatesAtMostOnce(t *testing.T) {
 	}
 }
 
-// noTrailers is where a server's interceptor sets trailers.
+// noTrailers discards the trailers that a server's interceptor sets.
 type noTrailers struct{ grpc.ServerTransportStream }
 
 func (noTrailers) SetTrailer(metadata.MD) error { return nil }
 
-// Values that depend on the limit only are made once. A flood is denied for as long as the same answer holds.
+// Values that depend only on the limit are made once. In a flood, many denials share one answer, with the same wait.
 func TestADenialAllocatesLittle(t *testing.T) {
-	testsize.Extra(t) // scripts/test compiles without inlining, and then it allocates
+	testsize.Extra(t) // scripts/test compiles without inlining, so that calls allocate
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
@@ -97,7 +97,7 @@ func TestADenialAllocatesLittle(t *testing.T) {
 	handler := func(_ context.Context, req any) (any, error) { return req, nil }
 	for name, row := range map[string]struct {
 		limit ratelimit.Limit
-		step  time.Duration // of the clock, before each call
+		step  time.Duration // the time between two calls
 		most  float64
 	}{
 		"the same wait":   {ratelimit.TokenBucket(ratelimit.PerHour(1), 1).Named("hourly"), 0, 0},
@@ -121,7 +121,7 @@ func TestADenialAllocatesLittle(t *testing.T) {
 	}
 }
 
-// The answers that calls share are each its own limit's and wait's.
+// An answer that several calls share has the right limit and the right wait.
 func TestSharedAnswersAreRight(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	limits := []ratelimit.Limit{
@@ -150,7 +150,7 @@ func TestSharedAnswersAreRight(t *testing.T) {
 	}
 }
 
-// A fixed limit does not want to know how a call ends.
+// A fixed limit ignores the outcome of a call, so the context has no mark for it.
 func TestFixedInflightLimitMakesNoMark(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -167,7 +167,7 @@ func TestFixedInflightLimitMakesNoMark(t *testing.T) {
 	assert.LessOrEqual(t, testing.AllocsPerRun(1000, func() { _, _ = call(ctx, nil, info, handler) }), 1.0)
 }
 
-// Calls are used again, for other calls. None sees the data of another, also after a panic.
+// Calls are reused for later calls. No call sees another's data, even after a panic.
 func TestCallsThatAreUsedAgainAreNotMixed(t *testing.T) {
 	l := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(3)), nil))
 	check := func(c *grpclimit.Call) {
@@ -209,7 +209,7 @@ func TestCallsThatAreUsedAgainAreNotMixed(t *testing.T) {
 	assert.EqualValues(t, 30, panics.Load())
 }
 
-// lingering is a limiter that goes on with a call when its caller has left, as package failover does.
+// lingering is a limiter that continues a call after its caller has left, as package failover does.
 type lingering struct {
 	ratelimit.Reserver[*grpclimit.Call]
 	calls chan *grpclimit.Call

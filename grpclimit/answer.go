@@ -10,19 +10,19 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// refusal is the error that answers a call. Outer interceptors can find its cause with errors.Is.
+// refusal is the error with which a call is refused. Outer interceptors can find its cause with errors.Is.
 type refusal struct {
 	status   *status.Status
 	cause    error // nil for a denial
-	message  bool  // it ends a stream whose opening passed
-	byClient bool  // an Interceptor around this one must not take it for the server's fault
+	message  bool  // a refused message ends a stream whose opening was allowed
+	byClient bool  // the client caused the refusal, so an outer Interceptor must not count it as a server error
 }
 
 func (r *refusal) Error() string              { return r.status.Err().Error() }
 func (r *refusal) GRPCStatus() *status.Status { return r.status }
 func (r *refusal) Unwrap() error              { return r.cause }
 
-// refuse returns the answer to a call that may not be served.
+// refuse returns the error for a call that may not be served.
 func (i *Interceptor) refuse(e *event, t trailers) error {
 	r, custom := replyTo(i.core.Answer(e, rpcstatus.Code(i.opts.KeyCode))), i.opts.OnError
 	switch e.Outcome {
@@ -44,7 +44,7 @@ func (i *Interceptor) refuse(e *event, t trailers) error {
 	return &refusal{status: answer, cause: e.Err, byClient: e.Err != nil && e.Cause().ByClient()}
 }
 
-// gone is the answer to a call whose context has ended.
+// gone returns the error for a call whose context has ended.
 func gone(ctx context.Context) error {
 	return &refusal{status: newReply(rpcstatus.Gone(ctx)).status, cause: ctx.Err(), byClient: true}
 }

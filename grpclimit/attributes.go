@@ -6,8 +6,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/keytext"
 )
 
-// PolicyRequest returns a call as a request of package policy: method (POST), host, path and route (the full method),
-// ip, and header:NAME for a metadata value that is there exactly once. Attributes in more, which may be nil, win:
+// PolicyRequest returns a call as a request of package policy. Its attributes are method
+// (POST), host, path and route (both are the full method), ip, and header:NAME for a
+// metadata key with exactly one value. Attributes in more have precedence. More may be nil:
 //
 //	limiter := ratelimit.Map(policies, func(c *grpclimit.Call) (policy.Request, error) {
 //		return grpclimit.PolicyRequest(c, policy.Attributes{"user": userOf(c)}), nil
@@ -51,8 +52,8 @@ func (a *attributes) Attribute(name string) (string, bool) {
 	return "", false
 }
 
-// metadata returns a key's only value. A client that sends a key twice has none: else
-// different parts of a program could believe different ones.
+// metadata returns a key's only value. If a client sends a key twice, there
+// is no value, because different parts of a program could use different ones.
 func (a *attributes) metadata(key string) (string, bool) {
 	v, err := a.call.single(key)
 	return v, err == nil

@@ -9,42 +9,42 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Call is a call that a server receives or a [Client] sends, or a message of a stream, while a limiter decides on it. It
-// must not be changed, nor used after the function that receives it has returned. Its methods are safe for concurrent use.
+// Call is a call that a server receives or a [Client] sends, or a message of a stream. A function that receives a
+// Call must not change it, nor keep it after it has returned. The methods of a Call are safe for concurrent use.
 type Call struct {
 	// FullMethod is "/package.Service/Method".
 	FullMethod string
-	// Target is the canonical target of the connection of a client's call, such as "dns:///api.example.com:443". It is empty on a
-	// server.
+	// Target is the canonical target of a client's connection, such as "dns:///api.example.com:443". It is empty on a server.
 	Target string
-	// Request is the message of a unary call, nil for a stream that opens, or a message of [Options].ChargeMessages.
+	// Request is the message of a unary call, or the message that
+	// [Options].ChargeMessages charges. It is nil for a stream that opens.
 	Request any
-	// ClientStream and ServerStream report whether the client, or the server, may send several messages.
+	// ClientStream and ServerStream report whether the client or the server may send several messages.
 	ClientStream, ServerStream bool
 
 	ctx      context.Context
-	outgoing bool // a client sends it
+	outgoing bool // whether a client sends the call
 
-	// For the functions that settle: whether a message was sent, and an interceptor inside has refused the call.
+	// Functions that settle read these: whether a message was sent, and whether an inner interceptor has refused the call.
 	answered, refused bool
 }
 
-// NewCall returns a call, for tests of key functions. The context has a peer and incoming metadata.
+// NewCall returns a call for tests of key functions. The context contains the peer and the incoming metadata.
 func NewCall(ctx context.Context, fullMethod string, request any) *Call {
 	return &Call{FullMethod: fullMethod, Request: request, ctx: ctx}
 }
 
-// calls are not in use.
+// calls are Calls for reuse.
 var calls = sync.Pool{New: func() any { return new(Call) }}
 
-// newCall is NewCall for a call that is released when it is answered.
+// newCall returns a reused Call, which the caller releases when it has answered the call.
 func newCall(ctx context.Context, fullMethod string, request any) *Call {
 	c := calls.Get().(*Call)
 	c.FullMethod, c.Request, c.ctx = fullMethod, request, ctx
 	return c
 }
 
-// release lets the call be used again. It is not called after a panic: the function that recovers may have the call.
+// release lets the Call be reused. It must not be called after a panic, because the function that recovers may keep the Call.
 func (c *Call) release() {
 	*c = Call{}
 	calls.Put(c)
@@ -59,8 +59,8 @@ func (c *Call) Context() context.Context {
 	return c.ctx
 }
 
-// peer returns the other end of the connection, or nil if the context has none. The
-// context of a client's call may have the peer of a call that the program is serving.
+// peer returns the other end of the connection, or nil if it is unknown. For a client's call
+// it is nil, because the context may have the peer of a call that the program is serving.
 func (c *Call) peer() *peer.Peer {
 	if c.outgoing {
 		return nil
@@ -69,7 +69,7 @@ func (c *Call) peer() *peer.Peer {
 	return p
 }
 
-// values returns the values that the client sends under a key, in lower case.
+// values returns the values that the client sends under a key. The key must be in lower case.
 func (c *Call) values(key string) []string {
 	if c.outgoing {
 		md, _ := metadata.FromOutgoingContext(c.Context())
@@ -78,8 +78,8 @@ func (c *Call) values(key string) []string {
 	return metadata.ValueFromIncomingContext(c.Context(), key)
 }
 
-// service returns the service's full name: "package.Service". It is empty if FullMethod is
-// not of the form "/package.Service/Method".
+// service returns the service's full name, such as "package.Service". It
+// returns "" if FullMethod is not of the form "/package.Service/Method".
 func (c *Call) service() string {
 	service, _, ok := c.split()
 	if !ok {
@@ -97,5 +97,5 @@ func (c *Call) split() (service, method string, ok bool) {
 	return full[:i], full[i+1:], true
 }
 
-// streaming reports whether the call is a stream, of either side or both.
+// streaming reports whether the client, the server or both stream messages.
 func (c *Call) streaming() bool { return c.ClientStream || c.ServerStream }

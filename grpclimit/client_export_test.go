@@ -2,7 +2,7 @@ package grpclimit
 
 import "context"
 
-// Keys returns how many keys the Client remembers.
+// Keys returns the number of keys that the Client remembers.
 func (c *Client) Keys() int { return c.pacer.Len() }
 
 // The default outcomes of calls for adaptive limits.
@@ -11,7 +11,7 @@ var (
 	ResponseOutcome = responseOutcome
 )
 
-// NewClientCall returns a call of a client, or a stream of its server.
+// NewClientCall returns a client's call, or a stream on which the server sends.
 func NewClientCall(ctx context.Context, stream bool) *Call {
 	return &Call{ServerStream: stream, ctx: ctx, outgoing: true}
 }

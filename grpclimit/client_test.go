@@ -34,17 +34,17 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// TestAClientQueuesItsCalls as its options, deadlines and the server's answers demand. Package pace tests the queue itself.
+// TestAClientQueuesItsCalls as its options, deadlines and the server's answers require. Package pace tests the queue itself.
 func TestAClientQueuesItsCalls(t *testing.T) {
 	const year = 365 * 24 * time.Hour
 	perMinute6, unlimited := ratelimit.TokenBucket(ratelimit.PerMinute(6), 1), ratelimit.Unlimited()
 	for name, row := range map[string]struct {
 		limit ratelimit.Limit
-		reply reply // to the first call
+		reply reply // the answer to the first call
 		opts  grpclimit.ClientOptions
-		time  time.Duration // until the second call's deadline; 0 for a year
-		want  time.Duration // when the second call arrives
-		err   error         // or why it fails at once
+		time  time.Duration // the time until the second call's deadline; 0 means a year
+		want  time.Duration // the time at which the second call arrives
+		err   error         // the error with which it fails at once
 		code  codes.Code
 	}{
 		"its own limit":       {perMinute6, reply{}, grpclimit.ClientOptions{}, 0, 10 * time.Second, nil, codes.OK},
@@ -99,7 +99,7 @@ func TestResetOfAClientForgetsTheServersAdvice(t *testing.T) {
 		ok(t.Context(), t, client, "unary")
 		assert.Equal(t, []time.Duration{0, 0}, s.times())
 	})
-	new(grpclimit.Client).Reset("key") // does nothing
+	new(grpclimit.Client).Reset("key") // the zero Client ignores Reset
 }
 
 func TestKeyFunctionsOfClientCalls(t *testing.T) {
@@ -123,18 +123,18 @@ func TestKeyFunctionsOfClientCalls(t *testing.T) {
 	assert.Empty(t, zero.Target)
 }
 
-// garbage is a denial whose details are no messages, or of unknown types.
+// garbage is a denial with details that are malformed or of unknown types.
 var garbage = status.FromProto(&spb.Status{Code: int32(codes.ResourceExhausted), Message: "no", Details: []*anypb.Any{
 	{TypeUrl: "type.googleapis.com/google.rpc.RetryInfo", Value: []byte{0xff, 0xff, 0xff}},
 	{TypeUrl: "type.googleapis.com/no.such.Type", Value: []byte{1, 2, 3}},
 	{}, nil,
 }}).Err()
 
-// advices are replies, with the time for which they delay the next call of the key.
+// advices are replies, each with the time for which it delays the next call of the key.
 var advices = map[string]struct {
 	reply reply
 	want  time.Duration
-	retry bool // a unary call may be sent again
+	retry bool // whether a unary call is sent again
 }{
 	"RetryInfo":                        {denial(7 * time.Second), 7 * time.Second, true},
 	"RetryInfo with a fraction":        {denial(1234567 * time.Nanosecond), 1234567, true},
@@ -169,7 +169,7 @@ func TestClientWaitsForTheServersRetryDelay(t *testing.T) {
 				s := newScript(once(row.reply))
 				var opts grpclimit.ClientOptions
 				if way == "stream" {
-					opts.MaxRetries = 3 // a stream is not opened again
+					opts.MaxRetries = 3 // which do not apply to a stream
 				}
 				client, c := pacedInBubble(t, s, unlimited(t), opts)
 				assert.Equal(t, status.Code(row.reply.err), status.Code(do(t.Context(), client)))
@@ -203,7 +203,7 @@ func TestClientRetriesRefusedCalls(t *testing.T) {
 	}
 }
 
-// forAll is a limiter that reads nothing of a call.
+// forAll is a limiter that ignores the call.
 func forAll(t testing.TB) ratelimit.Reserver[*grpclimit.Call] {
 	t.Helper()
 	l := ratelimit.Must(ratelimit.New[struct{}](ratelimit.Unlimited(), nil))
@@ -230,7 +230,7 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-// deciding is a limiter that answers with nothing but an error.
+// deciding is a limiter that returns only an error.
 type deciding struct{ err error }
 
 func (d deciding) Allow(*grpclimit.Call, int) bool { return false }
@@ -247,13 +247,13 @@ type odd struct{ status *status.Status }
 func (odd) Error() string                { return "odd" }
 func (o odd) GRPCStatus() *status.Status { return o.status }
 
-// A limiter may be a client of gRPC itself: its server's status reaches the caller, with its details.
+// A limiter may itself call a gRPC server. The caller then gets that server's status, with its details.
 func TestErrorsOfTheLimiterHaveACode(t *testing.T) {
 	denied, no := denial(time.Second).err, status.Error(codes.PermissionDenied, "no")
 	for name, row := range map[string]struct {
 		err     error
 		want    codes.Code
-		message string // if it is not the error's own
+		message string // empty if it is the error's own text
 		retry   bool
 	}{
 		"unknown":                      {errors.New("broken"), codes.Unavailable, "", false},
@@ -298,7 +298,7 @@ func TestErrorsOfTheLimiterHaveACode(t *testing.T) {
 	}
 }
 
-// After a refusal streams are opened one at a time, until each is served: a denial has no headers and no message before it.
+// After a refusal, streams are opened one at a time, until each has received headers or a message. A denial has neither.
 func TestAfterARefusalStreamsAreOpenedOneAtATime(t *testing.T) {
 	for name, serve := range map[string]func(s testgrpc.TestService_FullDuplexCallClient) error{
 		"a message": func(s testgrpc.TestService_FullDuplexCallClient) error {
@@ -334,7 +334,7 @@ func TestAfterARefusalStreamsAreOpenedOneAtATime(t *testing.T) {
 	}
 }
 
-// However a stream ends, its key is forgotten, its permit is given back, and nothing is left of it.
+// A stream may end in any way: its key is forgotten, its permit is given back, and no goroutine remains.
 func TestStreamLeavesNothingBehindHoweverItEnds(t *testing.T) {
 	type stream = testgrpc.TestService_FullDuplexCallClient
 	for name, end := range map[string]func(t *testing.T, s stream, cancel, disconnect func()){
@@ -358,7 +358,7 @@ func TestStreamLeavesNothingBehindHoweverItEnds(t *testing.T) {
 				permits := ratelimit.Must(inflight.New[string](1, nil))
 				l := unlimited(t)
 				if messages > 0 {
-					l = nil // permits alone
+					l = nil // the Client has permits only
 				}
 				c, dialling := paced(t, l, grpclimit.ClientOptions{Inflight: permits})
 				conn := connInBubble(t, newScript(nil).server(), dialling...)
@@ -392,7 +392,7 @@ func TestStreamThatCannotBeOpenedLeavesNothingBehind(t *testing.T) {
 	})
 }
 
-// canned is a stream of another kind: it knows no call options.
+// canned is a stream that ignores call options.
 type canned struct {
 	grpc.ClientStream
 	errs    []error
@@ -438,7 +438,7 @@ func TestStreamThatKnowsNoCallOptionsIsObeyedToo(t *testing.T) {
 	}
 }
 
-// Both at once: the policy retries beneath the interceptor.
+// A retry policy works beneath the interceptor.
 func TestClientWithARetryPolicyBeneath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScript(once(reply{denial(2 * time.Second).err, []string{"2000"}}))
@@ -504,7 +504,7 @@ func TestClientStartsNoGoroutine(t *testing.T) {
 	assert.LessOrEqual(t, runtime.NumGoroutine(), before)
 }
 
-// Calls of a client follow each change of its limiter, but for those whose instants are at most 100 ms ahead.
+// A client's calls follow each change of its limiter, except calls whose turn is at most 100 ms ahead.
 func TestCallsOfAClientFollowEachChange(t *testing.T) {
 	linetest.Way{Booked: 100 * time.Millisecond, New: func(t *testing.T, limit ratelimit.Limit) (linetest.Budget, func(context.Context, int) error) {
 		l := ratelimit.Must(ratelimit.New[string](limit, nil))
@@ -513,13 +513,13 @@ func TestCallsOfAClientFollowEachChange(t *testing.T) {
 			Cost:    func(c *grpclimit.Call) int { return int(c.Request.(*testgrpc.SimpleRequest).ResponseSize) },
 		})
 		return l, func(ctx context.Context, cost int) error {
-			_, err := client.UnaryCall(ctx, &testgrpc.SimpleRequest{ResponseSize: int32(cost)}) //nolint:gosec // a cost of a test
+			_, err := client.UnaryCall(ctx, &testgrpc.SimpleRequest{ResponseSize: int32(cost)}) //nolint:gosec // a test's cost is small
 			return err
 		}
 	}}.Test(t)
 }
 
-// A stream holds its slot until it ends, however it does.
+// A stream holds its slot until it ends in any way.
 func TestAStreamHoldsItsSlotUntilItEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, c := pacedInBubble(t, newScript(nil), unlimited(t), grpclimit.ClientOptions{MaxInFlight: 1})

@@ -16,18 +16,18 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// answer is the advice in a call's end for a client.
+// answer is the advice that the end of a call gives a client.
 type answer struct {
 	pace.Advice
-	retry bool // the call was refused before it was processed, and may be sent again
+	retry bool // whether the call was refused before it was processed, and so may be sent again
 }
 
-// answerOf reads the end of a call: its error, nil if it went well, and its header and trailer.
+// answerOf reads the end of a call: its error, or nil for success, and its header and trailer.
 func answerOf(err error, header, trailer metadata.MD) (a answer) {
 	st := status.Convert(err)
 	switch st.Code() {
 	case codes.Canceled, codes.DeadlineExceeded:
-		return a // it may not have been received
+		return a // the server may not have received the call
 	}
 	a.Budgets = budgetsOf(header, trailer)
 	switch st.Code() {
@@ -42,12 +42,12 @@ func answerOf(err error, header, trailer metadata.MD) (a answer) {
 	a.Refused = delayed || pushed
 	a.retry = a.Refused && !stop && a.Answered
 	if a.Refused {
-		a.Wait = max(info, pushback, 1) // not 0, which means that there is no time
+		a.Wait = max(info, pushback, 1) // not 0, which would mean that there is no time
 	}
 	return a
 }
 
-// budgetsOf returns the budgets that a server leaves, as httplimit reads them from the fields of these names.
+// budgetsOf returns the remaining budgets in a server's fields. It reads the fields as httplimit does.
 func budgetsOf(header, trailer metadata.MD) (budgets []pace.Budget) {
 	var h http.Header
 	for _, md := range []metadata.MD{header, trailer} {
@@ -74,7 +74,7 @@ func budgetsOf(header, trailer metadata.MD) (budgets []pace.Budget) {
 	return budgets
 }
 
-// retryDelay returns the longest wait in the details of a status, and whether they contain any.
+// retryDelay returns the longest wait in a status's details, and whether there is one.
 func retryDelay(st *status.Status) (wait time.Duration, found bool) {
 	for _, detail := range st.Details() {
 		info, ok := detail.(*errdetails.RetryInfo)
@@ -88,8 +88,8 @@ func retryDelay(st *status.Status) (wait time.Duration, found bool) {
 	return wait, found
 }
 
-// pushbackOf returns the wait that a trailer demands, whether it demands one, and whether it forbids a retry. By gRFC
-// A6 every value except a single number of 0 or more forbids it.
+// pushbackOf returns the wait that a trailer demands, whether it demands one, and whether it forbids
+// a retry. According to gRFC A6, every value except a single number of 0 or more forbids a retry.
 func pushbackOf(trailer metadata.MD) (wait time.Duration, found, stop bool) {
 	values := trailer[rpcstatus.PushbackKey]
 	if len(values) == 0 {

@@ -6,7 +6,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// newClientCall returns a call of a [Client]; without a desc, a unary one.
+// newClientCall returns a call of a [Client]. If desc is nil, the call is unary.
 func newClientCall(ctx context.Context, cc *grpc.ClientConn, method string, request any, desc *grpc.StreamDesc) *Call {
 	c := &Call{FullMethod: method, Request: request, ctx: ctx, outgoing: true}
 	if cc != nil {
@@ -18,5 +18,5 @@ func newClientCall(ctx context.Context, cc *grpc.ClientConn, method string, requ
 	return c
 }
 
-// target groups calls by default.
+// target returns the default key of a call.
 func target(c *Call) string { return c.Target }

@@ -11,8 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// unsentError is the error of a call that was not sent. It has a status, as all errors of
-// gRPC have, and wraps the reason.
+// unsentError is the error of a call that was not sent. It wraps the reason and has a status, as all errors of gRPC have.
 type unsentError struct {
 	status *status.Status
 	reason error
@@ -22,7 +21,7 @@ func (e *unsentError) Error() string              { return e.status.Err().Error(
 func (e *unsentError) Unwrap() error              { return e.reason }
 func (e *unsentError) GRPCStatus() *status.Status { return e.status }
 
-// unsent gives a reason the status that gRPC has for it.
+// unsent adds to a reason the status that gRPC uses for it.
 func unsent(call *Call, reason error) error {
 	if st := ownStatus(reason); st != nil {
 		return &unsentError{st, reason}
@@ -30,24 +29,24 @@ func unsent(call *Call, reason error) error {
 	return &unsentError{status.New(unsentCode(call.Context(), reason), reason.Error()), reason}
 }
 
-// ownStatus returns the status in a reason, with its details and the reason's text. It returns nil if there is none, or if its code is OK,
-// which is no error's.
+// ownStatus returns the status that a reason wraps, with its details and the reason's
+// text. It returns nil if there is none, or if its code is OK, which is not an error.
 func ownStatus(reason error) *status.Status {
 	var own interface{ GRPCStatus() *status.Status }
 	if !errors.As(reason, &own) {
 		return nil
 	}
 	st := own.GRPCStatus()
-	if st.Code() == codes.OK { // also of a nil status
+	if st.Code() == codes.OK { // a nil status has this code, too
 		return nil
 	}
 	p := st.Proto() // a copy
-	// The status's text within the reason's has the code, which Error adds again.
+	// Error adds the code again, so the text must not contain it.
 	p.Message = strings.Replace(reason.Error(), st.Err().Error(), st.Message(), 1)
 	return status.FromProto(p)
 }
 
-// unsentCode returns the code of a reason that brings no status.
+// unsentCode returns the code for a reason without a status.
 func unsentCode(ctx context.Context, reason error) codes.Code {
 	switch outcome.CauseFor(ctx, reason) {
 	case outcome.CauseLimited, outcome.CauseExceeds, outcome.CauseBlocked:

@@ -19,10 +19,10 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// A denial comes without headers. A handler that has sent some has begun its work.
+// A denial has no headers. If a handler has sent headers, it has begun to work.
 func TestCallIsSentAgainOnlyIfTheServerHasSentNoHeaders(t *testing.T) {
 	for name, row := range map[string]struct {
-		headers metadata.MD // nil if none are sent
+		headers metadata.MD // nil if the handler sends none
 		runs    int
 	}{
 		"no headers":    {nil, 2},
@@ -36,7 +36,7 @@ func TestCallIsSentAgainOnlyIfTheServerHasSentNoHeaders(t *testing.T) {
 					assert.NoError(t, grpc.SendHeader(ctx, row.headers))
 				}
 				if runs++; runs == 1 {
-					return nil, denial(time.Second).err // a backend's, passed on
+					return nil, denial(time.Second).err // a backend's denial, which the handler returns
 				}
 				return &testgrpc.SimpleResponse{}, nil
 			}}
@@ -52,8 +52,8 @@ func TestCallIsSentAgainOnlyIfTheServerHasSentNoHeaders(t *testing.T) {
 	}
 }
 
-// The server's answer is worth more than the reason why the call is not sent a second time. And the call was sent: an error of the Client's
-// own would claim that it was not.
+// The caller should get the server's answer, and not the reason why there was no
+// second attempt. An error of the Client would mean that the call was not sent at all.
 func TestCallerGetsTheRefusalIfTheRetryRunsOutOfTime(t *testing.T) {
 	for name, row := range map[string]struct {
 		limit ratelimit.Limit
@@ -88,7 +88,7 @@ func TestCallerGetsTheRefusalIfTheRetryRunsOutOfTime(t *testing.T) {
 	}
 }
 
-// A key function or a cost that panics ends its own call, and no other.
+// If a key function or a cost panics, only its own call ends.
 func TestPanicOfAClientsFunctionHoldsUpNoOther(t *testing.T) {
 	for name, opts := range map[string]grpclimit.ClientOptions{
 		"Cost": {Cost: func(c *grpclimit.Call) int { return panicOn(c) }},
@@ -113,7 +113,7 @@ func panicOn(c *grpclimit.Call) int {
 	return 1
 }
 
-// An invoker that panics, as another interceptor may, leaves the key as it was.
+// An invoker may panic, for example in another interceptor. Its key is then as before.
 func TestPanicBehindTheClientHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := ratelimit.Must(grpclimit.NewClient(forAll(t), nil))
@@ -134,7 +134,7 @@ func TestPanicBehindTheClientHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// A connection that cannot be made is not the server's refusal.
+// A connection that fails is no refusal by the server.
 func TestServerThatIsGoneRefusesNothing(t *testing.T) {
 	c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{MaxRetries: 3})
 	client := testgrpc.NewTestServiceClient(dial(t, freeAddress(t), dialling...))

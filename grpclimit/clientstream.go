@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// StreamClientInterceptor is for [grpc.WithChainStreamInterceptor]. A stream waits before it is opened.
+// StreamClientInterceptor returns an interceptor for [grpc.WithChainStreamInterceptor]. A stream waits before it is opened.
 func (c *Client) StreamClientInterceptor() grpc.StreamClientInterceptor {
 	c.mustBeMade()
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -34,7 +34,7 @@ func (c *Client) open(call *Call, waited time.Duration, many bool, start func(*f
 	f := &flight{pacer: c.pacer, place: c.pacer.ArriveAfter(call.Context(), c.opts.Key(call), waited)}
 	opened := false
 	defer func() {
-		if !opened { // after any panic, too
+		if !opened { // also after a panic
 			f.leave()
 		}
 	}()
@@ -50,29 +50,29 @@ func (c *Client) open(call *Call, waited time.Duration, many bool, start func(*f
 	return &pacedStream{s, f, many}, nil
 }
 
-// flight is a stream that is to be opened, or was. It holds its place until it ends.
+// flight is a stream that will be opened or was opened. It holds its place until it ends.
 type flight struct {
 	pacer   *pace.Pacer[*Call]
 	place   *pace.Place
-	trailer metadata.MD // there from the end on
+	trailer metadata.MD // set when the stream has ended
 	phase   atomic.Int32
 }
 
-// The phases of a flight, in their order.
+// The phases of a flight, in order.
 const (
 	phaseOpened int32 = iota
 	phaseServed       // the server has sent headers or a message
 	phaseEnded
 )
 
-// serve records headers or a message: the stream is not denied.
+// serve records that headers or a message came: the stream is not denied.
 func (f *flight) serve() {
 	if f.phase.CompareAndSwap(phaseOpened, phaseServed) {
 		f.pacer.Learn(f.place, pace.Advice{Answered: true}, time.Now())
 	}
 }
 
-// gRPC calls finish when the stream has ended in any way. Its trailer is set then.
+// finish is called by gRPC when the stream has ended in any way. Its trailer is set by then.
 func (f *flight) finish(err error) { f.end(err, f.trailer) }
 
 // end records the stream's end. Only the first end counts.
@@ -94,15 +94,15 @@ func (f *flight) leave() {
 	}
 }
 
-// pacedStream sees the messages of a stream.
+// pacedStream reports to its flight when messages come and when the stream ends.
 type pacedStream struct {
 	grpc.ClientStream
 	flight *flight
-	many   bool // the server may send more than one message
+	many   bool // whether the server may send more than one message
 }
 
-// RecvMsg receives from the stream. It records the end itself: a stream that is not gRPC's own, or an interceptor that drops options, does
-// not call OnFinish.
+// RecvMsg receives a message. It also records the end of the stream, because OnFinish
+// is not called if the stream is not gRPC's own or an interceptor drops options.
 func (s *pacedStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	switch {
@@ -116,7 +116,7 @@ func (s *pacedStream) RecvMsg(m any) error {
 	return err
 }
 
-// Header returns the headers of the stream. A stream that is denied has none.
+// Header returns the stream's headers. A denied stream has none.
 func (s *pacedStream) Header() (metadata.MD, error) {
 	md, err := s.ClientStream.Header()
 	if err == nil && len(md) > 0 {

@@ -9,10 +9,10 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// UnaryClientInterceptor is for [grpc.WithChainUnaryInterceptor]. It panics if the Client is zero. Calls that were
-// not sent fail with DeadlineExceeded or Canceled and the context's error; ResourceExhausted and
-// [ratelimit.ErrLimited] or [ratelimit.ErrExceedsLimit]; InvalidArgument without a valid key; Internal for a negative
-// cost; else the status of the limiter's error, or Unavailable.
+// UnaryClientInterceptor returns an interceptor for [grpc.WithChainUnaryInterceptor]. It panics if the Client is zero.
+// A call that was not sent fails with DeadlineExceeded or Canceled, and the context's error; with ResourceExhausted,
+// and [ratelimit.ErrLimited] or [ratelimit.ErrExceedsLimit]; with InvalidArgument if it has no valid key; or with
+// Internal if its cost is negative. Any other error of the limiter has its own status, or else Unavailable.
 func (c *Client) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 	c.mustBeMade()
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -28,11 +28,12 @@ func (c *Client) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 	}
 }
 
-// invoke sends a call when its time has come, and again if the server refuses it. It has waited for a part of MaxWait.
+// invoke sends a call when its turn comes, and again if the server
+// refuses it. The call has already waited for a part of MaxWait.
 func (c *Client) invoke(call *Call, waited time.Duration, send func(header, trailer *metadata.MD) error) error {
 	p := c.pacer.ArriveAfter(call.Context(), c.opts.Key(call), waited)
 	defer c.pacer.Leave(p)
-	var refusal error // of the attempt before
+	var refusal error // the error of the latest attempt
 	for retries := 0; ; retries++ {
 		if err := c.pacer.Await(p, call); err != nil {
 			return cmp.Or(refusal, unsent(call, err))
@@ -41,10 +42,10 @@ func (c *Client) invoke(call *Call, waited time.Duration, send func(header, trai
 		refusal = send(&header, &trailer)
 		a := answerOf(refusal, header, trailer)
 		c.pacer.Learn(p, a.Advice, time.Now())
-		if a.retry { // it has cost nothing
+		if a.retry { // a refused call costs nothing
 			c.pacer.Refund(p)
 		}
-		processed := len(header) > 0 // a denial before that has trailers only
+		processed := len(header) > 0 // a denial before the handler has trailers only
 		if retries == c.opts.MaxRetries || !a.retry || processed || p.Late() {
 			return refusal
 		}
@@ -52,7 +53,7 @@ func (c *Client) invoke(call *Call, waited time.Duration, send func(header, trai
 	}
 }
 
-// with returns options and some more. It leaves the caller's slice alone.
+// with returns a copy of opts with more options.
 func with(opts []grpc.CallOption, more ...grpc.CallOption) []grpc.CallOption {
 	return append(opts[:len(opts):len(opts)], more...)
 }

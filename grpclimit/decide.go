@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// serve decides a call or a message, calls next with its context if it may be served, and settles its charge in any case. A panic continues
-// after that. The stream is the one whose response is settled, nil for a unary call.
+// serve decides on a call or a message. If it is allowed, serve calls next with the context for it. It then
+// settles the charge, even if next panics. s is the stream whose response is settled, or nil for a unary call.
 func (i *Interceptor) serve(e *event, t trailers, s *watchedStream, settles bool, next func(context.Context) (any, error)) (resp any, err error) {
 	res := i.core.Decide(e, settles)
 	if t.first {
@@ -54,8 +54,8 @@ func refusedInside(err error) bool {
 	return errors.As(err, &r) && !r.message && !r.byClient
 }
 
-// pass holds the call for as long as it is delayed, and reports the decision to everyone.
-// If the call may not be served, the error is the client's answer.
+// pass holds the call for as long as it is delayed, and reports the decision.
+// If the call may not be served, pass returns the error for the client.
 func (i *Interceptor) pass(e *event, t trailers) error {
 	if !i.opts.Shadow {
 		i.core.Hold(e)
@@ -75,17 +75,17 @@ func (i *Interceptor) pass(e *event, t trailers) error {
 	}
 	ctx := e.Request.Context()
 	outcome.MarkRefused(ctx)
-	if t.announce { // the denied message belongs to a stream, which was opened
+	if t.announce { // the denied message belongs to a stream whose opening was allowed
 		edge.MarkRefused(ctx, e.Cause())
 	}
-	if e.Decision.Allowed && e.Outcome == edge.Rejected { // the client has left while the call was held
+	if e.Decision.Allowed && e.Outcome == edge.Rejected { // the client has left during the hold
 		return gone(ctx)
 	}
 	return i.refuse(e, t)
 }
 
-// tooLate reports whether the call's deadline comes before its delay is over, or the end of a timeout of net/http's server, if that serves
-// the call: an interceptor cannot renew it.
+// tooLate reports whether the call's deadline is before the end of its delay. If net/http serves
+// the call, its server's timeout is a deadline, too, because an interceptor cannot extend it.
 func tooLate(c *Call, delay time.Duration) bool {
 	deadline, ok := c.Context().Deadline()
 	return ok && time.Until(deadline) <= delay || edge.OutlastsServer(c.Context(), delay)

@@ -1,4 +1,4 @@
-// Package grpclimit limits gRPC calls, by interceptors for servers and for clients.
+// Package grpclimit limits gRPC calls with interceptors for servers and clients.
 //
 //	limit, err := grpclimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(10), 20), nil)
 //	...
@@ -7,11 +7,11 @@
 //		grpc.ChainStreamInterceptor(limit.StreamServerInterceptor()),
 //	)
 //
-// A denied call gets RESOURCE_EXHAUSTED, a RetryInfo and the trailer grpc-retry-pushback-ms, which a client with a
-// retry policy obeys. [New] takes any limiter of calls, such as a [ratelimit.Map] by [Metadata] or a [ratelimit.All] of
-// several limits. Keys have the types of package httplimit: an HTTP request and a call of one user can share a
-// budget.
+// A denied call ends with RESOURCE_EXHAUSTED, a RetryInfo and the trailer grpc-retry-pushback-ms,
+// which clients with a retry policy obey. [New] accepts any limiter of calls, for example a
+// [ratelimit.Map] with [Metadata] or a [ratelimit.All] of several limits. Keys have the same
+// types as in package httplimit, so that HTTP requests and gRPC calls can share a user's budget.
 //
-// [NewInflight] limits the calls served at the same time. [NewClient] is for clients. No
-// goroutine is started.
+// [NewInflight] limits the calls that are served at the same time.
+// [NewClient] is for clients. The package starts no goroutines.
 package grpclimit

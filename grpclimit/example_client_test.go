@@ -17,8 +17,8 @@ import (
 	"github.com/weir-go/ratelimit/grpclimit"
 )
 
-// A client that keeps to 10 calls a second to each target, obeys the server's own limit, and
-// sends a refused call again once.
+// The client sends at most 10 calls a second to each target, obeys
+// the server's own limit, and sends a refused call once more.
 func ExampleNewClient() {
 	limit := ratelimit.Must(grpclimit.PerIP(ratelimit.SlidingLog(ratelimit.Per(1, 200*time.Millisecond)), nil))
 	addr, stop := exampleServer(limit)
@@ -54,7 +54,7 @@ func ExampleNewClient() {
 	// refused: 1 sent again: 1
 }
 
-// A client without this library: its service config lets it retry denied calls, after the time that the server demands.
+// A client without this library retries denied calls after the server's wait, because its service config has a retry policy.
 func ExampleInterceptor_retryPolicy() {
 	limit := ratelimit.Must(grpclimit.PerIP(ratelimit.SlidingLog(ratelimit.Per(1, 200*time.Millisecond)), nil))
 	addr, stop := exampleServer(limit)

@@ -30,8 +30,8 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// The whole server has 100 calls in flight, each address 10 of them, and each address may call each method twice a minute. The in-flight
-// limit comes first: a call that the rate limit denies gives its permit back at once.
+// The whole server has at most 100 calls in flight, and each address at most 10. Each address may call each method
+// twice a minute. The in-flight limit comes first: if the rate limit denies a call, its permit is given back at once.
 func ExampleInterceptor_methodsAndCallsInFlight() {
 	permits, err := inflight.New(10, &inflight.Options[netip.Addr]{Total: 100, MaxQueue: 5})
 	if err != nil {
@@ -67,7 +67,7 @@ func ExampleInterceptor_methodsAndCallsInFlight() {
 	// 4 allowed, 0 in flight
 }
 
-// A client with at most 1000 calls in flight to each server, and fewer if that answers more slowly under load.
+// The client has at most 1000 calls in flight to each server, and fewer if the server's answers become slower under load.
 func ExampleNewClient_inflight() {
 	limiter, err := inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Learn(nil), MaxQueue: 1000})
 	if err != nil {
@@ -92,7 +92,7 @@ func ExampleNewClient_inflight() {
 	// Output: OK
 }
 
-// A server has demanded a wait of an hour by mistake. An operator makes the client forget it.
+// A server has demanded a wait of an hour by mistake. An operator resets its queue.
 func ExampleClient_Reset() {
 	unlimited := ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil))
 	client, err := grpclimit.NewClient(ratelimit.Map(unlimited, func(c *grpclimit.Call) (string, error) { return c.Target, nil }),
@@ -137,7 +137,7 @@ func ExampleNewCall() {
 	// shop.Orders <nil>
 }
 
-// The keys of clients that show a certificate, which crypto/tls has verified.
+// Clients present certificates, which crypto/tls has verified. The keys are their names.
 func ExampleSPIFFEID() {
 	id, err := url.Parse("spiffe://example.org/billing")
 	if err != nil {

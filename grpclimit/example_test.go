@@ -41,7 +41,7 @@ func connect(server *grpc.Server) (client testgrpc.TestServiceClient, stop func(
 	return testgrpc.NewTestServiceClient(conn), func() { _ = conn.Close(); server.Stop() }
 }
 
-// One limit for each client address.
+// Each client address has a limit of its own.
 func Example() {
 	limit, err := grpclimit.PerIP(ratelimit.TokenBucket(ratelimit.PerMinute(10), 2), nil)
 	if err != nil {
@@ -63,11 +63,11 @@ func Example() {
 	// ResourceExhausted
 }
 
-// The answer contains the limit that the client has exceeded, and the time to retry. A client with a retry policy in its service config
-// waits for that long by itself.
+// The answer contains the limit that the call has exceeded, and the time to retry.
+// A client with a retry policy in its service config waits until then by itself.
 func ExampleNew() {
 	perKey, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("hourly"), &ratelimit.Options[keyfunc.Hash]{
-		Clock: new(ratelimittest.Clock), // in a program, leave it out
+		Clock: new(ratelimittest.Clock), // a program omits the Clock
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -99,7 +99,7 @@ func ExampleNew() {
 	// limit hourly
 }
 
-// Each API key has a budget, under its hash.
+// Each API key has a budget. The limiter stores only the key's hash.
 func ExampleMetadata_apiKey() {
 	perKey, err := ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5000)), nil)
 	if err != nil {
@@ -169,7 +169,7 @@ func ExampleNew_oneBudgetForHTTPAndGRPC() {
 	// 429 Too Many Requests
 }
 
-// Several limits on one call: each user has one, all calls of a method share another.
+// A call has two limits: one for its user, and one for its method, which all users share.
 func ExampleNew_layers() {
 	perUser := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("user"), nil))
 	perMethod := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("method"), nil))
@@ -223,7 +223,7 @@ func ExampleChargeOnly() {
 	// right ResourceExhausted
 }
 
-// A stream pays for each message that it receives, by its size. Opening it is free.
+// Opening a stream is free. The stream is charged for each message that it receives, by the message's size.
 func ExampleOptions_chargeMessages() {
 	bytes := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(1000)), nil))
 	everyone := func(*grpclimit.Call) (string, error) { return "everyone", nil }
@@ -275,7 +275,7 @@ func ExampleNewInflight() {
 	// first: OK
 }
 
-// Try a limit on real traffic first: nothing is denied, and the outcomes are counted.
+// Shadow tries a limit on real traffic first: it denies nothing, and Stats counts the outcomes.
 func Example_shadow() {
 	counts := map[httplimit.Outcome]int{}
 	limit := ratelimit.Must(grpclimit.PerIP(ratelimit.Limit{

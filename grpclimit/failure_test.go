@@ -64,7 +64,7 @@ func expired(t *testing.T) context.Context {
 	return ctx
 }
 
-// hurried returns a context whose deadline has not ended yet.
+// hurried returns a context whose deadline is close.
 func hurried(t *testing.T) context.Context {
 	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(time.Hour))
 	t.Cleanup(cancel)
@@ -154,7 +154,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		assert.ErrorContains(t, err, want)
 		assert.Nil(t, i)
 	}
-	for _, name := range []string{"grpc-mine", "a b", "content-type", "TE", "user-agent"} { // gRPC sends none of them on
+	for _, name := range []string{"grpc-mine", "a b", "content-type", "TE", "user-agent"} { // gRPC does not transmit these keys
 		_, err := grpclimit.New(&stub{}, &grpclimit.Options{DegradedTrailer: name})
 		assert.EqualError(t, err, "grpclimit: Options.DegradedTrailer is not a metadata key that a server may set", name)
 	}
@@ -185,7 +185,7 @@ func TestShadowLetsEverythingPassAndCounts(t *testing.T) {
 	}
 }
 
-// TestEverythingAtOnce runs everything at once, for the race detector.
+// TestEverythingAtOnce makes all kinds of calls concurrently, for the race detector.
 func TestEverythingAtOnce(t *testing.T) {
 	var events atomic.Int64
 	i := interceptor(t, limiterOf(t, nil, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 50)), grpclimit.Options{

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// New returns interceptors that decide with the limiter. The error names the option that is wrong. A limiter whose
-// keys are whole calls limits nothing, and is an error: see [ratelimit.Map].
+// New returns interceptors that decide with the limiter. The error names the invalid option. If the
+// limiter's keys are whole calls, it would limit nothing, and New returns an error: see [ratelimit.Map].
 func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) {
 	i := new(Interceptor)
 	if opts != nil {
@@ -35,9 +35,9 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 	return i, nil
 }
 
-// PerIP returns interceptors with one limit for each address: see [RemoteIP]. Behind a proxy use [New] with [ClientIP]: a call that comes
-// from a private address and names another client in its metadata is logged, once, as a warning. It tracks 65,536 addresses, and remembers
-// as many others. It fails as [ratelimit.New] and New do.
+// PerIP returns interceptors with one limit for each address: see [RemoteIP]. Behind a proxy use [New] with [ClientIP].
+// The first call that comes from a private address and has another client's address in its metadata is logged as a
+// warning. PerIP tracks 65,536 addresses, and remembers as many others. It returns the errors of [ratelimit.New] and New.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
 	if opts == nil {
 		opts = new(Options)
@@ -49,13 +49,12 @@ func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
 	return New(l, opts)
 }
 
-// UnaryServerInterceptor returns an interceptor that passes allowed calls to the handler, and answers the others. It
-// panics if the Interceptor is zero. Interceptors before it must not send headers: a client does not retry a denial
-// after headers.
+// UnaryServerInterceptor returns an interceptor that passes allowed calls to the handler and refuses the others. It panics if
+// the Interceptor is zero. Outer interceptors must not send headers, because a client does not retry a denial after headers.
 //
-// A call that a leaky bucket delays is held. It is not served if its context ends first, and denied at once if its
-// deadline comes first. Its charge is then given back, except by a leaky bucket in a [ratelimit.Map]: use [PerIP], or
-// a [ratelimit.All] of one layer.
+// A call that a leaky bucket delays is held. If its context ends during the hold, it is not served.
+// If its deadline is before its turn, it is denied at once. In both cases its charge is given back,
+// except by a leaky bucket in a [ratelimit.Map]: use [PerIP], or a [ratelimit.All] of one layer.
 func (i *Interceptor) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	i.mustBeMade()
 	if i.permits != nil {
@@ -64,8 +63,8 @@ func (i *Interceptor) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	return i.unary
 }
 
-// StreamServerInterceptor is UnaryServerInterceptor for streams, which are charged when they open, and by
-// [Options].ChargeMessages for each message received.
+// StreamServerInterceptor is UnaryServerInterceptor for streams. A stream is charged
+// when it opens, and with [Options].ChargeMessages for each message that it receives.
 func (i *Interceptor) StreamServerInterceptor() grpc.StreamServerInterceptor {
 	i.mustBeMade()
 	if i.permits != nil {
@@ -96,10 +95,10 @@ type permits interface {
 	stats() edge.Stats
 }
 
-// event is an [Event] as package edge has it.
+// event is an [Event] in the form of package edge.
 type event = edge.Event[*Call]
 
-// public returns an event as functions of users get it.
+// public returns an event in the form for the user's functions.
 func public(e event) Event {
 	return Event{Call: e.Request, Cost: e.Cost, Decision: e.Decision, Err: e.Err, Outcome: httplimit.Outcome(e.Outcome)}
 }
@@ -115,13 +114,13 @@ func (i *Interceptor) Stats() httplimit.Stats {
 	return httplimit.Stats(i.core.Stats())
 }
 
-// Event is one decision. It is valid only during the call that gets it.
+// Event is one decision. It is valid only until the function that receives it returns.
 type Event struct {
-	// Call is the call; in decisions on messages, with the message in Call.Request.
+	// Call is the call. For a decision on a message, Call.Request is the message.
 	Call     *Call
 	Cost     int
 	Decision ratelimit.Decision
-	// Err is the limiter's error, nil if the call is allowed or denied.
+	// Err is the error of a call on which no decision was possible. It is nil if the call is allowed or denied.
 	Err     error
 	Outcome httplimit.Outcome
 }

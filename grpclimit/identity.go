@@ -28,7 +28,7 @@ func SPIFFEID(c *Call) (string, error) {
 	return keytext.Short(id, "SPIFFE ID")
 }
 
-// spiffeID returns the only URI of a certificate, if it is a SPIFFE ID.
+// spiffeID returns a certificate's only URI, if that is a SPIFFE ID.
 func spiffeID(uris []*url.URL) (string, error) {
 	found := false
 	for _, u := range uris {
@@ -47,8 +47,8 @@ func spiffeID(uris []*url.URL) (string, error) {
 	return u.String(), nil
 }
 
-// CertificateSubject is [SPIFFEID] for the certificate's subject, such as "CN=billing,O=Example". It ignores which authority has issued the
-// certificate.
+// CertificateSubject is [SPIFFEID] for the certificate's subject, such as "CN=billing,O=Example".
+// Certificates of different authorities with the same subject have the same key.
 func CertificateSubject(c *Call) (string, error) {
 	leaf, err := c.certificate()
 	if err != nil {
@@ -64,12 +64,11 @@ func CertificateSubject(c *Call) (string, error) {
 	return keytext.Short(subject, "certificate's subject")
 }
 
-// subjectOf returns the whole subject: of a type that occurs twice, leaf.Subject has only the
-// last value.
+// subjectOf returns the whole subject. leaf.Subject would contain only the last value of a type that occurs several times.
 func subjectOf(leaf *x509.Certificate) (string, error) {
 	var names pkix.RDNSequence
 	if len(leaf.RawSubject) == 0 {
-		return leaf.Subject.String(), nil // not parsed from a certificate
+		return leaf.Subject.String(), nil // the certificate was not parsed
 	}
 	if rest, err := asn1.Unmarshal(leaf.RawSubject, &names); err != nil || len(rest) > 0 {
 		return "", fmt.Errorf("%w: the certificate's subject is malformed", keyfunc.ErrMalformedKey)

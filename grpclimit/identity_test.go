@@ -70,7 +70,7 @@ func (a *authority) issue(t *testing.T, subject string, uris ...string) tls.Cert
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// secured is a server that requires certificates, and the calls made to it.
+// secured is a server that requires certificates. It records calls.
 type secured struct {
 	addr string
 	ca   *authority

@@ -14,30 +14,31 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// InflightOptions are the settings of [NewInflight]. Zero values mean the defaults. Functions are called
-// concurrently.
+// InflightOptions are the settings of [NewInflight]. Zero values
+// mean the defaults. Several goroutines may call the functions.
 type InflightOptions struct {
 	// Units returns the number of units that a call takes. It defaults to 1.
 	Units func(c *Call) int
 
-	// Skip reports whether a call passes without a permit. If nil, calls to the services of health checks and reflection do
-	// (grpc.health.v1.Health, grpc.reflection.v1.ServerReflection and its v1alpha): each client of a load balancer keeps such a stream open.
+	// Skip reports whether a call passes without a permit. If nil, it does so for the services of
+	// health checks and reflection: grpc.health.v1.Health, grpc.reflection.v1.ServerReflection
+	// and its v1alpha. Each client of a load balancer keeps such a stream open.
 	Skip func(c *Call) bool
 
 	// MaxWait is the longest time that a call may wait in its key's queue. If zero, it waits as long as its context allows.
 	MaxWait time.Duration
 
 	// Outcome returns the outcome of a call for an adaptive limit, given its code as in [Options].Settle, and the default
-	// outcome: Ignored if a limiter of this library inside refused the call, and for streams that have not failed;
-	// Cancelled if the client has gone, if the deadline that the client chose has ended, and for Internal, Unknown and
-	// DataLoss; Dropped for Unavailable, ResourceExhausted and any other DeadlineExceeded; else Success. If nil, the
-	// default outcome is used, and streams count as ignored from their beginning, see [inflight.Permit.Ignore].
+	// outcome. By default, a call that an inner limiter of this library refused is Ignored, and so is a stream that has not
+	// failed. A call whose client has gone, or has chosen a deadline that has passed, is Cancelled, and so are Internal,
+	// Unknown and DataLoss. Unavailable, ResourceExhausted and any other DeadlineExceeded are Dropped. All else is a Success.
+	// If nil, the default outcome is used, and streams count as ignored from their beginning: see [inflight.Permit.Ignore].
 	Outcome func(c *Call, code codes.Code, usual inflight.Outcome) inflight.Outcome
 
 	// KeyCode is the code of a call whose key is missing or malformed. It defaults to [codes.InvalidArgument].
 	KeyCode codes.Code
 
-	// OnRefused returns the answer to a refused call, given the usual one, which is sent for nil or OK.
+	// OnRefused returns the answer to a refused call, given the usual answer. If it returns nil or OK, the usual one is sent.
 	OnRefused func(c *Call, err error, answer *status.Status) *status.Status
 }
 
@@ -131,7 +132,7 @@ func (i *inFlight[K]) work(c *Call, permit inflight.Permit, s *watchedStream, ne
 	if s != nil && i.opts.Outcome == nil { // else Outcome decides, at the end
 		permit.Ignore()
 	}
-	code := codes.Internal // of a handler that does not return
+	code := codes.Internal // the code of a handler that panics or exits
 	defer func() { permit.Done(i.outcome(c, s.blame(code, err))) }()
 	err = next()
 	code = codeOf(err)

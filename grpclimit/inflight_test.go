@@ -132,7 +132,7 @@ func TestMistakesOfInflightAreRefused(t *testing.T) {
 	assert.EqualError(t, err, "grpclimit: InflightOptions.KeyCode is 99, which does not exist")
 }
 
-// An inner limiter refuses calls in all ways, and the handler passes the refusals on, changes them or hides them.
+// An inner limiter refuses calls in all ways. The handler returns the refusals, changes them or hides them.
 func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
 	busy := shedding(t, 1, nil, nil)
 	full := func(next grpc.UnaryHandler) grpc.UnaryHandler {
@@ -176,7 +176,7 @@ func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
 	}
 }
 
-// One call's refusal does not count for any other call.
+// The refusal of one call does not change how other calls count.
 func TestOtherCallsTeachTheLimitAroundAsBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		outcomes := make(chan inflight.Outcome, 3)
@@ -199,7 +199,8 @@ func TestOtherCallsTeachTheLimitAroundAsBefore(t *testing.T) {
 	})
 }
 
-// A client that does not take the answer, or breaks a message, pays and teaches an adaptive limit nothing.
+// If a client does not receive the response, or sends a malformed
+// message, the call is charged, and an adaptive limit ignores it.
 func TestWhatAStreamsClientCausesIsCharged(t *testing.T) {
 	broken := status.Error(codes.Internal, "cannot unmarshal")
 	for name, row := range map[string]struct {
@@ -244,7 +245,7 @@ func TestWhatAStreamsClientCausesIsCharged(t *testing.T) {
 	}
 }
 
-// contextStream is a stream that has nothing but a context.
+// contextStream is a stream with only a context.
 type contextStream struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -253,8 +254,8 @@ type contextStream struct {
 func (s contextStream) Context() context.Context { return s.ctx }
 func (s contextStream) SetTrailer(metadata.MD)   {}
 
-// A call or a stream holds the unit of a limit of calls at the same time until its handler ends, however long that takes. If the unit is lost,
-// the handler's context ends.
+// Under a limit of calls at the same time, a call or a stream holds its unit until its
+// handler ends, however long that takes. If the unit is lost, the handler's context ends.
 func TestACallHoldsItsUnitUntilItsHandlerEnds(t *testing.T) {
 	charged := grpclimit.ChargeOnly(codes.OK)
 	for name, row := range map[string]struct {
@@ -283,7 +284,7 @@ func TestACallHoldsItsUnitUntilItsHandlerEnds(t *testing.T) {
 			}
 			for n := range 3 {
 				go func() { ended <- call() }()
-				time.Sleep(time.Hour) // sixty times the hold
+				time.Sleep(time.Hour) // sixty times as long as the hold
 				require.Equal(t, codes.ResourceExhausted, status.Code(call()))
 				if n < 2 {
 					end <- true

@@ -8,10 +8,10 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Metadata returns a key function for the value under a metadata key that a proxy or another interceptor sets or
-// checks: clients can send any value. Of a [Client]'s call it is the value that the client sends. The error is [keyfunc.ErrNoKey] without
-// a value, and [keyfunc.ErrMalformedKey] above 1 KiB or with several values. For secrets use [keyfunc.APIKey] and
-// [keyfunc.BearerToken] of it.
+// Metadata returns a key function for the value of a metadata key. Use it for a value that a proxy or
+// another interceptor sets or checks, because clients can send any value. In a [Client] it returns the value
+// that the client sends. Without a value the error is [keyfunc.ErrNoKey]. With several values, or above 1
+// KiB, it is [keyfunc.ErrMalformedKey]. For a secret, wrap it in [keyfunc.APIKey] or [keyfunc.BearerToken].
 func Metadata(key string) func(*Call) (string, error) {
 	key = strings.ToLower(key)
 	return func(c *Call) (string, error) {
@@ -23,8 +23,8 @@ func Metadata(key string) func(*Call) (string, error) {
 	}
 }
 
-// single returns the value under a key in lower case, if it is the only
-// one. The value of a binary key is bytes, and white space in it is kept.
+// single returns a key's value if there is exactly one. The key must be in
+// lower case. The value of a binary key is bytes, so white space in it is kept.
 func (c *Call) single(key string) (string, error) {
 	if strings.HasSuffix(key, "-bin") {
 		return keytext.Raw(c.values(key), key)
@@ -32,8 +32,8 @@ func (c *Call) single(key string) (string, error) {
 	return keytext.Single(c.values(key), key)
 }
 
-// Method is a key function for the full method, "/package.Service/Method". The error is [keyfunc.ErrMalformedKey]
-// above 1 KiB.
+// Method is a key function for the full method, "/package.Service/Method".
+// Above 1 KiB the error is [keyfunc.ErrMalformedKey].
 func Method(c *Call) (string, error) {
 	if c.FullMethod == "" {
 		return "", fmt.Errorf("%w: no method", keyfunc.ErrNoKey)
@@ -41,8 +41,8 @@ func Method(c *Call) (string, error) {
 	return keytext.Short(c.FullMethod, "method")
 }
 
-// Service is a key function for the service, "package.Service". The error is [keyfunc.ErrMalformedKey] above 1 KiB or
-// without a service.
+// Service is a key function for the service, "package.Service". Above
+// 1 KiB, or without a service, the error is [keyfunc.ErrMalformedKey].
 func Service(c *Call) (string, error) {
 	service := c.service()
 	if service == "" {

@@ -18,12 +18,12 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// callWith is a call with metadata: keys and values in turn.
+// callWith returns a call with metadata. Keys and values alternate in pairs.
 func callWith(pairs ...string) *grpclimit.Call {
 	return grpclimit.NewCall(incoming(tcp("192.0.2.1:4711"), pairs...), "/pkg.Service/Method", nil)
 }
 
-// Metadata, API keys, bearer tokens and attributes of rules read the same values, as httplimit reads header fields.
+// Key functions and attributes of rules read the same values of metadata, as in httplimit they read the same header fields.
 func TestMetadataAreAKey(t *testing.T) {
 	long := strings.Repeat("long", 1000)
 	for name, row := range map[string]struct {
@@ -41,7 +41,7 @@ func TestMetadataAreAKey(t *testing.T) {
 		"a space":                           {"x-tenant", []string{" "}, "", keyfunc.ErrNoKey},
 		"white space alone":                 {"x-tenant", []string{"\t \t"}, "", keyfunc.ErrNoKey},
 		"several":                           {"x-tenant", []string{"a", "a"}, "", keyfunc.ErrMalformedKey},
-		"binary, and a tab":                 {"User-Bin", []string{"\x09"}, "\x09", nil}, // bytes, not text
+		"binary, and a tab":                 {"User-Bin", []string{"\x09"}, "\x09", nil}, // bytes, and not text
 		"binary, and a space":               {"user-bin", []string{"\x20"}, "\x20", nil},
 		"binary, and a space before a byte": {"user-bin", []string{" k"}, " k", nil},
 		"binary, and a space behind it":     {"user-bin", []string{"k "}, "k ", nil},
@@ -68,7 +68,7 @@ func TestMetadataAreAKey(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, secretErr)
 			assert.Equal(t, keyfunc.HashOf(row.want), secret)
-			if strings.EqualFold(row.name, "x-tenant") { // as HTTP/2 may bring it
+			if strings.EqualFold(row.name, "x-tenant") { // HTTP/2 may pass this value on
 				assert.Equal(t, secret, ratelimit.Must(httplimit.APIKey(row.name)(&http.Request{Header: http.Header{"X-Tenant": row.values}})))
 			}
 		})
@@ -119,7 +119,7 @@ func TestMethodsAndServicesAreKeys(t *testing.T) {
 	}
 }
 
-// TestAddressesAreFoundAsOverHTTP gives both packages the same connection and header.
+// TestAddressesAreFoundAsOverHTTP passes the same connection and header to both packages.
 func TestAddressesAreFoundAsOverHTTP(t *testing.T) {
 	proxies := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
 	options := map[string]httplimit.ClientIPOptions{
@@ -183,7 +183,7 @@ func TestAConnectionWithoutAnIPAddressHasAMalformedKey(t *testing.T) {
 	assert.Equal(t, netip.MustParseAddr("192.0.2.1"), got)
 }
 
-// fixed are attributes as a map.
+// fixed are attributes in a map.
 type fixed map[string]string
 
 func (f fixed) Attribute(name string) (string, bool) { v, ok := f[name]; return v, ok }
@@ -211,7 +211,7 @@ func TestACallHasTheAttributesOfItsHTTPRequest(t *testing.T) {
 	}
 }
 
-// behindHTTP is an address as grpc-go has it behind net/http.
+// behindHTTP is the address of a peer in the form that grpc-go has behind net/http.
 type behindHTTP string
 
 func (behindHTTP) Network() string  { return "tcp" }

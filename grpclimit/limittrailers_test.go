@@ -54,7 +54,7 @@ func TestTrailersContainTheRemainingBudget(t *testing.T) {
 		{0, 1, codes.OK, []string{`"minute";r=2;t=60`}, nil},
 		{10500 * time.Millisecond, 2, codes.OK, []string{`"minute";r=0;t=50`}, nil}, // of a stack, ResetAfter is the longest
 		{0, 1, codes.ResourceExhausted, []string{`"minute";r=0;t=50`}, []string{"49500"}},
-		{0, 4, codes.ResourceExhausted, nil, []string{"-1"}}, // the cost can never pass: what is left is not known
+		{0, 4, codes.ResourceExhausted, nil, []string{"-1"}}, // this cost can never pass, so the remaining budget is unknown
 	} {
 		clock.Advance(row.wait)
 		var header, trailer metadata.MD
@@ -73,7 +73,7 @@ func TestTrailersContainTheRemainingBudget(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-// A stream's trailers come when it ends, which may be an hour after it has opened.
+// A stream's trailers are sent when it ends, for example an hour after it has opened.
 func TestTrailersOfAStreamContainTheRemainingBudgetAtItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := interceptor(t, limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.PerMinute(1))), grpclimit.Options{LimitTrailers: true})
@@ -95,12 +95,12 @@ func TestTrailersOfAStreamContainTheRemainingBudgetAtItsEnd(t *testing.T) {
 	})
 }
 
-// Trailers have whole seconds, and RetryInfo has milliseconds.
+// The trailers have whole seconds, while RetryInfo has milliseconds.
 func TestClientWaitsByTheMostPreciseAdvice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := interceptor(t, limiterOf(t, nil, ratelimit.TokenBucket(ratelimit.PerSecond(5), 1)), grpclimit.Options{LimitTrailers: true})
 		server := new(service).server(with(i)...)
-		require.Equal(t, codes.OK, status.Code(ways["unary"](context.Background(), inBubble(t, server)))) // another client
+		require.Equal(t, codes.OK, status.Code(ways["unary"](context.Background(), inBubble(t, server)))) // by another client
 		_, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{MaxRetries: 1})
 		client, begin := inBubble(t, server, dialling...), time.Now()
 		ok(context.Background(), t, client, "unary")
@@ -108,7 +108,7 @@ func TestClientWaitsByTheMostPreciseAdvice(t *testing.T) {
 	})
 }
 
-// A client that reads the remaining budget is never refused.
+// A client that obeys the remaining budget is never refused.
 func TestClientKeepsToTheBudgetInTrailers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := interceptor(t, limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.PerMinute(3))), grpclimit.Options{LimitTrailers: true})
@@ -125,7 +125,7 @@ func TestClientKeepsToTheBudgetInTrailers(t *testing.T) {
 	})
 }
 
-// TestNestedInterceptorsAnnounceEachNameOnce: a name is one policy in one response.
+// TestNestedInterceptorsAnnounceEachNameOnce expects one policy for each name in a response.
 func TestNestedInterceptorsAnnounceEachNameOnce(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	per := func(n int) *grpclimit.Interceptor {
@@ -158,8 +158,8 @@ func TestTheTrailerHasTheSameWaitAsRetryInfo(t *testing.T) {
 	assert.Equal(t, strconv.FormatInt(a.retry.RetryDelay.AsDuration().Milliseconds(), 10), a.pushback[0])
 }
 
-// TestStatusIsEncodedAsByProtobuf compares the status of httplimit's answers, which is encoded without a protobuf library, with the
-// library's reading of it.
+// TestStatusIsEncodedAsByProtobuf decodes the status of httplimit's answers
+// with the protobuf library. Httplimit encodes it without that library.
 func TestStatusIsEncodedAsByProtobuf(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	waits := []time.Duration{0, -time.Second, 1, time.Millisecond, 999 * time.Millisecond, time.Second, time.Hour, math.MaxInt64}

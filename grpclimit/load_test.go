@@ -25,20 +25,20 @@ import (
 
 // echoOnce sends a message and receives its echo.
 func echoOnce(stream testgrpc.TestService_FullDuplexCallClient, m *testgrpc.StreamingOutputCallRequest) error {
-	if err := stream.Send(m); err != nil && err != io.EOF { // Recv returns the reason
+	if err := stream.Send(m); err != nil && err != io.EOF { // RecvMsg then returns the reason
 		return err
 	}
 	_, err := stream.Recv()
 	return err
 }
 
-// A thousand streams are open at once and spend one budget with their messages: exactly as many pass as it holds, and each stream ends with
-// the reason.
+// A thousand streams spend one budget with their messages at the same time. Exactly
+// as many messages pass as the budget holds, and each stream ends with a denial.
 func TestMessagesOfThousandStreamsSpendOneBudget(t *testing.T) {
 	const streams, beyond, more = 1000, 1500, 3
 	goroutines := runtime.NumGoroutine()
 	t.Run("streams", func(t *testing.T) {
-		limit := hourly(t, streams*2+beyond, grpclimit.Options{ChargeMessages: true}) // each opens, and sends one
+		limit := hourly(t, streams*2+beyond, grpclimit.Options{ChargeMessages: true}) // enough for each stream to open and send one message
 		client := serve(t, new(service), with(limit)...)
 		var open, done sync.WaitGroup
 		var echoed, denied atomic.Int64
@@ -82,15 +82,15 @@ func TestMessagesOfThousandStreamsSpendOneBudget(t *testing.T) {
 
 const megabyte = 1 << 20
 
-// large is a message of a little more than 5 MB.
+// large returns a message of a little more than 5 MB.
 func large() *testgrpc.Payload {
 	return &testgrpc.Payload{Body: []byte(strings.Repeat("0123456789abcdef", 5*megabyte/16))}
 }
 
 var anySize = grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(8*megabyte), grpc.MaxCallSendMsgSize(8*megabyte))
 
-// A stream is denied when it opens, while its client sends large messages: the client gets the
-// denial, and not an error of the transport.
+// A stream is denied as it opens, while its client sends large messages.
+// The client gets the denial, and not an error of the transport.
 func TestStreamDeniedWhileLargeMessagesAreOnTheirWay(t *testing.T) {
 	limit := hourly(t, 1, grpclimit.Options{})
 	client := testgrpc.NewTestServiceClient(dial(t, start(t, new(service).server(append(with(limit), grpc.MaxRecvMsgSize(8*megabyte))...)), anySize))
@@ -112,7 +112,7 @@ func TestStreamDeniedWhileLargeMessagesAreOnTheirWay(t *testing.T) {
 	}
 }
 
-// The pushback is longer than the connection lasts: the retry comes on another one.
+// The connection ends before the pushback, so the retry uses another connection.
 func TestRetryOutlivesItsConnection(t *testing.T) {
 	server, a := limitedServer(t, ratelimit.FixedWindow(ratelimit.Per(1, 700*time.Millisecond)), 1,
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 100 * time.Millisecond}))
@@ -120,7 +120,8 @@ func TestRetryOutlivesItsConnection(t *testing.T) {
 	untilDenied(t, 2, a, "one", "MaxConnectionAge", func(ctx context.Context) error { return ways["unary"](ctx, client) })
 }
 
-// Fifty goroutines share a Client, and this package's interceptors are the server: all get an answer. Package pace tests the queue.
+// Fifty goroutines share a Client, and a server has this package's
+// interceptors. Each call gets an answer. Package pace tests the queue.
 func TestClientAndServerUnderLoad(t *testing.T) {
 	perSecond := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.Per(30, time.Second)), nil))
 	limit := interceptor(t, ratelimit.Map(perSecond, everyone), grpclimit.Options{})

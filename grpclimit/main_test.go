@@ -27,7 +27,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// quiet is for interceptors whose errors are expected.
+// quiet is the logger of interceptors whose errors are expected.
 var quiet = slog.New(slog.DiscardHandler)
 
 // everyone is a key function that puts all calls under one key.
@@ -52,14 +52,14 @@ func interceptor(t testing.TB, l ratelimit.Limiter[*grpclimit.Call], opts grpcli
 	return ratelimit.Must(grpclimit.New(l, &opts))
 }
 
-// hourly is an interceptor with a window of n calls an hour, at a time that stands still.
+// hourly returns an interceptor with a window of n calls an hour, on a clock that stands still.
 func hourly(t testing.TB, n int, opts grpclimit.Options) *grpclimit.Interceptor {
 	t.Helper()
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(n)).Named("hourly")
 	return interceptor(t, limiterOf(t, new(ratelimittest.Clock), limit), opts)
 }
 
-// service is a server's handlers. A nil one answers as simply as possible.
+// service has a server's handlers. If one is nil, the service returns an empty response.
 type service struct {
 	testgrpc.UnimplementedTestServiceServer
 	unary    func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error)
@@ -115,7 +115,7 @@ func with(list ...*grpclimit.Interceptor) (opts []grpc.ServerOption) {
 	return opts
 }
 
-// serve starts a server on the loopback interface, and returns a client.
+// serve starts a server on the loopback interface and returns a client.
 func serve(t testing.TB, s *service, opts ...grpc.ServerOption) testgrpc.TestServiceClient {
 	t.Helper()
 	return testgrpc.NewTestServiceClient(dial(t, start(t, s.server(opts...))))
@@ -135,7 +135,7 @@ func start(t testing.TB, server *grpc.Server) (addr string) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := server.Serve(lis); !errors.Is(err, grpc.ErrServerStopped) { // stopped before it could begin
+		if err := server.Serve(lis); !errors.Is(err, grpc.ErrServerStopped) { // the server was stopped before it began
 			assert.NoError(t, err)
 		}
 	}()
@@ -151,7 +151,7 @@ func dial(t testing.TB, addr string, opts ...grpc.DialOption) *grpc.ClientConn {
 	return conn
 }
 
-// answer is the answer that a client gets: a status, its details, and trailers.
+// answer is the end of a call at the client: a status, its details and trailers.
 type answer struct {
 	code     codes.Code
 	message  string
@@ -176,7 +176,7 @@ func open(ctx context.Context, client testgrpc.TestServiceClient, n int) (a answ
 		return a.read(err), 0
 	}
 	for range n {
-		_ = stream.Send(&testgrpc.StreamingOutputCallRequest{}) // Recv returns the error
+		_ = stream.Send(&testgrpc.StreamingOutputCallRequest{}) // Recv returns the error of a send
 	}
 	_ = stream.CloseSend()
 	for {
@@ -207,10 +207,10 @@ func (a answer) read(err error) answer {
 	return a
 }
 
-// fakeStream is a server's stream whose client sends the prepared messages.
+// fakeStream is a server's stream with prepared messages.
 type fakeStream struct {
 	ctx      context.Context
-	received []error // the results of RecvMsg, one after the other; then EOF
+	received []error // the results of RecvMsg, in order; io.EOF follows
 	trailer  metadata.MD
 	sent     int
 	sending  error // the result of SendMsg
@@ -249,21 +249,21 @@ func (s *stub) Take(context.Context, *grpclimit.Call, int) (ratelimit.Decision, 
 	return s.decision, s.err
 }
 
-// script is a server that records the calls with their times, and returns the prepared answers.
+// script is a server that records the time of each call and returns prepared answers.
 type script struct {
 	mu      sync.Mutex
 	begin   time.Time
 	arrived []arrival
-	answer  func(n int) reply // n counts from 1; nil for OK
-	takes   time.Duration     // the time of a call that is answered with OK
+	answer  func(n int) reply // n is the number of the call, from 1; nil means OK
+	takes   time.Duration     // the time for which a call with OK is served
 }
 
 type arrival struct {
-	name string // as in the metadata
+	name string // the name in the call's metadata
 	at   time.Duration
 }
 
-// reply is how a call ends.
+// reply is the end of a call.
 type reply struct {
 	err      error
 	pushback []string
@@ -271,7 +271,7 @@ type reply struct {
 
 func newScript(answer func(n int) reply) *script { return &script{begin: time.Now(), answer: answer} }
 
-// once answers the first call with that, and others with OK.
+// once returns r for the first call, and OK for all others.
 func once(r reply) func(int) reply {
 	return func(n int) reply {
 		if n == 1 {
@@ -281,7 +281,7 @@ func once(r reply) func(int) reply {
 	}
 }
 
-// next notes a call and returns its answer.
+// next records a call and returns its answer.
 func (s *script) next(ctx context.Context, setTrailer func(metadata.MD)) error {
 	name := ""
 	if values := metadata.ValueFromIncomingContext(ctx, "name"); len(values) > 0 {
@@ -320,7 +320,7 @@ func (s *script) server() *grpc.Server {
 	return server
 }
 
-// times returns when the calls arrived.
+// times returns the times at which the calls arrived.
 func (s *script) times() (at []time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -330,7 +330,7 @@ func (s *script) times() (at []time.Duration) {
 	return at
 }
 
-// refusing is a status that may have a RetryInfo for each delay.
+// refusing returns a status with a RetryInfo for each delay.
 func refusing(code codes.Code, delays ...*durationpb.Duration) error {
 	st := status.New(code, "refused")
 	for _, d := range delays {
@@ -339,12 +339,12 @@ func refusing(code codes.Code, delays ...*durationpb.Duration) error {
 	return st.Err()
 }
 
-// denial is RESOURCE_EXHAUSTED with a RetryInfo.
+// denial returns RESOURCE_EXHAUSTED with a RetryInfo.
 func denial(wait time.Duration) reply {
 	return reply{err: refusing(codes.ResourceExhausted, durationpb.New(wait))}
 }
 
-// byTarget is a limiter of each target.
+// byTarget returns a limiter with one limit for each target.
 func byTarget(t testing.TB, limit ratelimit.Limit) ratelimit.Reserver[*grpclimit.Call] {
 	t.Helper()
 	return ratelimit.Map(ratelimit.Must(ratelimit.New[string](limit, nil)), func(c *grpclimit.Call) (string, error) { return c.Target, nil })
@@ -359,7 +359,7 @@ func unlimited(t testing.TB) ratelimit.Reserver[*grpclimit.Call] {
 func paced(t testing.TB, l ratelimit.Reserver[*grpclimit.Call], opts grpclimit.ClientOptions) (*grpclimit.Client, []grpc.DialOption) {
 	t.Helper()
 	if opts.MaxWait == 0 {
-		opts.MaxWait = -1 // these tests wait for as long as the server demands
+		opts.MaxWait = -1 // these tests wait as long as the server demands
 	}
 	c := ratelimit.Must(grpclimit.NewClient(l, &opts))
 	return c, []grpc.DialOption{
@@ -368,19 +368,19 @@ func paced(t testing.TB, l ratelimit.Reserver[*grpclimit.Call], opts grpclimit.C
 	}
 }
 
-// pacedInBubble connects a Client with a scripted server in memory.
+// pacedInBubble connects a Client to a scripted server in memory.
 func pacedInBubble(t testing.TB, s *script, l ratelimit.Reserver[*grpclimit.Call], opts grpclimit.ClientOptions) (testgrpc.TestServiceClient, *grpclimit.Client) {
 	t.Helper()
 	c, dialling := paced(t, l, opts)
 	return inBubble(t, s.server(), dialling...), c
 }
 
-// named adds the call's name for the server.
+// named adds the call's name to its metadata, for the server.
 func named(ctx context.Context, name string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "name", name)
 }
 
-// ok makes a call that has to go well.
+// ok makes a call that must succeed.
 func ok(ctx context.Context, t testing.TB, client testgrpc.TestServiceClient, way string) {
 	t.Helper()
 	assert.NoError(t, ways[way](ctx, client))

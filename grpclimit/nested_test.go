@@ -23,7 +23,7 @@ import (
 
 func window(n int) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(n)) }
 
-// remaining is what a limiter has left.
+// remaining returns a limiter's remaining budget.
 func remaining(t *testing.T, l ratelimit.Limiter[*grpclimit.Call]) int {
 	t.Helper()
 	d, err := ratelimit.Peek(t.Context(), l, &grpclimit.Call{}, 1)
@@ -68,7 +68,7 @@ func TestTheOuterInterceptorGivesBackWhatTheInnerOneRefuses(t *testing.T) {
 	}
 }
 
-// A stream that was opened is charged, although a message is denied: by this interceptor, or one inside.
+// An opened stream stays charged if this interceptor, or an inner one, denies a message.
 func TestADeniedMessageGivesNoOpeningBack(t *testing.T) {
 	for name, messages := range map[string][2]bool{"inside": {false, true}, "its own": {true, false}} {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestADeniedMessageGivesNoOpeningBack(t *testing.T) {
 	}
 }
 
-// Middleware of httplimit around a gRPC server that net/http serves.
+// Middleware of httplimit is around a gRPC server that net/http serves.
 func TestMiddlewareOfHTTPGivesBackWhatAnInterceptorRefuses(t *testing.T) {
 	keyed := ratelimit.Must(ratelimit.New(window(100), &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
 	m := ratelimit.Must(httplimit.New(ratelimit.Map(keyed, func(*http.Request) (string, error) { return "k", nil }), nil))

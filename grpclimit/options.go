@@ -13,19 +13,20 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// Options are the settings of [New]. The zero Options are safe: each call costs 1, and a call that cannot be decided is refused. Functions
-// are called concurrently.
+// Options are the settings of [New]. The zero Options are safe: each call costs 1, and a call
+// is refused if no decision on it is possible. Several goroutines may call the functions.
 type Options struct {
-	// Cost returns the cost of a call, or with ChargeMessages of a message: 0 passes any limit. A cost below 0 refuses the call as malformed,
-	// with INVALID_ARGUMENT for any KeyCode. It defaults to 1.
+	// Cost returns the cost of a call, or with ChargeMessages of a message. A cost of 0 passes any limit. A cost
+	// below 0 refuses the call as malformed, with INVALID_ARGUMENT even if KeyCode differs. It defaults to 1.
 	Cost func(c *Call) int
 
-	// Skip reports whether a call passes without a decision, such as [SkipServices]. If nil, none does.
+	// Skip reports whether a call passes without a decision: see [SkipServices]. If nil, none does.
 	Skip func(c *Call) bool
 
-	// ChargeMessages also charges a stream for each message that it receives. A denied message ends the stream: RecvMsg returns the denial
-	// from then on. The opening stays charged, and messages are not settled. The limit should hold an opening and a message at once. If
-	// Cost is nil, the wait of a stream that is denied at its start covers both.
+	// ChargeMessages also charges a stream for each message that it receives. A denied message
+	// ends the stream: RecvMsg returns the denial from then on. The charge for the opening stays,
+	// and the charges for messages are not settled. The limit should have room for an opening and
+	// a message at once. If Cost is nil and a stream is denied at its start, the wait covers both.
 	ChargeMessages bool
 
 	// Settle returns the real cost of a call, given its status code and the charged cost; [ChargeOnly] makes such a function. The limiter
@@ -41,55 +42,57 @@ type Options struct {
 	// Shadow lets all calls and messages pass. The limiter charges them; Stats and OnDecision report the outcome that each would have had.
 	Shadow bool
 
-	// FailOpen lets a call pass if the limiter cannot decide, by the rules of [httplimit.Options].
+	// FailOpen lets a call pass if the limiter cannot decide, with the exceptions of [httplimit.Options].
 	FailOpen bool
 
 	// KeyCode is the code of a call whose key is missing or malformed. It defaults to [codes.InvalidArgument].
 	KeyCode codes.Code
 
-	// LimitTrailers sends the trailers ratelimit-policy and ratelimit, as [httplimit.DialectDraft11] has them, with
-	// decided unary calls and with streams that are denied as they open.
+	// LimitTrailers sends the trailers ratelimit-policy and ratelimit, as [httplimit.DialectDraft11] does. They
+	// are sent with unary calls on which there was a decision, and with streams that are denied as they open.
 	LimitTrailers bool
 
-	// QuotaUnit names the unit that a limit counts, as in [httplimit.Options].
+	// QuotaUnit returns the unit that a limit counts, as in [httplimit.Options].
 	QuotaUnit func(limit ratelimit.Limit) string
 
-	// DegradedTrailer names a trailer that is "true" if [ratelimit.Decision].Degraded is. If empty, there is no such field.
+	// DegradedTrailer names a trailer that is "true" if [ratelimit.Decision].Degraded is. If empty, there is no such trailer.
 	DegradedTrailer string
 
-	// MaxHold is the longest time for which a call is held, as in [httplimit.Options]. [Interceptor.RefuseHeld] ends the waits. Where
-	// net/http serves the calls, a hold counts towards its ReadTimeout and WriteTimeout: an interceptor cannot renew them.
+	// MaxHold is the maximum time for which a call is held, as in [httplimit.Options].
+	// [Interceptor.RefuseHeld] ends the waits. If net/http serves the calls, a hold counts
+	// towards its ReadTimeout and WriteTimeout, because an interceptor cannot extend them.
 	MaxHold time.Duration
 
-	// Jitter is the spread of denied clients, as in [httplimit.Options]. It is added to the wait.
+	// Jitter spreads denied clients, as in [httplimit.Options]. It is added to the wait.
 	Jitter time.Duration
 
-	// JitterBy identifies the client. By default a client is its address, x-forwarded-for, forwarded and authorization.
+	// JitterBy identifies the client. By default a client is identified
+	// by its address, x-forwarded-for, forwarded and authorization.
 	JitterBy func(c *Call) string
 
-	// OnDenied returns the answer to a call that is denied for now, given the usual one. For nil or OK the usual one
-	// is sent, with the trailer grpc-retry-pushback-ms in any case.
+	// OnDenied returns the answer to a call that is denied for now, given the usual answer. If it
+	// returns nil or OK, the usual one is sent. The trailer grpc-retry-pushback-ms is sent in any case.
 	OnDenied func(e Event, answer *status.Status) *status.Status
 
 	// OnExceeds is OnDenied for a call that can never pass ([ratelimit.ErrExceedsLimit]).
 	OnExceeds func(e Event, answer *status.Status) *status.Status
 
-	// OnError is OnDenied for a call that could not be decided because of e.Err. The usual code is KeyCode without a
-	// valid key, CANCELED or DEADLINE_EXCEEDED after the context's end, INTERNAL for a negative cost or
-	// [keyfunc.ErrMisconfigured], else UNAVAILABLE.
+	// OnError is OnDenied for a call on which no decision was possible because of e.Err. The usual
+	// code is KeyCode without a valid key, CANCELED or DEADLINE_EXCEEDED if the context has ended,
+	// INTERNAL for a negative cost or [keyfunc.ErrMisconfigured], and otherwise UNAVAILABLE.
 	OnError func(e Event, answer *status.Status) *status.Status
 
-	// OnDecision is called with each decision before the call is answered or served, after it was held. If nil, nothing is called.
+	// OnDecision is called with each decision, before the call is answered or served. For a held call that is after the hold.
 	OnDecision func(Event)
 
-	// Logger gets errors, as in [httplimit.Options]. It defaults to [slog.Default].
+	// Logger logs errors, as in [httplimit.Options]. It defaults to [slog.Default].
 	Logger *slog.Logger
 
 	// Now is the wall clock. It defaults to [time.Now].
 	Now func() time.Time
 }
 
-// complete checks the options, and fills in the missing ones.
+// complete checks the options, and sets the defaults.
 func (o *Options) complete() error {
 	switch {
 	case o.Settle != nil && o.SettleResponse != nil:
@@ -107,7 +110,7 @@ func (o *Options) complete() error {
 	return edge.CompleteKeyCode("grpclimit: Options", &o.KeyCode)
 }
 
-// isMetadataKey reports whether gRPC sends a key on and does not use it itself.
+// isMetadataKey reports whether gRPC transmits a key and does not use it itself.
 func isMetadataKey(s string) bool {
 	for i := range len(s) {
 		c := s[i]
@@ -122,7 +125,7 @@ func isMetadataKey(s string) bool {
 	return !strings.HasPrefix(s, "grpc-")
 }
 
-// core returns the options that package edge knows.
+// core returns the options for package edge.
 func (o *Options) core() edge.Options[*Call] {
 	c := edge.Options[*Call]{
 		Package: "grpclimit", Thing: "call", Cost: o.Cost, Skip: o.Skip, Settles: o.SettleResponse != nil, FailOpen: o.FailOpen, Shadow: o.Shadow,
@@ -135,7 +138,7 @@ func (o *Options) core() edge.Options[*Call] {
 	return c
 }
 
-// SkipServices is for [Options].Skip: calls to these services, such as "grpc.health.v1.Health".
+// SkipServices returns a function for [Options].Skip. It skips calls to the given services, such as "grpc.health.v1.Health".
 func SkipServices(names ...string) func(*Call) bool {
 	exempt := make(map[string]bool, len(names))
 	for _, name := range names {

@@ -30,7 +30,7 @@ func responseOutcome(c *Call, err error) inflight.Outcome {
 	return edge.OutcomeOfCode(c.Context(), rpcstatus.Code(codeOf(err)), c.streaming())
 }
 
-// hold sends a unary call while it has a permit, if the Client has permits.
+// hold sends a unary call. If the Client has permits, the call holds one.
 func (c *Client) hold(call *Call, send func(waited time.Duration) error) error {
 	if c.permits == nil {
 		return send(0)
@@ -39,7 +39,7 @@ func (c *Client) hold(call *Call, send func(waited time.Duration) error) error {
 	if err != nil {
 		return unsent(call, err)
 	}
-	defer permit.Done(inflight.Ignored) // if something panics; else it is the second time, and does nothing
+	defer permit.Done(inflight.Ignored) // for a panic; after the Done below it does nothing
 	if c.pacer == nil {
 		c.permits.Depart()
 		defer c.permits.Land()
@@ -49,7 +49,7 @@ func (c *Client) hold(call *Call, send func(waited time.Duration) error) error {
 	return err
 }
 
-// holdOpen opens a stream that has a permit until it ends, if the Client has permits.
+// holdOpen opens a stream. If the Client has permits, the stream holds one until it ends.
 func (c *Client) holdOpen(call *Call, many bool, open func(waited time.Duration, more ...grpc.CallOption) (grpc.ClientStream, error)) (grpc.ClientStream, error) {
 	if c.permits == nil {
 		return open(0)
@@ -58,7 +58,7 @@ func (c *Client) holdOpen(call *Call, many bool, open func(waited time.Duration,
 	if err != nil {
 		return nil, unsent(call, err)
 	}
-	if c.opts.Outcome == nil { // else Outcome decides, at the end
+	if c.opts.Outcome == nil { // otherwise Outcome decides at the end
 		permit.Ignore()
 	}
 	if c.pacer == nil {
@@ -67,7 +67,7 @@ func (c *Client) holdOpen(call *Call, many bool, open func(waited time.Duration,
 	var once sync.Once
 	end := func(report func()) {
 		once.Do(func() {
-			defer permit.Done(inflight.Ignored) // if Outcome panics
+			defer permit.Done(inflight.Ignored) // for a panic of Outcome
 			if c.pacer == nil {
 				c.permits.Land()
 			}
@@ -78,7 +78,7 @@ func (c *Client) holdOpen(call *Call, many bool, open func(waited time.Duration,
 	opened := false
 	defer func() {
 		if !opened {
-			end(func() {}) // after a panic; else it is the second time
+			end(func() {}) // for a panic; after finish it does nothing
 		}
 	}()
 	s, err := open(waited, grpc.OnFinish(finish))
@@ -90,15 +90,15 @@ func (c *Client) holdOpen(call *Call, many bool, open func(waited time.Duration,
 	return &heldStream{s, finish, many}, nil
 }
 
-// heldStream is a stream that holds a permit. It records the end itself: a stream that is not gRPC's own, or an interceptor that drops
-// options, does not call OnFinish.
+// heldStream is a stream that holds a permit. It also records its end, because OnFinish
+// is not called if the stream is not gRPC's own or an interceptor drops options.
 type heldStream struct {
 	grpc.ClientStream
 	end  func(error)
-	many bool // the server may send more than one message
+	many bool // whether the server may send more than one message
 }
 
-// RecvMsg receives from the stream.
+// RecvMsg receives a message, and records the end of the stream.
 func (s *heldStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	switch {

@@ -61,7 +61,8 @@ func TestAClientsAdaptiveLimitLearnsFromOutcomes(t *testing.T) {
 		{unary, nil, inflight.Success},
 		{stream, nil, inflight.Ignored},
 		{unary, status.Error(codes.ResourceExhausted, ""), inflight.Dropped},
-		{grpclimit.NewClientCall(hurried(t), false), status.Error(codes.DeadlineExceeded, ""), inflight.Cancelled}, // also if the server reports it first
+		// also if the server returns this code before the context ends
+		{grpclimit.NewClientCall(hurried(t), false), status.Error(codes.DeadlineExceeded, ""), inflight.Cancelled},
 		{unary, errors.New("no status"), inflight.Cancelled},
 		{unary, fmt.Errorf("not sent: %w", ratelimit.ErrLimited), inflight.Ignored},
 		{unary, fmt.Errorf("not sent: %w", ratelimit.ErrTableFull), inflight.Ignored},
@@ -115,7 +116,7 @@ func TestOptionsOfAClientThatNeedALimiterOrPermits(t *testing.T) {
 	assert.ErrorContains(t, err, "ClientOptions.Outcome is for an adaptive limit, and Inflight is not set")
 }
 
-// A context declares the cost of its call, and the real cost is settled.
+// The context contains the cost of the call. Later the real cost is settled.
 func TestClientChargesTheDeclaredCost(t *testing.T) {
 	for way := range ways {
 		bubble(t, way, func(t *testing.T) {

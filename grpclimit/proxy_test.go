@@ -34,7 +34,7 @@ func outgoing(pairs ...string) context.Context {
 	return metadata.NewOutgoingContext(context.Background(), metadata.Pairs(pairs...))
 }
 
-// h2c is the protocol of gRPC without TLS.
+// h2c returns the protocols of gRPC without TLS.
 func h2c() *http.Protocols {
 	p := new(http.Protocols)
 	p.SetUnencryptedHTTP2(true)
@@ -51,10 +51,11 @@ func serveHTTP(t *testing.T, h http.Handler) (addr string) {
 	return s.Listener.Addr().String()
 }
 
-// proxy is a reverse proxy for gRPC that writes x-forwarded-for. Clients give their address in "from", as all of them are on this machine.
+// proxy starts a reverse proxy for gRPC that writes x-forwarded-for. Clients
+// send their address in "from", because all of them are on this machine.
 //
-// Its FlushInterval is 0, which flushes streams at once anyway. With -1 it may flush the headers of an answer that consists of headers only
-// before it knows that this is the end of it. So the client gets no trailers, whichever server has denied the call.
+// FlushInterval is 0, with which streams are flushed at once anyway. With -1, the proxy may flush the headers of an answer
+// before it knows that the answer has nothing else. The client then gets no trailers, whichever server has denied the call.
 func proxy(t *testing.T, backend string) (addr string) {
 	t.Helper()
 	transport := &http.Transport{Protocols: h2c()}
@@ -80,7 +81,7 @@ func TestClientsBehindAnHTTP2ProxyAreLimitedEach(t *testing.T) {
 	i := perClient(t, 2, grpclimit.Options{})
 	client := testgrpc.NewTestServiceClient(dial(t, proxy(t, start(t, new(service).server(with(i)...)))))
 	for _, from := range []string{"192.0.2.1", "2001:db8::1"} {
-		ctx := outgoing("from", from, "x-forwarded-for", "198.51.100.7") // which is spoofed
+		ctx := outgoing("from", from, "x-forwarded-for", "198.51.100.7") // the client sends a forged x-forwarded-for
 		assert.Equal(t, codes.OK, call(ctx, client).code)
 		a, echoed := open(ctx, client, 3)
 		assert.Equal(t, codes.OK, a.code)
@@ -93,7 +94,7 @@ func TestClientsBehindAnHTTP2ProxyAreLimitedEach(t *testing.T) {
 	assert.Equal(t, codes.InvalidArgument, call(outgoing("from", "garbage"), client).code)
 }
 
-// A server may hang behind net/http, whose connections have their address as text.
+// net/http may serve gRPC. A peer's address is then text.
 func TestAServerBehindNetHTTP(t *testing.T) {
 	i := ratelimit.Must(grpclimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("hourly"), nil))
 	client := testgrpc.NewTestServiceClient(dial(t, serveHTTP(t, new(service).server(with(i)...))))
@@ -118,10 +119,10 @@ func TestAUnixSocketHasNoAddress(t *testing.T) {
 	assert.Equal(t, codes.InvalidArgument, call(context.Background(), client).code)
 }
 
-// proxies are HTTP/2 proxies of different makes.
+// proxies start HTTP/2 proxies of several makes.
 var proxies = map[string]func(t *testing.T, backend string) (addr string){"net/http": proxy, "nginx": nginx}
 
-// A denial arrives whole through a proxy: from unary calls, from streams that open, and from streams that are denied mid-way.
+// A proxy passes a denial on unchanged: of a unary call, of a stream as it opens, and of a stream that is open.
 func TestDenialsArriveWholeThroughAProxy(t *testing.T) {
 	for name, proxied := range proxies {
 		t.Run(name, func(t *testing.T) {
@@ -143,7 +144,7 @@ func TestDenialsArriveWholeThroughAProxy(t *testing.T) {
 	}
 }
 
-// thirdOfASecond is a limit of one call in that time.
+// thirdOfASecond permits one call in a third of a second.
 var thirdOfASecond = ratelimit.FixedWindow(ratelimit.Per(1, time.Second/3))
 
 func TestStockClientSucceedsAtItsFirstRetryThroughAProxy(t *testing.T) {
@@ -211,7 +212,7 @@ http {
 }
 `
 
-// nginx runs the program of that name as a proxy. Clients give their address in "from", as with proxy.
+// nginx starts nginx as a proxy. Clients send their address in "from", as with proxy.
 func nginx(t *testing.T, backend string) (addr string) {
 	t.Helper()
 	testsize.Extra(t)

@@ -11,8 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// replyTo returns an answer as gRPC has it. All calls that a limit has to let wait for the same
-// millisecond get one.
+// replyTo returns an answer in gRPC's form. Calls that a limit denies for the same number of milliseconds share one.
 func replyTo(a rpcstatus.Answer) *reply {
 	if a.Limit == nil {
 		return newReply(a)
@@ -25,12 +24,12 @@ func replyTo(a rpcstatus.Answer) *reply {
 	return last
 }
 
-// reply is an answer to refused calls as gRPC has it.
+// reply is an answer to refused calls, in gRPC's form.
 type reply struct {
-	refusal // the answer to a call without a cause of its own
+	refusal // the refusal of a call without a cause of its own
 
 	answer   rpcstatus.Answer
-	once     sync.Once // makes the fields below
+	once     sync.Once // sets the fields below
 	pushback [1]string
 	md       metadata.MD
 }
@@ -49,7 +48,7 @@ func newReply(a rpcstatus.Answer) *reply {
 	return made
 }
 
-// trailer returns the trailer that goes with the answer, nil if there is none. It must not be changed.
+// trailer returns the trailer of the answer, or nil if there is none. Callers must not change it.
 func (r *reply) trailer() metadata.MD {
 	r.once.Do(func() {
 		if r.pushback[0] = r.answer.Pushback(); r.pushback[0] != "" {
@@ -59,7 +58,7 @@ func (r *reply) trailer() metadata.MD {
 	return r.md
 }
 
-// protoStatus is a status with its message and details in one allocation. [status.FromProto] copies it.
+// protoStatus holds a status, its message and its details in one allocation. [status.FromProto] copies it.
 type protoStatus struct {
 	spb.Status
 	details [2]*anypb.Any

@@ -25,20 +25,20 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// retryPolicy is the whole configuration of these tests' clients. Its own backoff is so short that all five attempts are denied, unless the
-// client obeys the server.
+// retryPolicy is the service config of the clients. Its own backoff is very
+// short, so that all five attempts are denied unless the client obeys the server.
 const retryPolicy = `{"methodConfig": [{"name": [{}], "retryPolicy": {
 	"maxAttempts": 5, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1,
 	"retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`
 
-// attempts counts the calls that arrive at a server, by the client's key.
+// attempts counts the calls that arrive at a server, by client.
 type attempts struct {
 	mu      sync.Mutex
 	arrived map[string]int
-	waits   time.Duration // demanded or imposed by the server, in whole milliseconds
+	waits   time.Duration // the waits that the server demands, in whole milliseconds
 }
 
-// decided notes how long a client has to wait.
+// decided records the wait that a denial demands.
 func (a *attempts) decided(e grpclimit.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -64,7 +64,7 @@ func (a *attempts) stream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInf
 	return handler(srv, ss)
 }
 
-// take returns how many attempts of a client have arrived since the last call.
+// take returns the number of a client's attempts since the last call of take.
 func (a *attempts) take(client string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -84,7 +84,7 @@ func limitedServer(t testing.TB, limit ratelimit.Limit, cost int, opts ...grpc.S
 	return new(service).server(append(opts, with(l)...)...), a
 }
 
-// ways are the ways to make a call that is limited when it opens.
+// ways are kinds of calls, each of which is charged once, as it begins.
 var ways = map[string]func(ctx context.Context, c testgrpc.TestServiceClient) error{
 	"unary": func(ctx context.Context, c testgrpc.TestServiceClient) error {
 		_, err := c.UnaryCall(ctx, &testgrpc.SimpleRequest{})
@@ -99,8 +99,7 @@ var ways = map[string]func(ctx context.Context, c testgrpc.TestServiceClient) er
 	},
 }
 
-// waiting returns limits of each algorithm, and a cost. Under these limits a second call of that cost must wait for up
-// to d, or 2·d.
+// waiting returns a limit of each algorithm, with a cost. A second call of that cost must wait for up to d, or 2·d.
 func waiting(d time.Duration) map[string]struct {
 	limit ratelimit.Limit
 	cost  int
@@ -121,8 +120,8 @@ func waiting(d time.Duration) map[string]struct {
 	}
 }
 
-// In a bubble of testing/synctest a call takes no time at all. So if the server's wait is a nanosecond too short, the retry is denied.
-// Waits of weeks are over at once.
+// In a bubble of testing/synctest, a call takes no time. So if the server's wait
+// is a nanosecond too short, the retry is denied. A wait of weeks ends at once.
 func TestStockClientSucceedsAtItsFirstRetryExactly(t *testing.T) {
 	for _, d := range []time.Duration{
 		1, 999, time.Microsecond, 999_999, time.Millisecond, 1_000_001, time.Second / 7, time.Second / 3,
@@ -163,14 +162,13 @@ func connInBubble(t testing.TB, server *grpc.Server, opts ...grpc.DialOption) *g
 	conn, err := grpc.NewClient("passthrough:bubble", append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))...)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() }) // which a test may have done
+	t.Cleanup(func() { _ = conn.Close() }) // the test may have closed it
 	return conn
 }
 
-// On the loopback interface and in real time: several clients at once, each with its own
-// key and connection. A slow machine makes attempts later, and never too early. How often
-// a client is denied depends on the machine, so each goes on until it was denied often
-// enough.
+// Several clients, each with its own key and connection, call a server on the loopback
+// interface in real time. A slow machine makes attempts later, but never too early. The number
+// of denials depends on the machine, so each client continues until it was denied often enough.
 func TestStockClientSucceedsAtItsFirstRetryInRealTime(t *testing.T) {
 	rows := map[time.Duration]int{time.Second / 7: 6, time.Second / 3: 3, 2300 * time.Millisecond: 1}
 	if !testsize.Long() {
@@ -197,7 +195,7 @@ func TestStockClientSucceedsAtItsFirstRetryInRealTime(t *testing.T) {
 	}
 }
 
-// untilDenied makes calls until that many were denied, each of them once; for a minute at most.
+// untilDenied makes calls, for a minute at most, until the given number was denied, each exactly once.
 func untilDenied(t *testing.T, times int, a *attempts, key, name string, do func(context.Context) error) {
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "client", key)
 	end := time.Now().Add(time.Minute)
@@ -217,12 +215,12 @@ func untilDenied(t *testing.T, times int, a *attempts, key, name string, do func
 	}
 }
 
-// A call that can never pass is not tried again, and neither is a call that has to wait for longer than a pushback can express.
+// A call is not retried if it can never pass, or if its wait is longer than a pushback can express.
 func TestStockClientDoesNotRetryWithoutHope(t *testing.T) {
 	for name, row := range map[string]struct {
 		limit ratelimit.Limit
 		cost  int
-		first codes.Code // of a first call
+		first codes.Code // the code of a first call
 	}{
 		"blocked":                   {ratelimit.Blocked(), 1, codes.ResourceExhausted},
 		"cost above the limit":      {ratelimit.TokenBucket(ratelimit.PerSecond(5), 5), 6, codes.ResourceExhausted},

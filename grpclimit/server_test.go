@@ -88,7 +88,7 @@ func TestTheWaitIsRoundedUpToAMillisecond(t *testing.T) {
 		"a nanosecond above a second":      {time.Second + 1, nil, time.Second + time.Millisecond, "1001"},
 		"the most that an int32 holds":     {math.MaxInt32 * time.Millisecond, nil, math.MaxInt32 * time.Millisecond, "2147483647"},
 		"longer than a client can be told": {math.MaxInt32*time.Millisecond + 1, nil, math.MaxInt32*time.Millisecond + time.Millisecond, "-1"},
-		"the longest":                      {math.MaxInt64, nil, math.MaxInt64, "-1"}, // a Duration holds no more
+		"the longest":                      {math.MaxInt64, nil, math.MaxInt64, "-1"}, // the maximum of a time.Duration
 		"of a failed store":                {1500 * time.Microsecond, down, 2 * time.Millisecond, "2"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestACallThatCanNeverPassIsNotToBeRetried(t *testing.T) {
 	}
 }
 
-// Each client of a load balancer watches the health of each server, for as long as it lives.
+// Each client of a load balancer watches the health of each server, as long as the connection lives.
 func TestStreamsOfHealthAndReflectionTakeNoPermits(t *testing.T) {
 	helpers := []string{"/grpc.health.v1.Health/Watch", "/grpc.reflection.v1.ServerReflection/Info", "/grpc.reflection.v1alpha.ServerReflection/Info"}
 	for name, row := range map[string]struct {
@@ -153,7 +153,7 @@ func TestStreamsOfHealthAndReflectionTakeNoPermits(t *testing.T) {
 		"with a Skip of one's own": {func(*grpclimit.Call) bool { return false }, httplimit.Stats{Allowed: 1, Denied: 1}},
 	} {
 		i := shedding(t, 1, nil, &grpclimit.InflightOptions{Skip: row.skip})
-		var inside func(methods []string) error // makes one call in the handler of another
+		var inside func(methods []string) error // makes a call within another call's handler
 		inside = func(methods []string) error {
 			if len(methods) == 0 {
 				_, err := i.UnaryServerInterceptor()(t.Context(), nil, info, answering(nil))
@@ -167,7 +167,7 @@ func TestStreamsOfHealthAndReflectionTakeNoPermits(t *testing.T) {
 	}
 }
 
-// Package edge tests when.
+// Package edge tests which calls are logged.
 func TestPerIPBehindAProxyIsWarnedOf(t *testing.T) {
 	var log bytes.Buffer
 	i := ratelimit.Must(grpclimit.PerIP(window(100), &grpclimit.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}))
@@ -176,13 +176,13 @@ func TestPerIPBehindAProxyIsWarnedOf(t *testing.T) {
 	assert.Contains(t, log.String(), `msg="grpclimit: PerIP gives one budget to all clients of a proxy: use New with ClientIP" field=X-Forwarded-For`)
 }
 
-// pacing is an interceptor that lets one call a second through, and queues ten.
+// pacing returns an interceptor that allows one call a second, and queues ten.
 func pacing(t *testing.T, opts grpclimit.Options) *grpclimit.Interceptor {
 	t.Helper()
 	return interceptor(t, limiterOf(t, nil, ratelimit.LeakyBucket(ratelimit.PerSecond(1), 10).Named("pace")), opts)
 }
 
-// Package edge tests holds. A message that is not held until its turn gives its place back, and the opening stays charged.
+// Package edge tests holds. A message that leaves before its turn gives its place back, and the opening stays charged.
 func TestALeakyBucketHoldsCallsAndMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i, begin := pacing(t, grpclimit.Options{ChargeMessages: true}), time.Now()
@@ -197,7 +197,7 @@ func TestALeakyBucketHoldsCallsAndMessages(t *testing.T) {
 		for _, row := range []struct {
 			name string
 			call func(context.Context) error
-			time time.Duration // until its deadline
+			time time.Duration // the time until the call's deadline
 			want codes.Code
 			ends time.Duration
 		}{

@@ -13,7 +13,7 @@ import (
 
 // Response is a handler's response, for [Options].SettleResponse.
 type Response struct {
-	// Code is the code that [Options].Settle gets.
+	// Code is the code that is passed to [Options].Settle.
 	Code codes.Code
 	// Message is the response of a unary call, or the last message of a stream. It may be nil.
 	Message any
@@ -21,9 +21,10 @@ type Response struct {
 	Sent int
 }
 
-// ChargeOnly is for [Options].Settle: only calls that end with these codes are charged.
-// ChargeOnly(codes.Unauthenticated) counts failed logins. A call that its client has left before it was answered, or whose deadline came
-// first, is charged: it could have ended with any of them. A stream that the client has left after a message counts as OK.
+// ChargeOnly returns a function for [Options].Settle that charges only calls with these codes.
+// For example, ChargeOnly(codes.Unauthenticated) counts failed logins. A call is also charged if
+// its client has left, or its deadline has passed, before the answer, because the call could have
+// ended with any code. If the client of a stream leaves after a message, the stream counts as OK.
 func ChargeOnly(charged ...codes.Code) func(c *Call, code codes.Code, cost int) int {
 	return func(c *Call, code codes.Code, cost int) int {
 		if code != codes.OK && !slices.Contains(charged, code) && c != nil && c.Context().Err() != nil {
@@ -39,9 +40,9 @@ func ChargeOnly(charged ...codes.Code) func(c *Call, code codes.Code, cost int) 
 	}
 }
 
-// RefundServerErrors is for [Options].Settle: Unavailable, Internal and DataLoss are not charged, unless the call's
-// context has ended. A call that an interceptor inside has refused is not charged either. Unknown is charged, since it is the code of any
-// Go error without a status.
+// RefundServerErrors is a function for [Options].Settle. It does not charge a call that ends with
+// Unavailable, Internal or DataLoss, unless the call's context has ended. Nor does it charge a call that an
+// inner interceptor has refused. It charges Unknown, which is the code of any Go error without a status.
 func RefundServerErrors(c *Call, code codes.Code, cost int) int {
 	if c.refused {
 		return 0
@@ -55,11 +56,11 @@ func RefundServerErrors(c *Call, code codes.Code, cost int) int {
 	return cost
 }
 
-// settled calls next, and settles the charge by the response.
+// settled calls next, and settles the charge according to the response.
 func (i *Interceptor) settled(
 	ctx context.Context, e *event, charge *edge.Charge[*Call], s *watchedStream, next func(context.Context) (any, error),
 ) (resp any, err error) {
-	code := codes.Internal // of a handler that does not return
+	code := codes.Internal // the code of a handler that panics or exits
 	defer charge.Settle(func(cost int) int {
 		got := Response{Code: s.blame(code, err), Message: resp}
 		switch {
@@ -78,7 +79,7 @@ func (i *Interceptor) settled(
 	return resp, err
 }
 
-// codeOf returns the code that a server sends for a handler's error.
+// codeOf returns the code that gRPC sends for a handler's error.
 func codeOf(err error) codes.Code {
 	s, ok := status.FromError(err)
 	if !ok {
@@ -96,7 +97,7 @@ func serverFault(code codes.Code) bool {
 	return false
 }
 
-// causedByClient reports whether an inner Interceptor has refused the call because of an action of the client.
+// causedByClient reports whether an inner Interceptor has refused the call because of the client.
 func causedByClient(err error) bool {
 	var r *refusal
 	return errors.As(err, &r) && r.byClient

@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// budget is a limiter of ten calls an hour, and how many are left.
+// budget returns a limiter of ten calls an hour, and a function that returns the remaining calls.
 func budget(t *testing.T) (l ratelimit.Limiter[*grpclimit.Call], left func() int) {
 	t.Helper()
 	keyed := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(10)), &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
@@ -31,7 +31,7 @@ func budget(t *testing.T) (l ratelimit.Limiter[*grpclimit.Call], left func() int
 	}
 }
 
-// answering is a handler that returns an error.
+// answering returns a handler that returns err.
 func answering(err error) grpc.UnaryHandler {
 	return func(context.Context, any) (any, error) { return nil, err }
 }
@@ -45,7 +45,7 @@ func TestACallIsChargedByItsEnd(t *testing.T) {
 		settle   func(*grpclimit.Call, codes.Code, int) int
 		ctx      context.Context
 		err      error
-		received error // of a stream's second message; nil for a unary call
+		received error // the result of RecvMsg for a stream's second message; nil for a unary call
 		charged  int
 	}{
 		"a login":                                {logins, context.Background(), nil, nil, 0},
@@ -147,7 +147,7 @@ func TestARefusalInsideThatTheClientCausedIsNoServerError(t *testing.T) {
 	}
 }
 
-// A call is charged by the contents of its response.
+// SettleResponse computes a call's cost from the contents of its response.
 func TestTheResponseGivesTheCost(t *testing.T) {
 	message := &testgrpc.SimpleResponse{Username: "ann"}
 	unary := func(err error) func(i *grpclimit.Interceptor) error {
@@ -188,11 +188,11 @@ func TestTheResponseGivesTheCost(t *testing.T) {
 	assert.EqualError(t, err, "grpclimit: Options.Settle and Options.SettleResponse are both given")
 }
 
-// A client that hangs up, or sets a short deadline, before it is answered: its call could have ended in any way.
+// A client hangs up before the answer, or its deadline passes. Its call could have ended in any way.
 func TestACallWhoseClientLeavesBeforeTheAnswerIsCharged(t *testing.T) {
 	for name, row := range map[string]struct {
 		charged codes.Code
-		returns error // after the client has left
+		returns error // the handler's error after the client has left
 		want    int
 	}{
 		"a success counts":                          {codes.OK, context.Canceled, 1},
@@ -241,7 +241,7 @@ func TestACallWhoseClientLeavesBeforeTheAnswerIsCharged(t *testing.T) {
 	}
 }
 
-// A client that watches a stream ends it by leaving. What it has read is an answer.
+// A client ends a watch by leaving. The messages that it has received are the answer.
 func TestAStreamThatItsClientLeavesAfterAMessageCountsAsASuccess(t *testing.T) {
 	for charged, want := range map[codes.Code]int{codes.OK: 1, codes.Unauthenticated: 0} {
 		l, left := budget(t)

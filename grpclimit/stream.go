@@ -34,7 +34,7 @@ func within(ss grpc.ServerStream, ctx context.Context) grpc.ServerStream {
 	return &streamWithin{ss, ctx}
 }
 
-// streamWithin is a stream whose context ends when units that it holds have lapsed.
+// streamWithin is a stream with the context that ends when the units it holds have lapsed.
 type streamWithin struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -42,16 +42,15 @@ type streamWithin struct {
 
 func (s *streamWithin) Context() context.Context { return s.ctx }
 
-// waitForMessage makes a stream that is denied, as it opens or at its first message, wait
-// until both pass. A client that retries opens the stream again, and has to pay for that
-// again: so it would be denied at its first retry otherwise.
+// waitForMessage changes the wait of a stream that is denied as it opens or at its first message. A client that retries
+// pays for another opening and the message. So the wait covers both. Otherwise the first retry would be denied.
 func (i *Interceptor) waitForMessage(e *event) {
 	if i.opts.ChargeMessages && i.opts.Cost == nil {
 		i.core.WaitFor(e, 2)
 	}
 }
 
-// callOf returns a stream as it opens.
+// callOf returns the Call for a stream that opens.
 func callOf(ss grpc.ServerStream, info *grpc.StreamServerInfo) *Call {
 	return &Call{FullMethod: info.FullMethod, ClientStream: info.IsClientStream, ServerStream: info.IsServerStream, ctx: ss.Context()}
 }
@@ -60,12 +59,12 @@ func callOf(ss grpc.ServerStream, info *grpc.StreamServerInfo) *Call {
 type chargedStream struct {
 	watchedStream
 	i      *Interceptor
-	call   *Call                 // as the stream opened
-	denied atomic.Pointer[error] // of the first message that was denied
-	passed bool                  // a message has; only RecvMsg uses this
+	call   *Call                 // the Call of the opening
+	denied atomic.Pointer[error] // the error of the first denied message
+	passed bool                  // whether a message has passed; only RecvMsg uses it
 }
 
-// serve calls the handler. If a message of the stream was denied, the stream does not end with OK.
+// serve calls the handler. If a message was denied, the stream does not end with OK.
 func (s *chargedStream) serve(srv any, handler grpc.StreamHandler) error {
 	err := handler(srv, s)
 	if denied := s.denied.Load(); err == nil && denied != nil {

@@ -36,7 +36,7 @@ func TestCallsAndMessagesCostTheirContents(t *testing.T) {
 		if m, ok := c.Request.(interface{ GetPayload() *testgrpc.Payload }); ok {
 			return len(m.GetPayload().GetBody())
 		}
-		return 0 // a stream itself is free
+		return 0 // opening a stream is free
 	}})
 	client := serve(t, &service{}, with(i)...)
 	of := func(n int) *testgrpc.Payload { return &testgrpc.Payload{Body: make([]byte, n)} }
@@ -145,8 +145,7 @@ func TestSendingAndReceivingAtTheSameTime(t *testing.T) {
 	assert.Equal(t, messages, received)
 }
 
-// The retry opens the stream again, and pays for that again. If the wait covered the message alone, the message would be denied again and
-// again.
+// A retry pays for another opening. If the wait covered only the message, each retry would be denied at its message.
 func TestStockClientOfChargedMessagesSucceedsAtItsFirstRetry(t *testing.T) {
 	for name, limit := range map[string]ratelimit.Limit{
 		"bucket of two":   ratelimit.TokenBucket(ratelimit.PerSecond(1), 2),
@@ -181,11 +180,11 @@ func TestStockClientOfChargedMessagesSucceedsAtItsFirstRetry(t *testing.T) {
 	}
 }
 
-// A stream that is denied at its first message has run its handler. So its opening stays
-// charged, whatever the handler has done.
+// A stream that is denied at its first message has run its handler.
+// So its opening stays charged, whatever the handler has returned.
 func TestAnOpeningStaysChargedIfAMessageIsDenied(t *testing.T) {
 	for name, row := range map[string]struct {
-		cost    int // of a message
+		cost    int // the cost of a message
 		handler grpc.StreamHandler
 		left    int
 	}{
@@ -223,7 +222,7 @@ func TestAnOpeningStaysChargedIfAMessageIsDenied(t *testing.T) {
 	}
 }
 
-// A denied stream is one denial of the limiter, although its wait also covers a message.
+// The limiter counts one denial for a denied stream, although the wait also covers a message.
 func TestADeniedStreamIsDeniedOnce(t *testing.T) {
 	for name, limit := range map[string]ratelimit.Limit{
 		"bucket": ratelimit.TokenBucket(ratelimit.PerMinute(1), 2), "leaky bucket": ratelimit.LeakyBucket(ratelimit.PerMinute(1), 2),
@@ -241,13 +240,13 @@ func TestADeniedStreamIsDeniedOnce(t *testing.T) {
 			i := interceptor(t, ratelimit.Map(keyed, everyone), grpclimit.Options{ChargeMessages: true, OnDecision: func(e grpclimit.Event) { retry = e.Decision.RetryAfter }})
 			require.Error(t, i.StreamServerInterceptor()(nil, &fakeStream{}, &grpc.StreamServerInfo{}, func(any, grpc.ServerStream) error { return nil }))
 			assert.Equal(t, 1, denials)
-			assert.InDelta(t, 2*time.Minute, retry, float64(time.Second)) // until two pass
+			assert.InDelta(t, 2*time.Minute, retry, float64(time.Second)) // the time until an opening and a message pass
 		})
 	}
 }
 
-// A client that does not wait opens no more streams than the budget has openings: there
-// are no handler runs for nothing.
+// A client that does not wait opens at most as many streams as the
+// budget has openings. So no more handlers run than the limit intends.
 func TestHandlersRunNoMoreOftenThanTheBudgetAllows(t *testing.T) {
 	for name, limit := range map[string]ratelimit.Limit{
 		"bucket": ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), "log": ratelimit.SlidingLog(ratelimit.PerSecond(10)),
@@ -257,7 +256,7 @@ func TestHandlersRunNoMoreOftenThanTheBudgetAllows(t *testing.T) {
 			bubble(t, name+settles, func(t *testing.T) {
 				i := interceptor(t, limiterOf(t, nil, limit), grpclimit.Options{ChargeMessages: true, Settle: settle})
 				runs := 0
-				for range 2000 { // in two seconds
+				for range 2000 { // within two seconds
 					_ = i.StreamServerInterceptor()(nil, &fakeStream{received: make([]error, 5)}, &grpc.StreamServerInfo{}, func(_ any, s grpc.ServerStream) error {
 						runs++
 						return s.RecvMsg(nil)

@@ -9,20 +9,19 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// The trailers of Options.LimitTrailers.
+// The keys of the trailers of Options.LimitTrailers.
 const (
 	policyKey = "ratelimit-policy"
 	limitKey  = "ratelimit"
 )
 
-// trailers sets a call's trailers. They are sent with the status, so that nothing is sent
-// before it.
+// trailers sets a call's trailers. gRPC sends them with the status, so that no headers are sent earlier.
 type trailers struct {
-	ctx      context.Context   // of a unary call
-	stream   grpc.ServerStream // or of none
-	announce bool              // announce the remaining budget; a message's decision does not
-	inner    *context.Context  // of the handler of a unary call; nil if the trailers hold nothing for inner interceptors
-	first    bool              // the decision is on a stream as it opens, or on its first message
+	ctx      context.Context   // the context of a unary call
+	stream   grpc.ServerStream // the stream; nil for a unary call
+	announce bool              // whether to announce the remaining budget; false for a decision on a message
+	inner    *context.Context  // the context for a unary call's handler; nil if the trailers are not passed to inner interceptors
+	first    bool              // the decision is on the opening of a stream or on its first message
 }
 
 // within returns the context for the handler.
@@ -33,23 +32,22 @@ func (t trailers) within(e *event) context.Context {
 	return e.Request.Context()
 }
 
-// announces reports whether the trailers contain the remaining budget. The trailers of a served stream are sent when it ends: its budget at the
-// opening is out of date by then.
+// announces reports whether the trailers contain the remaining budget. A served stream
+// sends its trailers when it ends. The budget at its opening is out of date by then.
 func (t trailers) announces(o edge.Outcome) bool {
 	return t.announce && (o == edge.Denied || o == edge.Exceeds || o == edge.Allowed && t.stream == nil)
 }
 
-// set adds the trailers that a function returns, which are not changed. Outside of a server it has
-// no effect.
+// set adds the trailers that md returns, and does not change them. Outside of a server it does nothing.
 func (t trailers) set(md func() metadata.MD) {
 	if t.stream != nil {
 		t.stream.SetTrailer(md())
 	} else if s := grpc.ServerTransportStreamFromContext(t.ctx); s != nil {
-		_ = s.SetTrailer(md()) // fails if the call has ended
+		_ = s.SetTrailer(md()) // an error means that the call has ended
 	}
 }
 
-// limits returns the trailers with the limit that has decided.
+// limits returns the trailers for the limit that has decided.
 func (i *Interceptor) limits(e *event, t trailers) metadata.MD {
 	policies, standing, inner := i.views.Fields(e.Request.Context(), &e.Decision, e.Outcome == edge.Exceeds)
 	if policies == "" {

@@ -12,16 +12,16 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// watchedStream is a stream that records failures that the client has caused: it failed to send a message, or to take one. One goroutine
-// may receive while others send, as gRPC has it.
+// watchedStream is a stream that records whether its client has failed to send or to
+// receive a message. As gRPC permits, one goroutine may receive while others send.
 type watchedStream struct {
 	grpc.ServerStream
-	ctx    context.Context // of the stream, or nil for the context of ServerStream
+	ctx    context.Context // the context for the handler; nil for that of ServerStream
 	failed atomic.Bool
 
 	mu       sync.Mutex // guards the fields below
-	messages int        // that were sent
-	last     any        // of these
+	messages int        // the number of messages sent
+	last     any        // the last message sent
 }
 
 // Context returns the stream's context.
@@ -32,7 +32,7 @@ func (s *watchedStream) Context() context.Context {
 	return s.ctx
 }
 
-// sent returns how many messages were sent, and the last one.
+// sent returns the number of messages that were sent, and the last one.
 func (s *watchedStream) sent() (int, any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,8 +48,8 @@ func (s *watchedStream) RecvMsg(m any) error {
 	return err
 }
 
-// noteReceiving records a message that could not be received. An outer Interceptor, which denies a message, is not the client's failure to
-// send.
+// noteReceiving records that a message could not be received. If an
+// outer Interceptor has denied the message, the client has not failed.
 func (s *watchedStream) noteReceiving(err error) {
 	if denial := (*refusal)(nil); err != io.EOF && !errors.As(err, &denial) {
 		s.failed.Store(true)
@@ -79,16 +79,15 @@ func (s *watchedStream) SendHeader(md metadata.MD) error {
 	return err
 }
 
-// noteSending records a message that could not be sent. A client that closes its connection makes the sending fail with Unavailable before
-// the stream's context ends. A message that cannot be encoded, or is too large, is the server's own fault.
+// noteSending records that a message could not be sent. If a client closes its connection, sending fails with
+// Unavailable before the stream's context ends. If a message cannot be encoded or is too large, the server is at fault.
 func (s *watchedStream) noteSending(err error) {
 	if code := codeOf(err); code != codes.Internal && code != codes.ResourceExhausted {
 		s.failed.Store(true)
 	}
 }
 
-// blame returns the code of a call by which it is settled: no server error if the client
-// has caused it.
+// blame returns the code with which a call is settled. If the client has caused a server error, blame returns another code.
 func (s *watchedStream) blame(code codes.Code, err error) codes.Code {
 	if serverFault(code) && (s != nil && s.failed.Load() || causedByClient(err)) {
 		return codes.InvalidArgument
