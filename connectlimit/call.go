@@ -16,11 +16,11 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Call is a unary call, or a stream that opens. It must not be changed or kept.
+// Call is a unary call, or a stream that opens. A function that receives a Call must not change or keep it.
 type Call struct {
 	// Procedure is "/package.Service/Method".
 	Procedure string
-	// Request is the message of a unary call, nil for a stream.
+	// Request is the message of a unary call. It is nil for a stream.
 	Request    any
 	Header     http.Header
 	Peer       connect.Peer
@@ -28,11 +28,11 @@ type Call struct {
 
 	ctx context.Context
 
-	// For the functions that settle: whether a message was sent, and an interceptor inside has refused the call.
+	// Functions that settle read these: whether a message was sent, and whether an inner interceptor has refused the call.
 	answered, refused bool
 }
 
-// NewCall returns a call, for tests of key functions.
+// NewCall returns a call for tests of key functions.
 func NewCall(ctx context.Context, procedure string, header http.Header, request any) *Call {
 	return &Call{Procedure: procedure, Request: request, Header: header, ctx: ctx}
 }
@@ -45,8 +45,8 @@ func (c *Call) Context() context.Context {
 	return c.ctx
 }
 
-// service returns the service's full name: "package.Service". It is empty if Procedure is not of
-// the form "/package.Service/Method".
+// service returns the service's full name, such as "package.Service". It
+// returns "" if Procedure is not of the form "/package.Service/Method".
 func (c *Call) service() string {
 	service, method, ok := strings.Cut(strings.TrimPrefix(c.Procedure, "/"), "/")
 	if !ok || method == "" || c.Procedure[0] != '/' {
@@ -63,7 +63,7 @@ func Procedure(c *Call) (string, error) {
 	return keytext.Short(c.Procedure, "procedure")
 }
 
-// Service is a key function for the service, "package.Service". The error is [keyfunc.ErrMalformedKey] without one.
+// Service is a key function for the service, "package.Service". Without a service the error is [keyfunc.ErrMalformedKey].
 func Service(c *Call) (string, error) {
 	service := c.service()
 	if service == "" {
@@ -72,7 +72,7 @@ func Service(c *Call) (string, error) {
 	return keytext.Short(service, "service")
 }
 
-// Header is [httplimit.Header] for calls. For secrets use [keyfunc.APIKey] and [keyfunc.BearerToken] of it.
+// Header is [httplimit.Header] for calls. For a secret, wrap it in [keyfunc.APIKey] or [keyfunc.BearerToken].
 func Header(name string) func(*Call) (string, error) {
 	name = http.CanonicalHeaderKey(name)
 	return func(c *Call) (string, error) {
@@ -101,7 +101,7 @@ var client = edge.Client[*Call]{
 // remote returns the other end of the connection.
 func (c *Call) remote() clientaddr.Peer {
 	if clientaddr.OverUnix(c.Context()) {
-		return clientaddr.Peer{Unix: true} // the client has bound its end to a name that may look like an address
+		return clientaddr.Peer{Unix: true} // the client's own name for its end may look like an address
 	}
 	return clientaddr.Peer{Addr: clientaddr.Parse(c.Peer.Addr)}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/connectlimit"
 )
 
-// A call holds the unit of a limit of calls at the same time until its handler ends, however long that takes.
+// Under a limit of calls at the same time, a call holds its unit until its handler ends, however long that takes.
 func TestACallHoldsItsUnitUntilItsHandlerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := ratelimit.Must(ratelimit.New[string](ratelimit.Concurrent(1, time.Minute), nil))
@@ -27,7 +27,7 @@ func TestACallHoldsItsUnitUntilItsHandlerEnds(t *testing.T) {
 		}
 		for range 2 {
 			go func() { ended <- call() }()
-			time.Sleep(time.Hour) // sixty times the hold
+			time.Sleep(time.Hour) // sixty times as long as the hold
 			require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(call()))
 			end <- true
 			require.NoError(t, <-ended)
@@ -35,7 +35,7 @@ func TestACallHoldsItsUnitUntilItsHandlerEnds(t *testing.T) {
 	})
 }
 
-// The context of a handler ends when its units are no longer held.
+// When a call's units have lapsed, its handler's context ends.
 func TestTheContextOfACallEndsWhenUnitsHaveLapsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := ratelimit.Must(ratelimit.New[string](ratelimit.Concurrent(1, time.Minute), nil))

@@ -32,7 +32,8 @@ const (
 	countProcedure = "/test.Echo/Count"
 )
 
-// service is an echo, and a stream that repeats its message three times. The text "fail" is answered with unavailable, "panic" panics.
+// service starts a server that echoes a message, or in a stream sends it three
+// times. For the text "fail" it returns unavailable, and for "panic" it panics.
 func service(t *testing.T, i ...connect.Interceptor) *httptest.Server {
 	mux := http.NewServeMux()
 	with := connect.WithInterceptors(i...)
@@ -234,7 +235,7 @@ func (f limiterFunc) Take(context.Context, *connectlimit.Call, int) (ratelimit.D
 	return f()
 }
 
-// TestALeakyBucketHoldsCalls runs without a network, in a bubble.
+// TestALeakyBucketHoldsCalls runs in a synctest bubble, without a network.
 func TestALeakyBucketHoldsCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerSecond(1), 3), nil))
@@ -272,7 +273,7 @@ func TestALeakyBucketHoldsCalls(t *testing.T) {
 	})
 }
 
-// request is a request with a procedure, which only connect-go's server sets.
+// request has a procedure, which otherwise only connect-go's server can set.
 type request struct{ *connect.Request[text] }
 
 func (request) Spec() connect.Spec { return connect.Spec{Procedure: echoProcedure} }
@@ -339,7 +340,7 @@ func TestMistakesAreNamed(t *testing.T) {
 
 func second(_ *connectlimit.Interceptor, err error) error { return err }
 
-// TestACrowdTakesNoMoreThanTheLimit is for the race detector too.
+// TestACrowdTakesNoMoreThanTheLimit also serves the race detector.
 func TestACrowdTakesNoMoreThanTheLimit(t *testing.T) {
 	i, _ := keyed(t, ratelimit.FixedWindow(ratelimit.PerHour(50)), connectlimit.Procedure, &connectlimit.Options{Settle: connectlimit.RefundServerErrors})
 	c := newClient(service(t, i))
@@ -359,7 +360,7 @@ func TestACrowdTakesNoMoreThanTheLimit(t *testing.T) {
 	assert.Equal(t, 50, served)
 }
 
-// An interceptor that a client has by mistake decides nothing.
+// An interceptor that is given to a client by mistake does nothing.
 func TestClientsAreLeftAlone(t *testing.T) {
 	i := ratelimit.Must(connectlimit.PerIP(ratelimit.Blocked(), nil))
 	open, _ := keyed(t, ratelimit.Unlimited(), connectlimit.Procedure, nil)
@@ -369,7 +370,7 @@ func TestClientsAreLeftAlone(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestA401HasAChallenge, as RFC 9110 requires it.
+// TestA401HasAChallenge because RFC 9110 requires one.
 func TestA401HasAChallenge(t *testing.T) {
 	answers := func(i connect.Interceptor) *http.Response {
 		s := service(t, i)

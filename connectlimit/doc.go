@@ -1,9 +1,9 @@
-// Package connectlimit limits the calls of connect-go servers, in the Connect, gRPC and gRPC-Web protocols.
+// Package connectlimit limits the calls that connect-go servers receive, in the protocols Connect, gRPC and gRPC-Web.
 //
 //	limit, err := connectlimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(10), 20), nil)
 //	...
 //	path, handler := greetv1connect.NewGreetServiceHandler(server, connect.WithInterceptors(limit))
 //
-// A denied call gets resource_exhausted with RetryInfo and QuotaFailure. The middleware of package httplimit denies
-// calls before their bodies are read; clients use its transports. No goroutine is started.
+// A denied call ends with resource_exhausted, a RetryInfo and a QuotaFailure. The middleware of package httplimit can
+// deny calls before it reads their bodies. For clients use the transports of httplimit. The package starts no goroutines.
 package connectlimit

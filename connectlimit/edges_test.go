@@ -141,7 +141,7 @@ func TestACallWhoseClientLeavesBeforeTheAnswerIsCharged(t *testing.T) {
 	assert.Equal(t, 9, left(), "a unary call")
 }
 
-// aRequest is a call as an interceptor of a handler gets it.
+// aRequest is a call in the form that a handler's interceptor receives.
 var aRequest = connect.NewRequest(wrapperspb.String(""))
 
 func TestAHeldCallThatIsRefusedIsReportedAsRefused(t *testing.T) {
@@ -160,12 +160,12 @@ func TestAHeldCallThatIsRefusedIsReportedAsRefused(t *testing.T) {
 			left <- err
 		}()
 		synctest.Wait()
-		_, err = call(t.Context(), aRequest) // one more than may wait
+		_, err = call(t.Context(), aRequest) // one call more than may wait
 		assert.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
 		assert.Len(t, meta(err)["Ratelimit-Policy"], 1)
 		leave()
 		assert.Equal(t, connect.CodeCanceled, connect.CodeOf(<-left))
-		go func() { // held, until held calls are refused
+		go func() { // this call is held until RefuseHeld
 			_, err := call(t.Context(), aRequest)
 			left <- err
 		}()
@@ -178,7 +178,7 @@ func TestAHeldCallThatIsRefusedIsReportedAsRefused(t *testing.T) {
 	})
 }
 
-// An interceptor cannot renew the timeouts of the server, which would end before the call is served.
+// A call whose delay outlasts a timeout of the server is denied, because an interceptor cannot extend the timeout.
 func TestACallIsNotHeldForAsLongAsATimeoutOfTheServer(t *testing.T) {
 	for name, server := range map[string]*http.Server{"write": {WriteTimeout: 30 * time.Minute}, "read": {ReadTimeout: 30 * time.Minute}} {
 		l := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerHour(1), 1), nil))

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Only failed logins are charged, and health checks are not limited.
+// Only failed logins are charged. Health checks are not limited.
 func ExampleChargeOnly() {
 	perMethod := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
 	limit := ratelimit.Must(connectlimit.New(ratelimit.Map(perMethod, connectlimit.Procedure), &connectlimit.Options{
@@ -59,7 +59,7 @@ func ExampleRefundServerErrors() {
 	// unavailable: no database
 }
 
-// 100 calls are served at the same time, 10 of them for each address.
+// At most 100 calls are served at the same time, and at most 10 for each address.
 func ExampleNewInflight() {
 	permits, err := inflight.New(10, &inflight.Options[netip.Addr]{Total: 100, MaxQueue: 5})
 	if err != nil {
@@ -84,7 +84,7 @@ func ExampleNewInflight() {
 // Key functions are tested without a server.
 func ExampleNewCall() {
 	type user struct{}
-	ctx := context.WithValue(context.Background(), user{}, "ann") // by an interceptor that checks who calls
+	ctx := context.WithValue(context.Background(), user{}, "ann") // as an interceptor that authenticates the user would
 	header := http.Header{"X-Region": {"eu"}, "Authorization": {"Bearer s3cret"}, "X-Forwarded-For": {"203.0.113.7"}}
 	c := connectlimit.NewCall(ctx, "/shop.v1.Orders/List", header, nil)
 	c.Peer.Addr = "10.0.0.1:4711"
@@ -113,7 +113,7 @@ func ExampleNewCall() {
 	// 203.0.113.7 <nil>
 }
 
-// procedure is a request to a procedure.
+// procedure returns a request to a procedure.
 func procedure(name string) connect.AnyRequest {
 	return &toProcedure{connect.NewRequest(new(emptypb.Empty)), name}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Each API key may make two calls an hour, in any protocol of its client.
+// Each API key may make two calls an hour. The client may use any of the protocols.
 func Example() {
 	keys, err := ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("per-key"), nil)
 	if err != nil {

@@ -17,15 +17,16 @@ type InflightOptions struct {
 	// Units returns the number of units that a call takes. It defaults to 1.
 	Units func(c *Call) int
 
-	// Skip reports whether a call passes without a permit. If nil, calls to the services of health checks and reflection do, as in
-	// grpclimit.
+	// Skip reports whether a call passes without a permit. If nil, it does
+	// so for the services of health checks and reflection, as in grpclimit.
 	Skip func(c *Call) bool
 
 	// MaxWait is the longest time that a call may wait in its key's queue. If zero, it waits as long as its context allows.
 	MaxWait time.Duration
 
-	// Outcome returns the outcome of a call for an adaptive limit, as in grpclimit's InflightOptions, given the handler's error. If nil,
-	// the default outcome is used, and streams count as ignored from their beginning, see [inflight.Permit.Ignore].
+	// Outcome returns the outcome of a call for an adaptive limit, given the handler's error and
+	// the default outcome, which is as in grpclimit's InflightOptions. If nil, the default outcome
+	// is used, and streams count as ignored from their beginning: see [inflight.Permit.Ignore].
 	Outcome func(c *Call, err error, usual inflight.Outcome) inflight.Outcome
 
 	// KeyCode is the code of a call whose key is missing or malformed. It defaults to [connect.CodeInvalidArgument].
@@ -34,7 +35,7 @@ type InflightOptions struct {
 	// Challenge is the value of WWW-Authenticate, as in [Options].
 	Challenge string
 
-	// OnRefused returns the answer to a refused call, given the usual one, which is sent for nil.
+	// OnRefused returns the answer to a refused call, given the usual answer. If it returns nil, the usual one is sent.
 	OnRefused func(c *Call, err error, answer *connect.Error) *connect.Error
 }
 
@@ -132,8 +133,8 @@ func (i *inFlight[K]) serve(c *Call, next func() error) (err error) {
 		defer permit.Release()
 		return next()
 	}
-	defer permit.Release()                                                // if Outcome panics; else it is the second time, and does nothing
-	if c.StreamType != connect.StreamTypeUnary && i.opts.Outcome == nil { // else Outcome decides, at the end
+	defer permit.Release()                                                // for a panic of Outcome; after Done it does nothing
+	if c.StreamType != connect.StreamTypeUnary && i.opts.Outcome == nil { // otherwise Outcome decides at the end
 		permit.Ignore()
 	}
 	ended := errPanicked

@@ -41,13 +41,13 @@ var _ connect.Interceptor = (*Interceptor)(nil)
 
 type event = edge.Event[*Call]
 
-// public returns an event as functions of users get it.
+// public returns an event in the form for the user's functions.
 func public(e event) Event {
 	return Event{Call: e.Request, Cost: e.Cost, Decision: e.Decision, Err: e.Err, Outcome: httplimit.Outcome(e.Outcome)}
 }
 
-// New returns an interceptor that decides with the limiter. The error names the option that is wrong. A limiter whose
-// keys are whole calls is an error: see [ratelimit.Map].
+// New returns an interceptor that decides with the limiter. The error names the invalid option. If the
+// limiter's keys are whole calls, it would limit nothing, and New returns an error: see [ratelimit.Map].
 func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) {
 	i := new(Interceptor)
 	if opts != nil {
@@ -69,9 +69,9 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 	return i, nil
 }
 
-// PerIP returns an interceptor with one limit for each address: see [RemoteIP]. Behind a proxy use [New] with [ClientIP]: a call that comes
-// from a private address and names another client in a header field is logged, once, as a warning. It tracks 65,536 addresses, and
-// remembers as many others. It fails as [ratelimit.New] and New do.
+// PerIP returns an interceptor with one limit for each address: see [RemoteIP]. Behind a proxy use [New] with [ClientIP].
+// The first call that comes from a private address and has another client's address in a header field is logged as a
+// warning. PerIP tracks 65,536 addresses, and remembers as many others. It returns the errors of [ratelimit.New] and New.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
 	if opts == nil {
 		opts = new(Options)
@@ -94,8 +94,8 @@ func (i *Interceptor) Stats() httplimit.Stats {
 	return httplimit.Stats(i.core.Stats())
 }
 
-// WrapUnary is for [connect.WithInterceptors]. It panics if the Interceptor is zero. A call that a leaky bucket
-// delays is held.
+// WrapUnary implements [connect.Interceptor]. It panics if the
+// Interceptor is zero. It holds a call that a leaky bucket delays.
 func (i *Interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	i.mustBeMade()
 	if i.permits != nil {
@@ -133,7 +133,7 @@ func (i *Interceptor) WrapStreamingClient(next connect.StreamingClientFunc) conn
 	return next
 }
 
-// WrapStreamingHandler is WrapUnary for streams, which are charged when they open.
+// WrapStreamingHandler is WrapUnary for streams. A stream is charged when it opens.
 func (i *Interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	i.mustBeMade()
 	if i.permits != nil {
@@ -153,13 +153,13 @@ func (i *Interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) co
 	}
 }
 
-// countedConn is a stream that records its sent messages. Handlers send one message after another.
+// countedConn is a stream that records the messages it sends. Its handler sends one message after another.
 type countedConn struct {
 	connect.StreamingHandlerConn
 
 	mu       sync.Mutex // guards the fields below
-	messages int        // that were sent
-	last     any        // of these
+	messages int        // the number of messages sent
+	last     any        // the last message sent
 }
 
 // Send sends a message.
@@ -174,7 +174,7 @@ func (s *countedConn) Send(m any) error {
 	return err
 }
 
-// sent returns how many messages were sent, and the last one.
+// sent returns the number of messages that were sent, and the last one.
 func (s *countedConn) sent() (int, any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,8 +197,8 @@ func (i *Interceptor) mustBeMade() {
 	}
 }
 
-// serve calls the handler if the call may be served, and settles its charge in any case. A panic continues after that. The stream is nil
-// for a unary call, and the event for a call that is exempt.
+// serve calls the handler if the call may be served. It then settles the charge, even if
+// the handler panics. s is nil for a unary call. The event is nil for an exempt call.
 func (i *Interceptor) serve(c *Call, s *countedConn, handler func(context.Context, *event) (any, error)) (err error) {
 	if i.core.Skips(c) {
 		_, err = handler(c.Context(), nil)
@@ -233,20 +233,20 @@ func (i *Interceptor) serve(c *Call, s *countedConn, handler func(context.Contex
 	return got.Err
 }
 
-// passedOn gives the charge of a call back if an interceptor inside has refused it.
+// passedOn gives a call's charge back if an inner interceptor has refused the call.
 func (i *Interceptor) passedOn(inner context.Context, e *event, charge *edge.Charge[*Call]) {
 	if edge.WasRefused(inner) {
 		charge.Refused(e)
 		return
 	}
-	edge.MarkServed(inner) // also for the interceptors and middlewares around this one
+	edge.MarkServed(inner) // outer interceptors and middlewares read this mark, too
 }
 
-// errPanicked is the error of a handler that did not return.
+// errPanicked stands for the error of a handler that has panicked.
 var errPanicked error = connect.NewError(connect.CodeInternal, errors.New("the handler has panicked"))
 
-// pass holds the call for as long as it is delayed, and reports the decision to everyone. If the
-// call may not be served, the error is the client's answer.
+// pass holds the call for as long as it is delayed, and reports the decision.
+// If the call may not be served, pass returns the error for the client.
 func (i *Interceptor) pass(e *event) error {
 	if !i.opts.Shadow {
 		i.core.Hold(e)
@@ -258,7 +258,7 @@ func (i *Interceptor) pass(e *event) error {
 	ctx := e.Request.Context()
 	outcome.MarkRefused(ctx)
 	edge.MarkRefused(ctx, e.Cause())
-	if e.Decision.Allowed && e.Outcome == edge.Rejected { // the client has left while the call was held
+	if e.Decision.Allowed && e.Outcome == edge.Rejected { // the client has left during the hold
 		return errorOf(rpcstatus.Gone(ctx), outcome.CauseGone, "")
 	}
 	answer := errorOf(i.core.Answer(e, rpcstatus.Code(i.opts.KeyCode)), e.Cause(), i.opts.Challenge)
@@ -272,10 +272,10 @@ func (i *Interceptor) pass(e *event) error {
 	return answer
 }
 
-// limitFields are the values of RateLimit-Policy and RateLimit, "" for fields that are not sent.
+// limitFields are the values of RateLimit-Policy and RateLimit. A field with the value "" is not sent.
 type limitFields struct{ policies, standing string }
 
-// fields returns the fields of an event, none of a call that is exempt, and the context for interceptors inside.
+// fields returns an event's fields, and the context for inner interceptors. It returns no fields for an exempt call.
 func (i *Interceptor) fields(ctx context.Context, e *event) (limitFields, context.Context) {
 	if e == nil || !i.opts.LimitFields || i.opts.Shadow || e.Outcome != edge.Allowed && e.Outcome != edge.Denied && e.Outcome != edge.Exceeds {
 		return limitFields{}, ctx
@@ -284,7 +284,7 @@ func (i *Interceptor) fields(ctx context.Context, e *event) (limitFields, contex
 	return limitFields{policies, standing}, inner
 }
 
-// add adds the fields before the fields of inner interceptors, which have answered first.
+// add adds the fields in front of those of inner interceptors, which are set already.
 func (f limitFields) add(h http.Header) {
 	for name, value := range map[string]string{"Ratelimit-Policy": f.policies, "Ratelimit": f.standing} {
 		if value != "" {
@@ -293,7 +293,8 @@ func (f limitFields) add(h http.Header) {
 	}
 }
 
-// errorOf returns an answer as connect-go has it. A call without a valid key gets the challenge, if there is one.
+// errorOf returns an answer in connect-go's form. It adds the challenge,
+// if there is one, to the answer to a call without a valid key.
 func errorOf(a rpcstatus.Answer, cause outcome.Cause, challenge string) *connect.Error {
 	err := connect.NewError(connect.Code(a.Code), errors.New(a.Message))
 	details, n := a.Details(new([rpcstatus.RetryInfoSize]byte))

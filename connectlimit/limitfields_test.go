@@ -49,7 +49,7 @@ func TestLimitFieldsContainTheRemainingBudget(t *testing.T) {
 func TestLimitFieldsAreLeftOut(t *testing.T) {
 	for name, row := range map[string]struct {
 		opts connectlimit.Options
-		want []string // of RateLimit-Policy, and of RateLimit
+		want []string // the values of RateLimit-Policy and RateLimit
 	}{
 		"if they are not asked for": {connectlimit.Options{}, []string{"", ""}},
 		"in shadow mode":            {connectlimit.Options{LimitFields: true, Shadow: true}, []string{"", ""}},
@@ -73,8 +73,8 @@ func TestLimitFieldsAreLeftOut(t *testing.T) {
 	assert.ErrorContains(t, err, "the same policy name")
 }
 
-// TestNestedInterceptorsAnnounceEachNameOnce, whichever of them answers: a name is one policy in one response, and the same one
-// in all.
+// TestNestedInterceptorsAnnounceEachNameOnce expects a name to stand for one policy in
+// a response, and for the same policy in all responses, whichever interceptor answers.
 func TestNestedInterceptorsAnnounceEachNameOnce(t *testing.T) {
 	for protocol, options := range protocols {
 		t.Run(protocol, func(t *testing.T) {

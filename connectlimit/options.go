@@ -15,19 +15,20 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// Options are the settings of [New]. The zero Options are safe: each call costs 1, and a call that cannot be decided is refused. Functions
-// are called concurrently.
+// Options are the settings of [New]. The zero Options are safe: each call costs 1, and a call
+// is refused if no decision on it is possible. Several goroutines may call the functions.
 type Options struct {
-	// Cost returns the cost of a call: 0 passes any limit. A cost below 0 refuses the call as malformed, with invalid_argument for any
-	// KeyCode. It defaults to 1.
+	// Cost returns the cost of a call. A cost of 0 passes any limit. A cost below 0 refuses
+	// the call as malformed, with invalid_argument even if KeyCode differs. It defaults to 1.
 	Cost func(c *Call) int
 
-	// Skip reports whether a call passes without a decision, such as [SkipServices]. If nil, none does.
+	// Skip reports whether a call passes without a decision: see [SkipServices]. If nil, none does.
 	Skip func(c *Call) bool
 
-	// Settle returns the real cost of a call, given the handler's error and the charged cost; [ChargeOnly] makes such a function. A panic
-	// counts as [connect.CodeInternal]. The limiter must be a [ratelimit.Reserver]. If nil, the charge stays, unless an interceptor inside
-	// refuses the call for lack of budget or room: then all is given back. With Settle, its result counts then as well.
+	// Settle returns the real cost of a call, given the handler's error and the charged cost; [ChargeOnly] makes
+	// such a function. A panic counts as [connect.CodeInternal]. The limiter must be a [ratelimit.Reserver]. If
+	// nil, the charge stays, with one exception: it is given back if an inner interceptor refuses the call for
+	// lack of budget or room. With Settle, the result of Settle counts in that case, too.
 	Settle func(c *Call, err error, cost int) (actual int)
 
 	// SettleResponse is Settle with the response.
@@ -42,36 +43,38 @@ type Options struct {
 	// KeyCode is the code of a call whose key is missing or malformed. It defaults to [connect.CodeInvalidArgument].
 	KeyCode connect.Code
 
-	// Challenge is the value of WWW-Authenticate where KeyCode is [connect.CodeUnauthenticated], which is 401 over Connect, such as
-	// `Basic realm="api"`. It defaults to "Bearer".
+	// Challenge is the value of WWW-Authenticate if KeyCode is [connect.CodeUnauthenticated], such
+	// as `Basic realm="api"`. Over Connect this code is the status 401. It defaults to "Bearer".
 	Challenge string
 
-	// LimitFields sends RateLimit-Policy and RateLimit, as [httplimit.DialectDraft11] does, with
-	// unary calls that return no error and with calls that are denied. If an outer interceptor uses
-	// a name, too, a number is added to it. Outer middleware of httplimit must use other names.
+	// LimitFields sends RateLimit-Policy and RateLimit, as [httplimit.DialectDraft11] does. They are sent
+	// with unary calls that return no error and with denied calls. If an outer interceptor uses the same name
+	// for another policy, this one's name gets a number. Outer middleware of httplimit must use other names.
 	LimitFields bool
 
-	// QuotaUnit names the unit that a limit counts, as in [httplimit.Options].
+	// QuotaUnit returns the unit that a limit counts, as in [httplimit.Options].
 	QuotaUnit func(limit ratelimit.Limit) string
 
-	// MaxHold is the longest time for which a call is held, as in [httplimit.Options]. [Interceptor.RefuseHeld] ends the waits. A hold counts
-	// towards the server's ReadTimeout and WriteTimeout, which an interceptor cannot renew: a delay as long as one of them is denied at
-	// once, and handlers need the rest. To hold for longer, hold in middleware of httplimit.
+	// MaxHold is the maximum time for which a call is held, as in [httplimit.Options]. [Interceptor.RefuseHeld]
+	// ends the waits. A hold counts towards the server's ReadTimeout and WriteTimeout, which an interceptor
+	// cannot extend. A call is denied at once if its delay would be as long as one of them, and its handler has
+	// only the rest of that time. To hold for longer, hold in middleware of httplimit.
 	MaxHold time.Duration
 
-	// Jitter is the spread of denied clients, as in [httplimit.Options].
+	// Jitter spreads denied clients, as in [httplimit.Options].
 	Jitter time.Duration
 
 	// JitterBy identifies the client, as in [httplimit.Options].
 	JitterBy func(c *Call) string
 
-	// OnRefused returns the answer to a call that is not served, given the usual one, which is sent for nil.
+	// OnRefused returns the answer to a call that is not served, given
+	// the usual answer. If it returns nil, the usual one is sent.
 	OnRefused func(e Event, answer *connect.Error) *connect.Error
 
-	// OnDecision is called with each decision before the call is answered or served, after it was held.
+	// OnDecision is called with each decision, before the call is answered or served. For a held call that is after the hold.
 	OnDecision func(Event)
 
-	// Logger gets errors, as in [httplimit.Options]. It defaults to [slog.Default].
+	// Logger logs errors, as in [httplimit.Options]. It defaults to [slog.Default].
 	Logger *slog.Logger
 
 	// Now is the wall clock. It defaults to [time.Now].
@@ -97,7 +100,7 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// core returns the options that package edge knows.
+// core returns the options for package edge.
 func (o *Options) core() edge.Options[*Call] {
 	c := edge.Options[*Call]{
 		Package: "connectlimit", Thing: "call", Cost: o.Cost, Skip: o.Skip, Settles: o.SettleResponse != nil, FailOpen: o.FailOpen, Shadow: o.Shadow,
@@ -110,14 +113,14 @@ func (o *Options) core() edge.Options[*Call] {
 	return c
 }
 
-// tooLate reports whether the call's deadline, or the end of a timeout of net/http's server, comes before its delay is over: an
-// interceptor cannot renew the server's timeouts.
+// tooLate reports whether the call's deadline is before the end of its delay. A timeout
+// of net/http's server is a deadline, too, because an interceptor cannot extend it.
 func tooLate(c *Call, delay time.Duration) bool {
 	deadline, ok := c.Context().Deadline()
 	return ok && time.Until(deadline) <= delay || edge.OutlastsServer(c.Context(), delay)
 }
 
-// SkipServices is for [Options].Skip: calls to these services, such as "grpc.health.v1.Health".
+// SkipServices returns a function for [Options].Skip. It skips calls to the given services, such as "grpc.health.v1.Health".
 func SkipServices(names ...string) func(*Call) bool {
 	return func(c *Call) bool { return slices.Contains(names, c.service()) }
 }
@@ -131,18 +134,18 @@ type Response struct {
 	Sent int
 }
 
-// Event is one decision. It is valid only during the call that gets it.
+// Event is one decision. It is valid only until the function that receives it returns.
 type Event struct {
 	Call     *Call
 	Cost     int
 	Decision ratelimit.Decision
-	// Err is the limiter's error, nil if the call is allowed or denied.
+	// Err is the error of a call on which no decision was possible. It is nil if the call is allowed or denied.
 	Err     error
 	Outcome httplimit.Outcome
 }
 
-// RefundServerErrors is for [Options].Settle: unavailable, internal and data_loss are not charged, unless the call's
-// context has ended. A call that an interceptor inside has refused is not charged either.
+// RefundServerErrors is a function for [Options].Settle. It does not charge a call that ends with unavailable, internal
+// or data_loss, unless the call's context has ended. Nor does it charge a call that an inner interceptor has refused.
 func RefundServerErrors(c *Call, err error, cost int) int {
 	if c.refused {
 		return 0
@@ -157,9 +160,9 @@ func RefundServerErrors(c *Call, err error, cost int) int {
 	return cost
 }
 
-// ChargeOnly is for [Options].Settle: only calls that end with these codes are charged; 0 stands for success. A call that its client has
-// left before it was answered, or whose deadline came first, is charged: it could have ended with any of them. A stream that the client
-// has left after a message counts as a success.
+// ChargeOnly returns a function for [Options].Settle that charges only calls with these codes; 0 stands for success.
+// A call is also charged if its client has left, or its deadline has passed, before the answer, because the call
+// could have ended with any code. If the client of a stream leaves after a message, the stream counts as a success.
 func ChargeOnly(charged ...connect.Code) func(c *Call, err error, cost int) int {
 	return func(c *Call, err error, cost int) int {
 		code := connect.Code(0)
@@ -179,8 +182,8 @@ func ChargeOnly(charged ...connect.Code) func(c *Call, err error, cost int) int 
 	}
 }
 
-// codeOf is the code with which a call that ends with this error is answered: connect turns a context's error into its code only after
-// the interceptors.
+// codeOf returns the code that connect sends for an error. For a context's
+// error, connect determines the code only after the interceptors have returned.
 func codeOf(err error) connect.Code {
 	own := new(connect.Error)
 	switch {

@@ -54,7 +54,7 @@ func TestHeaderHoldsTheAddress(t *testing.T) {
 	assert.ErrorContains(t, err, "connectlimit: ")
 }
 
-// A call is charged by the contents of its response.
+// SettleResponse computes a call's cost from the contents of its response.
 func TestTheResponseGivesTheCost(t *testing.T) {
 	for name, options := range protocols {
 		t.Run(name, func(t *testing.T) {
@@ -154,7 +154,7 @@ func TestMistakesOfInflightAreRefused(t *testing.T) {
 	assert.ErrorContains(t, err, "connectlimit: InflightOptions.KeyCode is 99")
 }
 
-// A handler may return a context's error as it is: connect gives it its code when the interceptors are done.
+// A handler may return a context's error unchanged. Connect adds the code after the interceptors have returned.
 func TestAContextsErrorHasTheCodeOfItsAnswer(t *testing.T) {
 	charge := connectlimit.ChargeOnly(connect.CodeDeadlineExceeded, connect.CodeCanceled)
 	for err, cost := range map[error]int{

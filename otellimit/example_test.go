@@ -14,7 +14,7 @@ import (
 )
 
 func ExampleOnDecision() {
-	reader := metric.NewManualReader() // in a service: an exporter
+	reader := metric.NewManualReader() // a service uses a reader with an exporter
 	metrics, err := otellimit.New(metric.NewMeterProvider(metric.WithReader(reader)).Meter("myapp"))
 	if err != nil {
 		panic(err)
@@ -38,14 +38,14 @@ func ExampleOnDecision() {
 	// ratelimit.keys 1
 }
 
-// Timed measures a limiter whose budgets are elsewhere, and Lease counts the calls of its remote limiter.
+// Timed measures a limiter whose budgets are on a server. Register exports a lease's calls of its remote limiter.
 func ExampleTimed() {
 	reader := metric.NewManualReader()
 	metrics, err := otellimit.New(metric.NewMeterProvider(metric.WithReader(reader)).Meter("myapp"))
 	if err != nil {
 		panic(err)
 	}
-	remote, err := ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000), nil) // in a service: redislimit.New
+	remote, err := ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000), nil) // a service uses redislimit.New
 	if err != nil {
 		panic(err)
 	}

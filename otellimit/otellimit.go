@@ -7,10 +7,10 @@
 //	})
 //	err = metrics.Register("api", limiter)
 //
-// The attribute limiter is the name passed to each function.
+// The attribute limiter is the name that is passed to each function.
 //
-// No key, user or address is ever an attribute. The instruments are the metrics of package promlimit under dotted names: docs/metrics.md
-// lists them.
+// No key, user or address is ever an attribute. The instruments are the metrics
+// of package promlimit, with dotted names. For the list see docs/metrics.md.
 //
 // All functions, and the functions that they return, are safe for concurrent use.
 package otellimit
@@ -36,7 +36,7 @@ import (
 type Metrics struct {
 	meter      metric.Meter
 	mu         sync.Mutex      // guards registered
-	registered map[string]bool // groups of figures, with their limiters
+	registered map[string]bool // the names of the registered groups and their limiters
 
 	decisions metric.Int64Counter
 	spent     metric.Int64Counter
@@ -45,7 +45,7 @@ type Metrics struct {
 	rules     figures.RuleCounts
 }
 
-// New makes the instruments. It fails with the meter's error, or if the meter is nil.
+// New makes the instruments. It returns the meter's error, or an error if the meter is nil.
 func New(meter metric.Meter) (*Metrics, error) {
 	if meter == nil {
 		return nil, optional.Nil("otellimit: New: meter")
@@ -67,12 +67,12 @@ func New(meter metric.Meter) (*Metrics, error) {
 	return m, m.register("", m.rules.Group())
 }
 
-// set returns attributes that are made once and used often.
+// set returns attributes as an option that is made once for many measurements.
 func set(kv ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(kv...))
 }
 
-// options are the attributes of one limit's instruments.
+// options are the attributes of one limit's measurements.
 type options struct {
 	decisions [outcome.Count][]metric.AddOption
 	spent     []metric.AddOption
@@ -93,11 +93,11 @@ func (m *Metrics) mustBeMade() {
 	}
 }
 
-// OnDecision returns a function for [ratelimit.Options.OnDecision], and for the same option of other engines. It counts decisions by limit
-// and outcome, and the cost that was spent.
+// OnDecision returns a function for the option OnDecision of [ratelimit.Options] and of
+// other engines. It counts decisions by limit and outcome, and adds up the spent cost.
 func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 	m.mustBeMade()
-	var known sync.Map // the limit's name → *options
+	var known sync.Map // from the limit's name to *options
 	of := []metric.AddOption{set(attribute.String("limiter", limiter))}
 	ctx := context.Background()
 	return func(e ratelimit.Event[K]) {
@@ -116,16 +116,16 @@ func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 	}
 }
 
-// OnPolicyDecision returns a function for the Options.OnDecision of package policy. It counts decisions by rule. The series of rules that
-// are no longer in force disappear if their policies are registered: see [Metrics.Register]. It keeps no part of its argument, so
-// set ReuseRules in the same Options.
+// OnPolicyDecision returns a function for the option OnDecision of package policy. It counts decisions by
+// rule. If the policies are registered with [Metrics.Register], the series of a rule disappear when the rule
+// is no longer in force. The function keeps no part of its argument, so set ReuseRules in the same options.
 func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) {
 	m.mustBeMade()
 	return m.rules.Count
 }
 
-// Timed returns a limiter that decides as l does, and measures the duration of each decision, in seconds. It is for limiters whose budgets
-// are remote. A Wait is not measured.
+// Timed returns a limiter that decides as l does, and measures the duration of each decision
+// in seconds. Use it for limiters whose budgets are on a server. It does not measure Wait.
 func Timed[K any](m *Metrics, limiter string, l ratelimit.Reserver[K]) ratelimit.Reserver[K] {
 	m.mustBeMade()
 	if optional.IsNil(l) {

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/otellimit"
 )
 
-// values returns the figures of whole numbers, by name and attributes.
+// values returns the integer figures, by name and attributes.
 func values(out metricdata.ResourceMetrics) map[string]int64 {
 	all := map[string]int64{}
 	add := func(name string, points []metricdata.DataPoint[int64]) {
@@ -61,9 +61,9 @@ func TestErrorsAreCountedByTheirKind(t *testing.T) {
 	require.NoError(t, err)
 	hook := otellimit.OnDecision[string](m, "redis")
 	for _, err := range []error{
-		fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, context.DeadlineExceeded), // a store's timeout
+		fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, context.DeadlineExceeded), // a timeout of the store
 		ratelimit.ErrUnavailable,
-		context.DeadlineExceeded, // the caller's own
+		context.DeadlineExceeded, // the caller's deadline
 		context.Canceled,
 		ratelimit.ErrTableFull,
 		ratelimit.ErrExceedsLimit,
@@ -80,7 +80,7 @@ func TestErrorsAreCountedByTheirKind(t *testing.T) {
 	}, values(out))
 }
 
-// source is a user's own source of figures.
+// source is a user's source of figures.
 type source[S any] struct{}
 
 func (source[S]) Stats() (s S) { return s }
@@ -105,7 +105,7 @@ func TestBadInput(t *testing.T) {
 }
 
 func Example() {
-	reader := sdk.NewManualReader() // in a program, a periodic reader with an exporter
+	reader := sdk.NewManualReader() // a program uses a periodic reader with an exporter
 	metrics, err := otellimit.New(sdk.NewMeterProvider(sdk.WithReader(reader)).Meter("example"))
 	if err != nil {
 		panic(err)

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/figures"
 )
 
-// register makes the instruments of a group, under a limiter's name, none if that is empty. A second
-// group of the same kind and name would overwrite the first, so it is an error.
+// register makes the instruments of a group. The attribute limiter is left out if its value is "". A
+// second group of the same kind and name would overwrite the first, so register returns an error for it.
 func (m *Metrics) register(limiter string, of figures.Group) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -45,7 +45,7 @@ func (m *Metrics) register(limiter string, of figures.Group) error {
 	return err
 }
 
-// observable makes one instrument, and returns a function that observes it.
+// observable makes one instrument, and returns a function that observes its value.
 func (m *Metrics) observable(f figures.Figure) (metric.Observable, func(metric.Observer, float64, metric.ObserveOption), error) {
 	if f.Unit == "s" {
 		g, err := m.meter.Float64ObservableGauge(f.OpenTelemetry(), metric.WithUnit(f.Unit), metric.WithDescription(f.Help))
@@ -61,8 +61,8 @@ func (m *Metrics) observable(f figures.Figure) (metric.Observable, func(metric.O
 	return i, func(o metric.Observer, value float64, of metric.ObserveOption) { o.ObserveInt64(i, int64(value), of) }, err
 }
 
-// Register registers the figures of a limiter under its name. The source is the limiter, or another value with the same
-// method Stats, or Totals in package inflight. The figures are
+// Register registers the figures of a limiter under its name. The source is the limiter or
+// any other value with the same method Stats, or Totals for package inflight. The figures are
 //
 //   - of a [ratelimit.Keyed], its table of keys;
 //   - of package failover, the breaker and the decisions;
@@ -74,10 +74,11 @@ func (m *Metrics) observable(f figures.Figure) (metric.Observable, func(metric.O
 //
 // Requests and calls that Options.Skip exempts are not counted.
 //
-// Register also registers the figures of policies under the name "", for example the version in force. A program
-// registers one Policies.
+// Register also registers the figures of policies, for example the
+// version in force, under the name "". A program registers one Policies.
 //
-// It fails with the meter's error, if a figure of that name is registered already, or if the source is nil or of another type.
+// Register returns the meter's error. It also returns an error if a figure of
+// that name is registered already, or if the source is nil or of another type.
 func (m *Metrics) Register(limiter string, source any) error {
 	m.mustBeMade()
 	if err := figures.Register(limiter, source, &m.rules, m.register); err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 func Example() {
-	reg := prometheus.NewRegistry() // or prometheus.DefaultRegisterer
+	reg := prometheus.NewRegistry() // a program may use prometheus.DefaultRegisterer
 	metrics, err := promlimit.New(reg)
 	if err != nil {
 		panic(err)

@@ -9,8 +9,8 @@
 //
 // No key, user or address is ever a label.
 //
-// The label limiter is the name passed to each function. All functions, and the functions that they return, are safe for concurrent use.
-// docs/metrics.md lists the metrics.
+// The label limiter is the name that is passed to each function. All functions, and the functions
+// that they return, are safe for concurrent use. For the list of metrics see docs/metrics.md.
 package promlimit
 
 import (
@@ -38,8 +38,7 @@ type Metrics struct {
 	rules     figures.RuleCounts
 }
 
-// New registers the metrics. The error is the registerer's; one of them is that the metrics
-// are registered already.
+// New registers the metrics. It returns the registerer's error, for example if the metrics are registered already.
 func New(reg prometheus.Registerer) (*Metrics, error) {
 	if reg == nil {
 		return nil, optional.Nil("promlimit: New: reg")
@@ -59,7 +58,7 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 	all := []prometheus.Collector{m.decisions, m.spent, m.degraded, m.duration, newGroup("", m.rules.Group())}
 	for i, c := range all {
 		if err := reg.Register(c); err != nil {
-			for _, done := range all[:i] { // so that New can be called again
+			for _, done := range all[:i] { // so that a later New can register them
 				reg.Unregister(done)
 			}
 			return nil, err
@@ -74,12 +73,12 @@ func (m *Metrics) mustBeMade() {
 	}
 }
 
-// OnDecision returns a function for [ratelimit.Options.OnDecision], and for the same option of other engines: it counts decisions, and the
-// cost that was spent.
+// OnDecision returns a function for the option OnDecision of [ratelimit.Options]
+// and of other engines. It counts decisions, and adds up the spent cost.
 func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 	m.mustBeMade()
 	limiter = valid(limiter)
-	var known sync.Map // the limit's name → *counters: to look a label up again is dearer
+	var known sync.Map // from the limit's name to *counters, because looking up a label costs more
 	degraded := m.degraded.WithLabelValues(limiter)
 	return func(e ratelimit.Event[K]) {
 		c, ok := known.Load(e.Decision.Limit.Name)
@@ -111,16 +110,16 @@ func (m *Metrics) counters(limiter, limit string) *counters {
 	return c
 }
 
-// OnPolicyDecision returns a function for the Options.OnDecision of package policy. The series of rules that are no longer in force
-// disappear if their policies are registered: see [Metrics.Register]. It keeps no part of its argument, so set ReuseRules in the
-// same Options.
+// OnPolicyDecision returns a function for the option OnDecision of package policy. If the policies
+// are registered with [Metrics.Register], the series of a rule disappear when the rule is no longer
+// in force. The function keeps no part of its argument, so set ReuseRules in the same options.
 func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) {
 	m.mustBeMade()
 	return m.rules.Count
 }
 
-// Timed returns a limiter that decides as l does, and measures the duration of each decision. It is for limiters whose budgets are remote.
-// A Wait is not measured.
+// Timed returns a limiter that decides as l does, and measures the duration of each
+// decision. Use it for limiters whose budgets are on a server. It does not measure Wait.
 func Timed[K any](m *Metrics, limiter string, l ratelimit.Reserver[K]) ratelimit.Reserver[K] {
 	m.mustBeMade()
 	if optional.IsNil(l) {

@@ -18,12 +18,12 @@ import (
 	"github.com/weir-go/ratelimit/promlimit"
 )
 
-// table is a user's own source of figures.
+// table is a user's source of figures.
 type table struct{}
 
 func (table) Stats() ratelimit.Stats { return ratelimit.Stats{} }
 
-// calls is an interceptor.
+// calls has the Stats of an interceptor.
 type calls struct{}
 
 func (calls) Stats() httplimit.Stats { return httplimit.Stats{} }
@@ -44,7 +44,7 @@ func TestNewReturnsTheRegisterersError(t *testing.T) {
 	require.Error(t, err)
 }
 
-// refusing is a Registerer that registers as many collectors as are left, and refuses all others.
+// refusing is a Registerer that registers a number of collectors and refuses all others.
 type refusing struct {
 	prometheus.Registerer
 	left int
@@ -73,9 +73,9 @@ func TestErrorsAreCountedByTheirKind(t *testing.T) {
 	require.NoError(t, err)
 	hook := promlimit.OnDecision[string](m, "redis")
 	for _, err := range []error{
-		fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, context.DeadlineExceeded), // a store's timeout
+		fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, context.DeadlineExceeded), // a timeout of the store
 		ratelimit.ErrUnavailable,
-		context.DeadlineExceeded, // the caller's own
+		context.DeadlineExceeded, // the caller's deadline
 		context.Canceled,
 		ratelimit.ErrTableFull,
 		ratelimit.ErrExceedsLimit,

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/figures"
 )
 
-// group is a collector of counters and gauges that are read together, when they are collected.
+// group is a collector whose counters and gauges are read together.
 type group struct {
 	descs []*prometheus.Desc
 	of    figures.Group
@@ -34,7 +34,7 @@ func (g *group) Collect(ch chan<- prometheus.Metric) {
 	})
 }
 
-// register registers a group under a limiter's name, none if that is empty.
+// register registers a group. The label limiter is left out if its value is "".
 func (m *Metrics) register(limiter string, of figures.Group) error {
 	if err := m.reg.Register(newGroup(limiter, of)); err != nil {
 		return fmt.Errorf("%s of limiter %q: %w", of.Figures[0].Prometheus(), limiter, err)
@@ -54,8 +54,8 @@ func newGroup(limiter string, of figures.Group) *group {
 	return g
 }
 
-// Register registers the figures of a limiter under its name. The source is the limiter, or another value with the same
-// method Stats, or Totals in package inflight. The figures are
+// Register registers the figures of a limiter under its name. The source is the limiter or
+// any other value with the same method Stats, or Totals for package inflight. The figures are
 //
 //   - of a [ratelimit.Keyed], its table of keys;
 //   - of package failover, the breaker and the decisions;
@@ -67,10 +67,11 @@ func newGroup(limiter string, of figures.Group) *group {
 //
 // Requests and calls that Options.Skip exempts are not counted.
 //
-// Register also registers the figures of policies under the name "", for example the version in force. A program
-// registers one Policies.
+// Register also registers the figures of policies, for example the
+// version in force, under the name "". A program registers one Policies.
 //
-// It fails with the registerer's error, if a figure of that name is registered already, or if the source is nil or of another type.
+// Register returns the registerer's error. It also returns an error if a figure
+// of that name is registered already, or if the source is nil or of another type.
 func (m *Metrics) Register(limiter string, source any) error {
 	m.mustBeMade()
 	if err := figures.Register(limiter, source, &m.rules, m.register); err != nil {
@@ -79,5 +80,5 @@ func (m *Metrics) Register(limiter string, source any) error {
 	return nil
 }
 
-// valid returns a label's value as Prometheus takes it.
+// valid replaces bytes of a label's value that are not UTF-8, which Prometheus does not accept.
 func valid(label string) string { return strings.ToValidUTF8(label, "\uFFFD") }
