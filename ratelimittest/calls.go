@@ -8,12 +8,12 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// A call that the engine cannot answer may have charged its cost or not. If Config.Retries allows for such calls, the key is peeked at
-// before each call that may charge it, and again after a failed one: then it is known whether the call has done its work, or has to be made
-// again. Where that cannot be seen, the history ends, and is played again.
+// A call on which the engine could not decide may have charged its cost or not. If Config.Retries permits such calls, the
+// suite peeks at the key before each call that may charge it, and again after a failed call. The difference shows whether
+// the call has charged, or has to be made again. If the difference cannot show that, the history ends and is played again.
 
-// before returns how a key stands before a call that may charge it. It is not known for an
-// engine whose calls do not fail.
+// before returns the state of a key before a call that may charge it. For
+// an engine whose calls do not fail it is not needed, and known is false.
 func (p *testedKey) before() (d ratelimit.Decision, known bool) {
 	if p.cfg.Retries == 0 || p.counting {
 		return d, false
@@ -21,8 +21,7 @@ func (p *testedKey) before() (d ratelimit.Decision, known bool) {
 	return p.left(), true
 }
 
-// unanswered returns how a key stands after a call that failed, or ends the history if that
-// cannot be compared with how it stood before.
+// unanswered returns the state of a key after a failed call. If the state before the call is unknown, it ends the history.
 func (p *testedKey) unanswered(err error, known bool) ratelimit.Decision {
 	if !known {
 		panic(unavailable{err})
@@ -44,7 +43,7 @@ func (p *testedKey) take(cost int) (d ratelimit.Decision, err error) {
 	return d, err
 }
 
-// decided takes a cost that may be charged.
+// decided calls Take with a cost that may be charged, and again if the call fails without a charge.
 func (p *testedKey) decided(cost int) (ratelimit.Decision, error) {
 	before, known := p.before()
 	for try := 1; ; try++ {
@@ -61,8 +60,8 @@ func (p *testedKey) decided(cost int) (ratelimit.Decision, error) {
 	}
 }
 
-// charged reports whether a call that was not answered has charged its cost. It has charged
-// all of it, and then it was allowed, or nothing.
+// charged reports whether a failed call has charged its cost. It must
+// have charged the whole cost, and counts as allowed then, or nothing.
 func (p *testedKey) charged(cost int, before, after ratelimit.Decision) bool {
 	all := after.Remaining == before.Remaining-cost
 	p.must(all || after == before, chargesNothing, "a call for cost %d was not answered; before, the key answers %s, and after that %s",
@@ -70,7 +69,7 @@ func (p *testedKey) charged(cost int, before, after ratelimit.Decision) bool {
 	return all
 }
 
-// queue returns the delay of a request that enters a leaky bucket in this state.
+// queue returns the delay of a request that enters a leaky bucket in the given state.
 func (p *testedKey) queue(before ratelimit.Decision) time.Duration {
 	if p.limit.Algorithm != ratelimit.AlgorithmLeakyBucket || before.Remaining == p.limit.Capacity() {
 		return 0
@@ -78,7 +77,8 @@ func (p *testedKey) queue(before ratelimit.Decision) time.Duration {
 	return before.ResetAfter
 }
 
-// allow makes the call, and again where Config.Retries allows for failures and the cost fits: Allow cannot return the reason of a denial.
+// allow calls Allow. If Config.Retries permits failures and the cost fits, it
+// repeats a call that returns false, because Allow cannot return the reason.
 func (p *testedKey) allow(cost int) bool {
 	var before ratelimit.Decision
 	known := false
@@ -102,7 +102,7 @@ func (p *testedKey) peek(cost int) (ratelimit.Decision, error) {
 	return d, err
 }
 
-// repeated makes a call that charges nothing, until the engine can decide.
+// repeated makes a call that charges nothing, and repeats it until the engine can decide.
 func (p *testedKey) repeated(name string, cost int, call func(context.Context, string, int) (ratelimit.Decision, error)) (d ratelimit.Decision, err error) {
 	err = again(func() (err error) {
 		d, err = call(p.ctx(), p.key, cost)
@@ -112,8 +112,7 @@ func (p *testedKey) repeated(name string, cost int, call func(context.Context, s
 	return d, err
 }
 
-// again makes a call until the engine can decide. The call charges nothing, or leaves the
-// same behind however often it is made.
+// again repeats a call until the engine can decide. Further calls must have no further effect.
 func again(call func() error) (err error) {
 	for range maxUnavailable {
 		if err = call(); !errors.Is(err, ratelimit.ErrUnavailable) {
@@ -123,13 +122,12 @@ func again(call func() error) (err error) {
 	return err
 }
 
-// reserve makes a reservation. The context bounds the call alone: it has ended when the
-// reservation is settled.
+// reserve makes a reservation. The context is for this call only: it has ended when the reservation is settled.
 func (p *testedKey) reserve(cost int, maxDelay time.Duration) *ratelimit.Reservation {
 	ctx, end := context.WithCancel(p.ctx())
 	defer end()
 	before, known := p.before()
-	known = known && (before.Remaining > 0 || maxDelay <= 0) // else a booking cannot be seen
+	known = known && (before.Remaining > 0 || maxDelay <= 0) // otherwise a booking would not change the figures
 	for try := 1; ; try++ {
 		r, err := p.has.reserver.Reserve(ctx, p.key, cost, maxDelay)
 		p.must(r != nil, reserveIsTrue, "Reserve returns nil")
@@ -154,7 +152,7 @@ func (p *testedKey) settle(r *ratelimit.Reservation, actual int) {
 
 func (p *testedKey) adjust(delta int) {
 	before, known := p.before()
-	known = known && before.Remaining > 0 // else a change of a debt cannot be seen
+	known = known && before.Remaining > 0 // otherwise a change of the debt might not change the figures
 	for try := 1; ; try++ {
 		err := p.has.adjust(p.ctx(), p.key, delta)
 		p.note("Adjust(%s, %+d): %v", p.name, delta, err)
@@ -170,7 +168,7 @@ func (p *testedKey) adjust(delta int) {
 	}
 }
 
-// spend is a Take that has to be allowed.
+// spend makes a Take that has to be allowed.
 func (p *testedKey) spend(cost int) ratelimit.Decision {
 	d, err := p.take(cost)
 	if err != nil || !d.Allowed {
@@ -179,7 +177,7 @@ func (p *testedKey) spend(cost int) ratelimit.Decision {
 	return d
 }
 
-// left returns the remaining budget of the key, and spends nothing.
+// left returns the state of the key, and spends nothing.
 func (p *testedKey) left() ratelimit.Decision {
 	d, err := p.take(0)
 	if err != nil || !d.Allowed {
@@ -188,7 +186,7 @@ func (p *testedKey) left() ratelimit.Decision {
 	return d
 }
 
-// wellFormed checks the rules for every answer, in any state.
+// wellFormed checks the rules that hold for every result, in any state.
 func (p *testedKey) wellFormed(call string, cost int, d ratelimit.Decision, err error) {
 	switch {
 	case err != nil && d.Allowed:
@@ -216,7 +214,7 @@ func (p *testedKey) wellFormed(call string, cost int, d ratelimit.Decision, err 
 // isSpan reports whether the engine can represent d.
 func (h *history) isSpan(d time.Duration) bool { return d >= 0 && d%h.cfg.Resolution == 0 }
 
-// errs checks that a call answers with the error, and allows nothing.
+// errs checks that a call returns the error and allows nothing.
 func (p *testedKey) errs(target error, cost int) {
 	_, err := p.take(cost)
 	p.must(errors.Is(err, target), chargesNothing, "cost %d: the error is %v, want %q", cost, err, target)
@@ -230,7 +228,7 @@ func (p *testedKey) reset() {
 	p.must(err == nil, resetForgets, "Reset fails: %v", err)
 }
 
-// set sets another limit, without a decision on the key. It ends the history if the engine does not know the limit.
+// set sets another limit, and makes no decision on the key. If the engine does not support the limit, the history ends.
 func (p *testedKey) set(l ratelimit.Limit) {
 	if !p.cfg.accepts(l) {
 		panic(enough{})

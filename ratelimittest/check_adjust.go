@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// playCharge has Adjust charge a cost that would have been allowed.
+// playCharge charges by Adjust a cost that Take would have allowed.
 func playCharge(h *history) {
 	a, b := h.newKey(), h.newKey()
 	cost := h.cost(h.limit.Capacity())
@@ -16,8 +16,8 @@ func playCharge(h *history) {
 	h.alike(adjustIsTrue, a, b, "one was charged by Adjust what the other has spent")
 }
 
-// playGrant gives back a part of the spending, or of a debt, and more than all of it. The contract leaves open which part of a debt in
-// windows is given back first.
+// playGrant gives back a part of the spending or of a debt, and then more than all of
+// it. The contract does not state which part of a debt in windows a grant reduces first.
 func playGrant(h *history) {
 	p := h.newKey()
 	capacity := h.limit.Capacity()
@@ -40,13 +40,12 @@ func playGrant(h *history) {
 	h.must(!d.Allowed, adjustIsTrue, "a grant has gone past a fresh key")
 }
 
-// playDebt leads a fresh key into debt, and waits until it is regained: at the rate, or as the
-// windows pass.
+// playDebt charges a fresh key into debt, and waits until the debt is regained: at the rate, or as the windows pass.
 func playDebt(h *history) {
 	h.debt(func(p *testedKey, owed int) { p.adjust(owed) })
 }
 
-// debt has a fresh key charged more than its capacity.
+// debt charges a fresh key more than its capacity.
 func (h *history) debt(charge func(p *testedKey, owed int)) {
 	p, capacity := h.newKey(), h.limit.Capacity()
 	owed := capacity + 1 + h.rng.IntN(min(times(3, capacity), figure(1<<40)))
@@ -56,7 +55,7 @@ func (h *history) debt(charge func(p *testedKey, owed int)) {
 	charge(p, owed)
 	d := p.left()
 	h.must(d.Remaining == 0, saturates, "%d of %d were charged, and %d remain", owed, capacity, d.Remaining)
-	// An engine written without knowledge of Debt leaves it 0.
+	// an engine may ignore Debt and leave it 0
 	h.must(d.Debt == owed-capacity || d.Debt == 0, saturates, "%d of %d were charged, and Debt is %d", owed, capacity, d.Debt)
 	cost := h.cost(1)
 	d, err := p.take(cost)
@@ -67,25 +66,25 @@ func (h *history) debt(charge func(p *testedKey, owed int)) {
 	p.probeRetry(cost, d.RetryAfter)
 }
 
-// regained is when a cost fits after a debt of a fresh key. The contract leaves open how
-// a sliding counter's debt weighs on its windows.
+// regained returns the time until a cost fits after a debt of a fresh key. The
+// contract does not state how a sliding counter's debt counts in its windows.
 func (h *history) regained(owed, cost int) (time.Duration, bool) {
 	if h.limit.Algorithm == ratelimit.AlgorithmSlidingCounter {
 		return 0, false
 	}
 	model := h.newModel(h.limit)
 	if h.limit.Algorithm == ratelimit.AlgorithmSlidingLog {
-		model = h.newModel(ratelimit.FixedWindow(h.limit.Rate)) // Units of debt per window, likewise
+		model = h.newModel(ratelimit.FixedWindow(h.limit.Rate)) // under a log, as in windows, Units of the debt are regained for each Per
 	}
 	book := &book{history: h, model: model}
 	book.model.spend(h.now, owed)
 	return book.retryAfter(h.now, cost), true
 }
 
-// centuries is above all that may be owed: a hundred years, and windows rounded up.
+// centuries is above the time of the largest debt: a hundred years, rounded up to whole windows.
 const centuries = 101 * 366 * 24 * time.Hour
 
-// playDebtCap charges more than could ever be regained: a debt is capped at 100 years' regain, and not before.
+// playDebtCap charges more than could ever be regained. A debt is capped at the time of 100 years, and not earlier.
 func playDebtCap(h *history) {
 	p := h.newKey()
 	p.spend(1)
@@ -105,27 +104,27 @@ func playDebtCap(h *history) {
 	}
 }
 
-// beyond reports whether that much is more than the hundred years of debt that are kept.
+// beyond reports whether a debt may be above the cap of a hundred years.
 func (h *history) beyond(owed int) bool {
 	windows := float64(owed) / float64(h.limit.Rate.Units)
 	if !h.isBucket() {
-		windows = math.Ceil(windows) // they are regained whole
+		windows = math.Ceil(windows) // the units of a window are regained together
 	}
 	return windows*float64(h.per()) > float64(90*year)
 }
 
-// countable is how long 2^51 units take to regain, of which every engine can count several.
+// countable returns the time in which 2^51 units are regained. Every engine can count several times as many.
 func (h *history) countable() time.Duration {
 	n := min(1<<51, math.MaxInt) / float64(h.limit.Rate.Units) * float64(h.per())
 	return time.Duration(min(n, float64(math.MaxInt64/2)))
 }
 
-// leastDebt returns the shortest time that the largest debt takes to regain: 100 years, less the rounding of windows, or the time for 2^51
-// units if that is less.
+// leastDebt returns the minimum time of the largest debt. That is 100 years, less the
+// rounding of windows, or the time in which 2^51 units are regained if that is less.
 func (h *history) leastDebt() time.Duration {
 	least := min(float64(99*year), float64(h.countable()))
 	if isCalendar(h.limit) {
-		least *= 0.91 // a day may have 26 hours, but few have
+		least *= 0.91 // the longest day has 26 hours, but most have 24
 	}
 	return max(0, time.Duration(least*0.99)-2*h.per())
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// useAtRandom brings a key into some state, with whatever the limiter can do.
+// useAtRandom brings a key into some state with all methods that the limiter has.
 func (p *testedKey) useAtRandom() {
 	d := p.left()
 	for range 1 + p.rng.IntN(8) {
@@ -32,12 +32,12 @@ func (p *testedKey) useOnce(d ratelimit.Decision) ratelimit.Decision {
 	return p.left()
 }
 
-// correction is a grant or a charge, of which some lead into debt.
+// correction returns a random delta for Adjust. Some charges lead into debt.
 func (p *testedKey) correction() int {
 	return p.rng.IntN(2*min(p.limit.Capacity(), 1<<20)+1) - min(p.limit.Capacity(), 1<<20)
 }
 
-// reserveSome reserves, and sometimes settles a part or more than all of it.
+// reserveSome makes a reservation, and sometimes settles a part of it or more than all of it.
 func (p *testedKey) reserveSome(cost int) {
 	r := p.reserve(cost, p.upto(min(2*p.per(), year)))
 	if r.Allowed && p.chance(2) {
@@ -45,7 +45,7 @@ func (p *testedKey) reserveSome(cost int) {
 	}
 }
 
-// playRetryAfter takes costs until one is denied, and probes the denial's RetryAfter.
+// playRetryAfter takes costs until one is denied, and checks the denial's RetryAfter.
 func playRetryAfter(h *history) {
 	p := h.newKey()
 	p.useAtRandom()
@@ -64,7 +64,7 @@ func (p *testedKey) probeRetry(cost int, after time.Duration) {
 	p.probeAt(retryAfterIsTrue, "RetryAfter", cost, after)
 }
 
-// probeAt takes a cost right before a promised time, and at it.
+// probeAt takes a cost just before a promised time, and at it.
 func (p *testedKey) probeAt(promise promise, field string, cost int, after time.Duration) {
 	unit := p.cfg.Resolution
 	p.advance(after - unit)
@@ -76,7 +76,8 @@ func (p *testedKey) probeAt(promise promise, field string, cost int, after time.
 	p.must(d.Allowed, promise, "%s was %v, and then cost %d is not allowed: %s", field, after, cost, described(d, err))
 }
 
-// playLarger takes a larger cost after a smaller one was denied often, and the other way round: each has a time of its own.
+// playLarger takes a larger cost after a smaller one was denied often,
+// and a smaller one after a larger. Each has its own RetryAfter.
 func playLarger(h *history) {
 	p := h.newKey()
 	p.useAtRandom()
@@ -97,7 +98,7 @@ func playLarger(h *history) {
 	p.probeRetry(large, d.RetryAfter)
 }
 
-// playRemaining takes the remaining budget, and one more unit.
+// playRemaining takes the remaining budget, and then one more unit.
 func playRemaining(h *history) {
 	p := h.newKey()
 	p.useAtRandom()
@@ -112,7 +113,8 @@ func playRemaining(h *history) {
 	p.must(d.Remaining == 0, remainingIsTrue, "Remaining was %d, that much was spent, and %d remain", n, d.Remaining)
 }
 
-// playResetAfter looks for spending right before ResetAfter, and at it. A key is not fresh if, and only if, its whole capacity is not free.
+// playResetAfter checks just before ResetAfter, and at it, whether
+// the whole capacity is free. A key is fresh exactly if it is.
 func playResetAfter(h *history) {
 	p := h.newKey()
 	p.useAtRandom()
@@ -131,7 +133,7 @@ func playResetAfter(h *history) {
 	p.alike(resetAfterIsTrue, p, h.newKey(), "a fresh key beside one never seen")
 }
 
-// playNextAfter takes one unit right before NextAfter, and at it. An engine written without knowledge of NextAfter leaves it 0.
+// playNextAfter takes one unit just before NextAfter, and at it. An engine may ignore NextAfter and leave it 0.
 func playNextAfter(h *history) {
 	p := h.newKey()
 	p.useAtRandom()
@@ -144,7 +146,7 @@ func playNextAfter(h *history) {
 	}
 }
 
-// playCost takes invalid costs, on a key never seen and on one that is in use.
+// playCost takes invalid costs, from a new key and from one in use.
 func playCost(h *history) {
 	spent, twin, unseen := h.newKey(), h.newKey(), h.newKey()
 	cost := h.cost(h.limit.Capacity())
@@ -162,7 +164,7 @@ func playCost(h *history) {
 	h.alike(chargesNothing, unseen, h.newKey(), "costs that are none were asked of one")
 }
 
-// tooMuch takes costs above the capacity, and costs for which products would overflow.
+// tooMuch takes costs above the capacity, for example costs with which products would overflow.
 func (p *testedKey) tooMuch() {
 	capacity := p.limit.Capacity()
 	for _, cost := range []int{capacity + 1, 2*capacity + 1, 213_504, figure(1 << 53), figure(1<<62 + 1), figure(1<<63 - 1)} {
@@ -172,7 +174,7 @@ func (p *testedKey) tooMuch() {
 	}
 }
 
-// playDenied has one key denied and another left alone.
+// playDenied denies one key often and makes no call on another. Both then answer alike.
 func playDenied(h *history) {
 	a, b := h.newKey(), h.newKey()
 	for range 5 {
@@ -187,7 +189,7 @@ func playDenied(h *history) {
 	h.alike(chargesNothing, a, b, "one was denied, peeked at and asked for nothing")
 }
 
-// chargeNothing makes the calls that charge nothing.
+// chargeNothing makes calls that charge nothing.
 func (p *testedKey) chargeNothing() {
 	for range 3 {
 		if left := p.left().Remaining; left < p.limit.Capacity() {
@@ -201,7 +203,7 @@ func (p *testedKey) chargeNothing() {
 	}
 }
 
-// peekTwice finds a Peek that changes the key, or returns a wrong decision.
+// peekTwice checks that Peek does not change the key and returns the right decision.
 func (p *testedKey) peekTwice() {
 	cost := p.cost(p.left().Remaining)
 	first, _ := p.peek(cost)
@@ -212,7 +214,7 @@ func (p *testedKey) peekTwice() {
 	p.must(left.ResetAfter == first.ResetAfter, resetAfterIsTrue, "Peek says reset %v, Take %v", first.ResetAfter, left.ResetAfter)
 }
 
-// playPeekTake compares the decision of Peek with the decision of Take.
+// playPeekTake compares the decisions of Peek and Take.
 func playPeekTake(h *history) {
 	p := h.newKey()
 	for range 8 {
@@ -225,7 +227,7 @@ func playPeekTake(h *history) {
 	}
 }
 
-// playUnseen makes the calls that must create no key, where the keys are counted.
+// playUnseen checks that calls which charge nothing create no key, if the limiter counts its keys.
 func playUnseen(h *history) {
 	p := h.newKey()
 	before := h.has.count()
@@ -242,8 +244,7 @@ func playUnseen(h *history) {
 	h.must(now == before+1, keysAreSeparate, "a key has spent, and there are %d keys instead of %d", now, before+1)
 }
 
-// playDenialEnds gives back, in every way, to a key that has been denied often: the next call is
-// allowed again.
+// playDenialEnds gives a key that was denied often its units back in every way. The next call must be allowed.
 func playDenialEnds(h *history) {
 	for way := range 5 {
 		p := h.newKey()
@@ -279,7 +280,7 @@ func playDenialEnds(h *history) {
 	}
 }
 
-// denyOften takes a cost that has to be denied, again and again, by every call.
+// denyOften repeatedly takes a cost that must be denied, with every method.
 func (p *testedKey) denyOften(cost int) {
 	for range 4 {
 		d, err := p.take(cost)
@@ -294,7 +295,7 @@ func (p *testedKey) denyOften(cost int) {
 	}
 }
 
-// allowAgain checks that every call allows the remaining budget of a key that was denied before.
+// allowAgain checks that every method allows the remaining budget of a key that was denied before.
 func (p *testedKey) allowAgain() {
 	d, _ := p.take(1)
 	p.must(d.Allowed, remainingIsTrue, "a key was denied, then it was given back some of what was spent, and cost 1 answers %s", described(d, nil))
@@ -306,13 +307,13 @@ func (p *testedKey) allowAgain() {
 		if call == "Allow" {
 			p.must(p.allow(1), remainingIsTrue, "a key was denied, then it was given back some of what was spent; %d remain, and Allow denies cost 1", left.Remaining)
 		} else if p.has.reserver != nil {
-			r := p.reserve(1, left.ResetAfter) // which a leaky bucket's delay is
+			r := p.reserve(1, left.ResetAfter) // the delay of a leaky bucket
 			p.must(r.Allowed, remainingIsTrue, "a key was denied, then it was given back some of what was spent; %d remain, and Reserve denies cost 1", left.Remaining)
 		}
 	}
 }
 
-// playPeekErrors peeks at impossible costs, and at nothing.
+// playPeekErrors peeks at impossible costs and at a cost of 0.
 func playPeekErrors(h *history) {
 	p := h.newKey()
 	p.useAtRandom()
@@ -331,10 +332,11 @@ func playPeekErrors(h *history) {
 	h.must(err == nil && none == was, chargesNothing, "Take of cost 0 answers %s, and Peek at cost 0 %s", described(was, nil), described(none, err))
 }
 
-// playNothingFirst makes calls that charge nothing on a fresh key some time before it spends: they open no window, and start no clock.
+// playNothingFirst makes calls that charge nothing on a fresh key,
+// some time before it spends. They must not begin its window.
 func playNothingFirst(h *history) {
 	a, b := h.newKey(), h.newKey()
-	if h.chance(2) { // fresh, after it was used
+	if h.chance(2) { // a fresh key that was used before
 		a.spend(1)
 		b.spend(1)
 		h.advance(max(a.left().ResetAfter, b.left().ResetAfter))

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// playBook keeps the book beside the limiter, and compares every figure.
+// playBook compares every figure of the limiter with the book.
 func playBook(h *history) {
 	p, book := h.newKey(), h.newBook()
 	left := h.limit.Capacity()
@@ -18,7 +18,7 @@ func playBook(h *history) {
 	}
 }
 
-// booked makes one call, and returns the Decision that the book has for it.
+// booked makes one call, and returns the decision that the book expects.
 func (p *testedKey) booked(book *book, cost int) ratelimit.Decision {
 	now := p.now
 	if p.chance(4) && p.has.peek != nil {
@@ -44,7 +44,7 @@ func (p *testedKey) compareAllowed(got, want bool) {
 	p.must(got || !want, exact, "this is denied, and is within the bound")
 }
 
-// compare fails with the promise that the first differing figure breaks.
+// compare ends the history with the promise that the first differing figure breaks.
 func (p *testedKey) compare(got, want ratelimit.Decision) {
 	p.compareAllowed(got.Allowed, want.Allowed)
 	p.must(got.Remaining == want.Remaining, remainingIsTrue, "Remaining is %d, and by the book %d", got.Remaining, want.Remaining)
@@ -54,8 +54,8 @@ func (p *testedKey) compare(got, want ratelimit.Decision) {
 	p.must(got.Delay == want.Delay, boundHolds, "Delay is %v, and by the book %v", got.Delay, want.Delay)
 }
 
-// playGreedy takes all there is, at random instants: of a minute, and of a year. Nothing is lost to rounding as long as the bucket never
-// fills up.
+// playGreedy takes everything that remains at random instants, of a minute
+// and of a year. Rounding loses nothing as long as the bucket is never full.
 func playGreedy(h *history) {
 	if !h.isBucket() {
 		return
@@ -75,7 +75,8 @@ func playGreedy(h *history) {
 	}
 }
 
-// fillTime returns the time that an emptied bucket takes to gather the capacity less one, at most a hundredth of the longest history.
+// fillTime returns the time in which an emptied bucket regains its
+// capacity less one unit, at most a hundredth of the longest history.
 func (h *history) fillTime(capacity int) time.Duration {
 	t := new(big.Int).Mul(big.NewInt(int64(capacity-1)), big.NewInt(int64(h.limit.Rate.Per)))
 	t.Div(t, big.NewInt(int64(h.limit.Rate.Units)))
@@ -86,29 +87,29 @@ func (h *history) fillTime(capacity int) time.Duration {
 	return time.Duration(t.Int64())
 }
 
-// most is burst + floor(rate·t).
+// most returns burst + floor(rate·t).
 func (h *history) most(t time.Duration) *big.Int {
 	n := new(big.Int).Mul(big.NewInt(int64(t)), big.NewInt(int64(h.limit.Rate.Units)))
 	n.Div(n, big.NewInt(int64(h.limit.Rate.Per)))
 	return n.Add(n, big.NewInt(int64(h.limit.Capacity())))
 }
 
-// spending is the charge of one call: at the instant that it was booked for.
+// spending is the charge of one call, at the instant for which it was booked.
 type spending struct {
 	at     time.Duration
 	amount int
 }
 
-// judge holds everything that a key was charged, for a judge who believes no figure of
-// the limiter but Allowed and Delay.
+// judge records what a key was charged, and checks it against the
+// limit. Of the limiter's figures it uses only Allowed and Delay.
 type judge struct {
 	*history
 	all   []spending
-	grid  []time.Duration // where windows began
-	until time.Duration   // the latest instant booked
+	grid  []time.Duration // the instants at which windows began
+	until time.Duration   // the latest booked instant
 }
 
-// playBookings takes, reserves and settles, and holds every admission against the bound.
+// playBookings takes, reserves and settles, and checks every admission against the bound.
 func playBookings(h *history) {
 	p, l := h.newKey(), &judge{history: h}
 	type open struct {
@@ -133,7 +134,7 @@ func playBookings(h *history) {
 	}
 }
 
-// admit enters an admission and checks it.
+// admit records an admission and checks it.
 func (l *judge) admit(delay time.Duration, cost int) {
 	at := l.now
 	if l.limit.Algorithm != ratelimit.AlgorithmLeakyBucket {
@@ -167,7 +168,7 @@ func (l *judge) between(from, to time.Duration) *big.Int {
 	return sum
 }
 
-// withinRate checks every interval that ends with the newest spending.
+// withinRate checks every interval that ends with the latest spending.
 func (l *judge) withinRate() {
 	for _, s := range l.all {
 		got, most := l.between(s.at, l.until+1), l.most(l.until-s.at)
@@ -183,8 +184,8 @@ func (l *judge) withinAnyWindow() {
 	}
 }
 
-// withinOwnWindow follows the windows: each begins with the first spending after the last
-// one's end or, in a sliding counter that is not fresh by then, at that end.
+// withinOwnWindow checks the windows. Each begins with the first spending after the end of
+// the last one. In a sliding counter whose key is not fresh by then, it begins at that end.
 func (l *judge) withinOwnWindow(at time.Duration) {
 	per := l.limit.Rate.Per
 	switch n := len(l.grid); {
@@ -203,7 +204,7 @@ func (l *judge) withinOwnWindow(at time.Duration) {
 	l.must(got.Cmp(big.NewInt(int64(l.limit.Rate.Units))) <= 0, boundHolds, "%v count in the window that began at %v", got, start)
 }
 
-// overlap returns ceil(prev·overlap): the part of the window before that still counts.
+// overlap returns ceil(prev·overlap): the units of the window before that still count.
 func (l *judge) overlap(start, at time.Duration) *big.Int {
 	per := big.NewInt(int64(l.limit.Rate.Per))
 	prev := l.between(start-l.limit.Rate.Per, start)
@@ -212,12 +213,12 @@ func (l *judge) overlap(start, at time.Duration) *big.Int {
 	return prev.Div(prev, per)
 }
 
-// longHistory is how many decisions are made on one key.
+// longHistory is the number of decisions on one key.
 const longHistory = 1500
 
-// playLong makes many decisions on one key, and keeps the book beside it: nothing is
-// forgotten, resized or rounded after the first thousand. Most of them are allowed in every
-// second history, and about half of them in the others.
+// playLong makes many decisions on one key, and compares them with the book. The
+// engine must not forget, resize or round anything after the first thousand. In every
+// second history most decisions are allowed, and in the others about half of them.
 func playLong(h *history) {
 	l := h.newLimit(h.limit.Algorithm, ratelimit.PerMinute(5*longHistory), 5*longHistory)
 	if h.chance(2) {
@@ -237,7 +238,7 @@ func playLong(h *history) {
 	}
 }
 
-// longStep makes one decision. The book's figures take longer, so they are computed only now and then.
+// longStep makes one decision. It compares all figures only for some decisions, because the book is slow.
 func (p *testedKey) longStep(book *book, i int) {
 	if i%37 == 0 {
 		p.booked(book, 1)

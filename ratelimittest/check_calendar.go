@@ -5,26 +5,26 @@ import (
 	"time"
 )
 
-// lookAgain is how long an engine may take to notice that the wall clock was set.
+// lookAgain is the time within which an engine must notice that the wall clock was set.
 const lookAgain = time.Minute
 
-// setWall sets the wall clock by a span, and lets the time go by in which that is noticed.
+// setWall sets the wall clock by a span, and then waits until engines have noticed that.
 func (h *history) setWall(by time.Duration) {
 	h.cfg.Clock.SetWall(h.cfg.Clock.Wall().Add(by))
 	h.note("the wall clock is set by %v", by)
 	h.advance(h.up(lookAgain))
 }
 
-// wallStep is a span by which the wall clock is set back or forward: a little, or over boundaries. A step of
-// less than a millisecond need not be noticed.
+// wallStep returns a span by which the wall clock is set back or forward: a short
+// one, or one over boundaries. A step below a millisecond need not be noticed.
 func (h *history) wallStep() time.Duration {
 	r, next, least := h.cfg.Resolution, h.untilNext(), h.up(time.Second)
 	spans := []time.Duration{least, h.upto(time.Hour), next, next - r, next + r, h.upto(h.per()), h.upto(3 * h.per())}
 	return max(least, spans[h.rng.IntN(len(spans))])
 }
 
-// playWall keeps the book while the wall clock is set forward and back. Spending keeps a key in its window when that is set back: so the
-// key spends before.
+// playWall compares with the book while the wall clock is set forward and back. The key spends
+// before each step, because only spending keeps it in its window when the clock is set back.
 func playWall(h *history) {
 	p, book := h.newKey(), h.newBook()
 	left := h.limit.Capacity()
@@ -44,7 +44,8 @@ func playWall(h *history) {
 	}
 }
 
-// playWallSettle settles in a later window a reservation of an earlier one, after the wall clock was set back to that: nothing comes back.
+// playWallSettle reserves in one window, and settles in a later one
+// after the wall clock was set back to the first. Nothing is given back.
 func playWallSettle(h *history) {
 	a, b := h.newKey(), h.newKey()
 	r := a.reserve(h.cost(h.limit.Capacity()), 0)
@@ -57,8 +58,8 @@ func playWallSettle(h *history) {
 	h.alike(settleIsTrue, a, b, "one has settled what it had reserved in the window before, to which the wall clock was set back")
 }
 
-// playWallSweep sets the wall clock forward and back over boundaries, with a sweep each time. Each window
-// is granted once all the same.
+// playWallSweep sets the wall clock forward and back over boundaries,
+// with a sweep after each step. Each window is still granted only once.
 func playWallSweep(h *history) {
 	p, capacity := h.newKey(), h.limit.Capacity()
 	ahead := h.untilNext() + h.upto(2*h.per())

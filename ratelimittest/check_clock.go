@@ -14,8 +14,7 @@ func (h *history) back(most time.Duration) time.Duration {
 	return d
 }
 
-// playBack sets the clock back right after a spending: nothing is minted, and the figures
-// include the gap.
+// playBack sets the clock back just after a spending. The key must regain nothing, and the figures must include the step.
 func playBack(h *history) {
 	p, book := h.newKey(), h.newBook()
 	for range 8 {
@@ -24,7 +23,7 @@ func playBack(h *history) {
 	}
 }
 
-// gap spends, steps back and compares every figure with the figure at the highest reading.
+// gap spends, steps back and compares every figure with that at the highest reading.
 func (p *testedKey) gap(book *book, cost int) {
 	seen := p.now
 	if d, _ := p.take(cost); !d.Allowed {
@@ -36,7 +35,7 @@ func (p *testedKey) gap(book *book, cost int) {
 	second := p.cost(1)
 	want := book.decide(seen, second)
 	got, err := p.take(second)
-	if got.NextAfter == 0 { // an engine written without knowledge of NextAfter leaves it 0
+	if got.NextAfter == 0 { // an engine may ignore NextAfter and leave it 0
 		want.NextAfter = 0
 	}
 	if want.RetryAfter > 0 {
@@ -55,7 +54,7 @@ func (p *testedKey) gap(book *book, cost int) {
 	p.move(gap)
 }
 
-// behind compares the figures of Peek, after a Take, with the key's figures while its clock is behind the highest reading.
+// behind compares the figures of Peek after a Take with the expected ones, while the clock is behind the highest reading.
 func (p *testedKey) behind(second int, want ratelimit.Decision) {
 	if p.has.peek == nil {
 		return
@@ -65,10 +64,10 @@ func (p *testedKey) behind(second int, want ratelimit.Decision) {
 		"the clock is behind; Take answers %s, and Peek %s", described(want, nil), described(got, err))
 }
 
-// playReserveBehind has Reserve answer as Take does while the clock is behind the key's highest reading.
+// playReserveBehind compares Reserve with Take while the clock is behind the key's highest reading.
 func playReserveBehind(h *history) {
 	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
-		return // see playReserveExactly
+		return // playReserveExactly shows why
 	}
 	a, b := h.newKey(), h.newKey()
 	h.advance(h.upto(min(h.per(), year)))
@@ -86,8 +85,8 @@ func playReserveBehind(h *history) {
 	h.alike(timeIsMonotonic, a, b, "one has spent by Take, the other by Reserve, while the clock was behind")
 }
 
-// playSwing lets the clock swing between two readings, as it does for callers that have read
-// it before they got the lock: all that is spent is within the bound of the higher one.
+// playSwing alternates between two readings of the clock, as happens if callers read it
+// before they get the lock. The total spending stays within the bound at the higher reading.
 func playSwing(h *history) {
 	p, model := h.newKey(), h.newModel(h.limit)
 	ahead := h.cfg.Resolution + h.upto(h.per()/10)
@@ -103,7 +102,7 @@ func playSwing(h *history) {
 	}
 }
 
-// playFarLook looks at a key from the far future, which records nothing.
+// playFarLook peeks at a key from the far future. The key must not record that time.
 func playFarLook(h *history) {
 	a, b := h.newKey(), h.newKey()
 	a.spend(h.limit.Capacity())
@@ -115,8 +114,8 @@ func playFarLook(h *history) {
 	h.alike(timeIsMonotonic, a, b, "one was looked at in the future")
 }
 
-// playReads counts how often a decision reads the clock. By which of its readings a calendar's window ends,
-// is found out by further ones.
+// playReads checks that a decision reads the clock once. It leaves out calendars,
+// for which engines may read the clock again to find the end of a window.
 func playReads(h *history) {
 	if isCalendar(h.limit) {
 		return
@@ -146,7 +145,7 @@ func playReads(h *history) {
 	}
 }
 
-// reads checks that a call reads the clock once. A call that fails may read it differently, and is made again.
+// reads checks that a call reads the clock once. If the call fails, the number may differ, and the call is repeated.
 func (h *history) reads(what string, call func()) {
 	h.counting = true
 	defer func() { h.counting = false }()

@@ -10,11 +10,10 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// crowd is how many goroutines press on one key.
+// crowd is the number of goroutines that spend from one key at once.
 const crowd = 8
 
-// playCrowd has goroutines take, peek and sweep at one instant. Together they get the capacity,
-// and not one unit more or less.
+// playCrowd runs goroutines that take, peek and sweep at one instant. Together they must get exactly the capacity.
 func playCrowd(h *history) {
 	for range 6 {
 		p := h.newKey()
@@ -22,14 +21,14 @@ func playCrowd(h *history) {
 	}
 }
 
-// tally counts the admissions of a crowd.
+// tally counts the admissions of all goroutines.
 type tally struct {
 	got     atomic.Int64
-	unknown atomic.Int64 // calls that the engine could not decide: each may have been charged
+	unknown atomic.Int64 // calls on which the engine could not decide: each may have been charged
 }
 
-// spendAtOnce has a crowd spend the capacity of one key, about twice over if that is not much, through one or more clients, and compares
-// the admissions with the remaining budget.
+// spendAtOnce runs goroutines that try to spend about twice the capacity of one key, or a part of a
+// large capacity, through one or more clients. It compares the admissions with the remaining budget.
 func (h *history) spendAtOnce(clients ...*testedKey) {
 	var t tally
 	units := min(h.limit.Capacity(), 50)
@@ -44,7 +43,7 @@ func (h *history) spendAtOnce(clients ...*testedKey) {
 	h.must(spent+left+unknown >= h.limit.Capacity(), chargesNothing, "%d were spent at once, and only %d remain of %d", spent, left, h.limit.Capacity())
 }
 
-// spendOnce makes one call, without a word in the history.
+// spendOnce makes one call, which the history does not record.
 func (p *testedKey) spendOnce(i, n int, t *tally) {
 	switch (i + n) % 4 {
 	case 0:
@@ -57,7 +56,7 @@ func (p *testedKey) spendOnce(i, n int, t *tally) {
 	case 1:
 		p.takeOne(t)
 	default:
-		if p.cfg.Retries > 0 { // Allow does not report that it failed
+		if p.cfg.Retries > 0 { // a false may stand for an error
 			p.takeOne(t)
 		} else if p.lim.Allow(p.key, 1) {
 			t.got.Add(1)
@@ -75,8 +74,8 @@ func (p *testedKey) takeOne(t *tally) {
 	}
 }
 
-// playSettleCrowd has goroutines settle their reservations of one key at one time, and spend from it. No settlement is lost, and none
-// counts twice.
+// playSettleCrowd runs goroutines that settle their reservations of one key
+// and spend from it at the same time. Each settlement must count exactly once.
 func playSettleCrowd(h *history) {
 	const each = 16
 	if l := h.newLimit(h.limit.Algorithm, ratelimit.PerMinute(4*each*crowd), 4*each*crowd); h.cfg.accepts(l) {
@@ -90,13 +89,13 @@ func playSettleCrowd(h *history) {
 	for began, round := time.Now(), 0; round < 3 || round < 16 && time.Since(began) < time.Millisecond/2; round++ {
 		actual := 1
 		if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket || h.chance(3) {
-			actual = 3 // a queue gives back only its end
+			actual = 3 // a leaky bucket gives back only the end of its queue
 		}
 		h.settleAtOnce(h.newKey(), n, actual)
 	}
 }
 
-// settleAtOnce has each goroutine of a crowd settle n reservations of 2, and take 1 beside each.
+// settleAtOnce runs goroutines that each settle n reservations of 2, and take 1 beside each.
 func (h *history) settleAtOnce(p *testedKey, n, actual int) {
 	var reserved [crowd][]*ratelimit.Reservation
 	for i := range n * crowd {
@@ -106,7 +105,7 @@ func (h *history) settleAtOnce(p *testedKey, n, actual int) {
 			reserved[i%crowd] = append(reserved[i%crowd], r)
 		}
 	}
-	left := p.left().Remaining // whatever the calls have charged that were not answered
+	left := p.left().Remaining // includes the unknown charges of calls that failed
 	var t, settled tally
 	h.atOnce(func(i int) {
 		for _, r := range reserved[i] {
@@ -128,8 +127,8 @@ func (h *history) settleAtOnce(p *testedKey, n, actual int) {
 		left, settled.got.Load(), actual, t.got.Load(), got, most)
 }
 
-// atOnce runs a crowd, and returns when all are done. They begin at one time, as far as there
-// are processors. If some panic, the first one's panic goes on in the caller.
+// atOnce runs a function in all goroutines at once, and returns when
+// all have ended. If some panic, it panics with the first one's value.
 func (h *history) atOnce(do func(i int)) {
 	var ready atomic.Int64
 	var wg sync.WaitGroup

@@ -8,13 +8,14 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// joined is what the requests of a stack charge: keys of one limiter of a [ratelimit.Joinable].
+// joined is a request of a stack. It has a key for each layer, of limiters of one [ratelimit.Joinable].
 type joined struct {
-	keys   [3]string // empty: the layer does not apply
+	keys   [3]string // "" means that the layer does not apply
 	actual int       // the real cost in layer 1
 }
 
-// stackOf returns a stack of three layers of the history's limiter. The second settles at a cost of its own, and the third is a shadow.
+// stackOf returns a stack of three layers over the history's limiter.
+// The second layer settles at its own cost, and the third is a shadow.
 func (h *history) stackOf(layers int) *ratelimit.Layered[joined] {
 	var all []ratelimit.Layer[joined]
 	for i := range layers {
@@ -34,7 +35,7 @@ func (h *history) stackOf(layers int) *ratelimit.Layered[joined] {
 	return stack
 }
 
-// playJoin charges two keys at once: both, or none. The combined decision is made of what each key answers by itself.
+// playJoin charges two keys at once, either both or none. The combined decision must follow from the decisions on each key.
 func playJoin(h *history) {
 	stack, a, b := h.stackOf(2), h.newKey(), h.newKey()
 	r := joined{keys: [3]string{a.key, b.key}}
@@ -79,7 +80,7 @@ func playJoin(h *history) {
 	}
 }
 
-// playJoinSame charges one key in two layers, and one that does not apply: their costs add up.
+// playJoinSame charges one key in two layers while a third layer does not apply. The costs add up.
 func playJoinSame(h *history) {
 	stack, a := h.stackOf(2), h.newKey()
 	half := h.limit.Capacity() / 2
@@ -102,7 +103,7 @@ func playJoinSame(h *history) {
 	h.must(err == nil && d.Allowed && b.left().Remaining == h.limit.Capacity()-1, joinIsTrue, "the first layer does not apply, and the second answers %s", described(d, err))
 }
 
-// playJoinErrors makes calls that charge neither key.
+// playJoinErrors makes calls that must charge neither key.
 func playJoinErrors(h *history) {
 	stack, a, b := h.stackOf(2), h.newKey(), h.newKey()
 	for cost, target := range map[int]error{-1: ratelimit.ErrNegativeCost, h.limit.Capacity() + 1: ratelimit.ErrExceedsLimit} {
@@ -135,7 +136,7 @@ func playJoinSettle(h *history) {
 	h.reached(err)
 	h.must(err == nil, joinIsTrue, "Settle fails: %v", err)
 	if given == 0 {
-		r.actual = 0 // it is Cancel
+		r.actual = 0 // Cancel settles at 0
 	}
 	for p, actual := range map[*testedKey]int{a: given, b: r.actual, shadow: given} {
 		h.must(p.left().Remaining == h.limit.Capacity()-actual, joinIsTrue, "%d were reserved of %s and settled at %d, and %d of %d remain",
@@ -156,7 +157,7 @@ func (h *history) eachStands(stack *ratelimit.Layered[joined], r joined, keys ..
 	}
 }
 
-// playJoinShadow charges a shadow what fits, after the key beside it has allowed the request.
+// playJoinShadow checks that a shadow is charged the cost if it fits, after the key beside it has allowed the request.
 func playJoinShadow(h *history) {
 	stack, a, shadow := h.stackOf(3), h.newKey(), h.newKey()
 	r := joined{keys: [3]string{a.key, "", shadow.key}}
@@ -173,8 +174,8 @@ func playJoinShadow(h *history) {
 	h.must(err == nil && !d.Allowed && twin.left().Remaining == h.limit.Capacity(), joinIsTrue, "a shadow is charged for a request that is denied: %s", described(d, err))
 }
 
-// playJoinPlan sets another limit while a request is on its way from Limit to Decide: all keys are decided on under the one that Limit
-// returned.
+// playJoinPlan changes the limit between a request's calls of Limit and
+// Decide. All keys are decided under the limit that Limit has returned.
 func playJoinPlan(h *history) {
 	j, err := h.has.join([]ratelimit.Joining{{Limiter: h.lim}, {Limiter: h.lim}})
 	h.must(err == nil, joinIsTrue, "Join fails: %v", err)
@@ -198,14 +199,14 @@ func playJoinPlan(h *history) {
 	}
 }
 
-// stranger is a limiter of a store that no engine knows.
+// stranger is a limiter of an unknown store.
 type stranger struct{ ratelimit.Limiter[string] }
 
 func (stranger) Join([]ratelimit.Joining) (ratelimit.Joint, error) {
 	return nil, errors.New("a limiter of the test suite decides with no other")
 }
 
-// playJoinStranger puts a limiter of another store beside the engine's.
+// playJoinStranger combines the engine's limiter with a limiter of another store.
 func playJoinStranger(h *history) {
 	a := h.newKey()
 	key := func(string) (string, error) { return a.key, nil }
@@ -213,8 +214,8 @@ func playJoinStranger(h *history) {
 	h.must(err != nil, joinIsTrue, "Join takes a limiter of another store, %T", &stranger{})
 }
 
-// playJoinCrowd has goroutines charge the same two keys, in both orders. Nothing is charged to one of them alone, and no call waits for
-// another forever.
+// playJoinCrowd runs goroutines that charge the same two keys in both
+// orders. Each call must charge both or none, and none may wait forever.
 func playJoinCrowd(h *history) {
 	stack, a, b := h.stackOf(2), h.newKey(), h.newKey()
 	units := min(h.limit.Capacity(), 50)

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// playInvalidKey tries the key that does not equal itself.
+// playInvalidKey uses NaN as a key, which does not equal itself.
 func playInvalidKey(h *history) {
 	l, err := h.cfg.NewFloat(h.limit)
 	h.must(err == nil, exact, "NewFloat refuses a limit that it has to know: %v", err)
@@ -28,7 +28,7 @@ func playInvalidKey(h *history) {
 	}
 }
 
-// playKeys has keys that look alike spend without each other's knowledge.
+// playKeys checks that keys with similar names have separate budgets.
 func playKeys(h *history) {
 	capacity := h.limit.Capacity()
 	for _, name := range similarNames() {
@@ -42,8 +42,7 @@ func playKeys(h *history) {
 	}
 }
 
-// similarNames are keys that might be mistaken for each other: by their case, their blanks, their beginning, their end, their length, their
-// bytes or their encoding.
+// similarNames are keys that an engine might confuse. They differ, for example, only in case, blanks, length or encoding.
 var similarNames = sync.OnceValue(func() []string {
 	names := []string{"like a", "like A", "like a ", "like  a", "like a:b", "like a/b", "like ä", "like a\u0308", "like {a}", "like {a}b", "liked {a}", "{a}", "{}", "}{", "{", "{}{a}", "like a*", "like a%20",
 		"like a\x00", "like a\x00b", "like a\x00c", "like a\n", "like \x80", "like \x81", "like \xff\xfe", "like \ufffd", "like \xff"}
@@ -54,8 +53,8 @@ var similarNames = sync.OnceValue(func() []string {
 	return names
 })
 
-// playEmptyKey spends from the empty key, which is a key like any other. It is the one key that cannot be distinguished from the keys of
-// other runs, so it may have been used before.
+// playEmptyKey spends from the empty key, which is a valid key. The
+// suite cannot make it unique to a run, so it may have been used before.
 func playEmptyKey(h *history) {
 	empty, other := h.newKey(), h.newKey()
 	empty.name, empty.key = "the empty key", ""
@@ -76,10 +75,10 @@ func playEmptyKey(h *history) {
 	h.newKey().spend(h.limit.Capacity())
 }
 
-// manyKeys is how many keys are spent from at the same time: an eighth of it where few histories are played.
+// manyKeys is the number of keys in use at the same time. If Config.Histories is low, an eighth of them are used.
 const manyKeys = 4096
 
-// playManyKeys spends the capacity of many keys. Each has its own, and remembers it.
+// playManyKeys spends the capacity of many keys. Each must get exactly its own capacity, and stay denied.
 func playManyKeys(h *history) {
 	m, keys := &crowdOfKeys{history: h}, manyKeys
 	if h.cfg.Histories < 10 {
@@ -100,10 +99,10 @@ func playManyKeys(h *history) {
 // crowdOfKeys is many keys of one limiter, each of which has spent its capacity.
 type crowdOfKeys struct {
 	*history
-	unknown [manyKeys]bool // the engine could not decide: the key may have been charged or not
+	unknown [manyKeys]bool // whether the engine could not decide, so that the key may have been charged
 }
 
-// take takes a cost. An error means that the engine could not decide.
+// take takes a cost. If the engine could not decide, it returns an error.
 func (m *crowdOfKeys) take(i, cost int) (ratelimit.Decision, error) {
 	d, err := m.lim.Take(m.ctx(), fmt.Sprintf("%smany-%d", m.id, i), cost)
 	if errors.Is(err, ratelimit.ErrUnavailable) {
@@ -114,7 +113,7 @@ func (m *crowdOfKeys) take(i, cost int) (ratelimit.Decision, error) {
 	return d, nil
 }
 
-// remembers checks that the spending of a key that has spent its whole budget still counts.
+// remembers checks that a key which has spent its whole budget is still denied.
 func (m *crowdOfKeys) remembers(i, of int) {
 	if m.unknown[i] {
 		return
@@ -123,10 +122,10 @@ func (m *crowdOfKeys) remembers(i, of int) {
 	m.must(err != nil || !d.Allowed, keysAreSeparate, "of %d keys that have spent all they had, number %d answers %s", of, i, described(d, err))
 }
 
-// flood is how many keys a small table is filled with, over and over.
+// flood is how many times a flood fills a small table.
 const flood = 8
 
-// playFlood lets a denied client invent keys, so that its denial is forgotten.
+// playFlood invents keys while a key is denied. The engine must not forget the denial.
 func playFlood(h *history) {
 	l, err := h.cfg.NewBounded(h.limit, flood)
 	h.must(err == nil, exact, "NewBounded refuses a limit that it has to know: %v", err)

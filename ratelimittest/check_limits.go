@@ -8,13 +8,13 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// playLimits has New look at limits: one whose fresh key has to hold the capacity, and some that no engine could enforce.
+// playLimits passes limits to New: one that a fresh key must satisfy, and some that no engine could enforce.
 func playLimits(h *history) {
 	p := h.newKey()
 	d := p.spend(h.limit.Capacity())
 	h.must(d.Remaining == 0 && d.ResetAfter > 0, exact, "a fresh key has spent its capacity, and answers %s", described(d, nil))
 	if len(h.cfg.Limits) > 0 || !h.chance(4) {
-		return // New knows a fixed set, or others have tried these
+		return // New knows only a fixed set, or another history has tried these
 	}
 	for _, l := range h.invalidLimits() {
 		made, err := h.cfg.New(l)
@@ -32,7 +32,7 @@ func (h *history) invalidLimits() []ratelimit.Limit {
 		func(l *ratelimit.Limit) { l.Rate.Units = math.MaxInt },
 		func(l *ratelimit.Limit) { l.Rate.Per = 0 },
 		func(l *ratelimit.Limit) { l.Rate.Per = -h.cfg.Resolution },
-		func(l *ratelimit.Limit) { l.Rate = ratelimit.Per(1, math.MaxInt64) }, // 292 years
+		func(l *ratelimit.Limit) { l.Rate = ratelimit.Per(1, math.MaxInt64) }, // Per is 292 years
 		func(l *ratelimit.Limit) { l.Rate = ratelimit.PerDay(1); l.Burst = 36_526 },
 		func(l *ratelimit.Limit) { l.Algorithm = 0 },
 		func(l *ratelimit.Limit) { l.Algorithm = 99 },
@@ -53,14 +53,14 @@ func (h *history) invalidLimits() []ratelimit.Limit {
 		},
 	} {
 		l := h.limit
-		if spoil(&l); l.Validate() != nil { // some are valid where an int has 32 bits
+		if spoil(&l); l.Validate() != nil { // some are valid if an int has 32 bits
 			all = append(all, l)
 		}
 	}
 	return all
 }
 
-// playUnlimited has limits that count nothing decide.
+// playUnlimited makes decisions under limits that count nothing.
 func playUnlimited(h *history) {
 	if l := ratelimit.Unlimited(); h.cfg.accepts(l) {
 		h.limit = l
@@ -107,7 +107,7 @@ func (h *history) blocked(p *testedKey) {
 	}
 }
 
-// playNames has every kind of answer name its limit, also after a change of the name alone.
+// playNames checks that every kind of result contains the limit's name, also after a change of the name only.
 func playNames(h *history) {
 	l := h.limit.Named("per-user_2")
 	if !h.cfg.accepts(l) {
@@ -128,7 +128,7 @@ func playNames(h *history) {
 	h.answersFor(p)
 }
 
-// answersFor makes every call that answers with a Decision; each checks the limit in it.
+// answersFor makes every call that returns a Decision. Each checks the limit in it.
 func (h *history) answersFor(p *testedKey) {
 	for _, cost := range []int{0, 1, h.cost(1), h.limit.Capacity()} {
 		p.take(cost)

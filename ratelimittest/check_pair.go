@@ -1,6 +1,6 @@
 package ratelimittest
 
-// pair returns one key of two limiters that share their budgets.
+// pair returns one key on each of two limiters that share their budgets.
 func (h *history) pair() (a, b *testedKey) {
 	one, other, err := h.cfg.NewPair(h.limit)
 	h.must(err == nil, exact, "NewPair refuses a limit that it has to know: %v", err)
@@ -9,7 +9,7 @@ func (h *history) pair() (a, b *testedKey) {
 	return a, h.namedKey(h.keep(other), a.name)
 }
 
-// playPairBook keeps one book beside two clients of one store, and compares every figure.
+// playPairBook compares two clients of one store with one book.
 func playPairBook(h *history) {
 	a, b := h.pair()
 	book, left := h.newBook(), h.limit.Capacity()
@@ -25,7 +25,7 @@ func playPairBook(h *history) {
 	}
 }
 
-// playPairSettle reserves through one client. The other sees the reservation, and its settlement.
+// playPairSettle reserves through one client. The reservation and its settlement must count for the other.
 func playPairSettle(h *history) {
 	a, b := h.pair()
 	if a.has.reserver == nil {
@@ -43,7 +43,7 @@ func playPairSettle(h *history) {
 	h.alike(storeIsShared, b, twin, "another client has reserved more, and settled at what the other key has spent")
 }
 
-// playPairReset forgets a key through one client, for both.
+// playPairReset resets a key through one client. It must be fresh for both.
 func playPairReset(h *history) {
 	a, b := h.pair()
 	if a.has.reset == nil {
@@ -54,7 +54,7 @@ func playPairReset(h *history) {
 	h.alike(storeIsShared, a, h.newKey(), "another client has reset the key")
 }
 
-// playPairCrowd has goroutines press on both clients at once.
+// playPairCrowd runs goroutines that spend through both clients at once.
 func playPairCrowd(h *history) {
 	for range 10 {
 		a, b := h.pair()

@@ -8,13 +8,13 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// playReserveNow has Reserve without a delay answer as Take does.
+// playReserveNow compares a Reserve without a delay with Take.
 func playReserveNow(h *history) {
 	a, b := h.newKey(), h.newKey()
 	for range 10 {
 		cost := h.cost(a.left().Remaining)
 		if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket && a.left().ResetAfter > 0 {
-			return // its Reserve denies costs that it would have to delay
+			return // Reserve denies costs that the bucket would delay
 		}
 		d, _ := a.take(cost)
 		r := b.reserve(cost, 0)
@@ -23,7 +23,7 @@ func playReserveNow(h *history) {
 	}
 }
 
-// playReserveAhead books ahead a cost that is denied now, exactly as far as Take's RetryAfter.
+// playReserveAhead books a cost that is denied now. The booking's delay must equal Take's RetryAfter.
 func playReserveAhead(h *history) {
 	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		return
@@ -36,20 +36,20 @@ func playReserveAhead(h *history) {
 	cost := p.cost(p.left().Remaining)
 	d, _ := p.take(cost)
 	if d.Allowed || d.RetryAfter > 99*year-whole(h.limit) || d.RetryAfter > h.countable() {
-		return // together with the capacity, that takes a hundred years to regain
+		return // the cost and the capacity together take a hundred years to regain
 	}
 	early := p.reserve(cost, d.RetryAfter-p.cfg.Resolution)
 	p.must(!early.Allowed, reserveIsTrue, "RetryAfter was %v, and less delay than that is enough", d.RetryAfter)
 	r := p.reserve(cost, d.RetryAfter)
 	if !r.Allowed && isCalendar(h.limit) && d.RetryAfter > h.untilNext() {
-		return // the engine books no further than the next window
+		return // the engine does not book beyond the next window
 	}
 	p.must(r.Allowed && r.Delay == d.RetryAfter, reserveIsTrue, "RetryAfter was %v, and a booking at it answers %s",
 		d.RetryAfter, described(r.Decision, nil))
 	p.queued(r.Delay)
 }
 
-// queued checks that no caller gets in before the bookings.
+// queued checks that no caller is allowed before the bookings.
 func (p *testedKey) queued(delay time.Duration) {
 	p.advance(p.upto(delay - p.cfg.Resolution))
 	d, _ := p.take(1)
@@ -57,7 +57,7 @@ func (p *testedKey) queued(delay time.Duration) {
 	p.must(!p.allow(1), reserveIsTrue, "a later caller of Allow gets in before what is booked")
 }
 
-// playReserveRetry probes the RetryAfter of a denied Reserve: the same call passes then.
+// playReserveRetry waits for the RetryAfter of a denied Reserve. The same call must pass then.
 func playReserveRetry(h *history) {
 	p := h.newKey()
 	p.useAtRandom()
@@ -77,7 +77,8 @@ func playReserveRetry(h *history) {
 	}
 }
 
-// playReserveNothing reserves a cost of 0, and cancels that: nothing is charged, and nothing of others' spending is given back.
+// playReserveNothing reserves a cost of 0 and cancels it. Nothing
+// may be charged, and none of the others' spending given back.
 func playReserveNothing(h *history) {
 	a, b := h.twins()
 	for range 3 {
@@ -94,7 +95,7 @@ func playReserveNothing(h *history) {
 	h.alike(settleIsTrue, a, b, "one has reserved a cost of 0, and cancelled that")
 }
 
-// playReserveErrors reserves impossible costs, and settles them all the same.
+// playReserveErrors reserves impossible costs, and settles the results nevertheless.
 func playReserveErrors(h *history) {
 	a, b := h.twins()
 	capacity := h.limit.Capacity()
@@ -103,7 +104,7 @@ func playReserveErrors(h *history) {
 		if cost > capacity {
 			want = ratelimit.ErrExceedsLimit
 		} else if cost >= 0 {
-			continue // the capacity is the largest figure that there is
+			continue // the capacity is the largest int
 		}
 		var r *ratelimit.Reservation
 		most := h.upto(h.per())
@@ -119,7 +120,7 @@ func playReserveErrors(h *history) {
 	h.alike(reserveIsTrue, a, b, "one has reserved costs that are none, and settled them")
 }
 
-// playReserveDenied is denied, and settles that: nothing was charged, and nothing is given back.
+// playReserveDenied settles a reservation that was denied. Nothing was charged, so nothing may be given back.
 func playReserveDenied(h *history) {
 	a, b := h.twins()
 	for _, p := range []*testedKey{a, b} {
@@ -131,7 +132,7 @@ func playReserveDenied(h *history) {
 		if r := a.reserve(h.cost(1), 0); !r.Allowed {
 			a.settle(r, actual)
 		} else {
-			return // the rest that Remaining rounds down
+			return // the fraction of a unit that Remaining rounds down
 		}
 	}
 	h.alike(reserveIsTrue, a, b, "one was denied by Reserve, and has settled that")
@@ -161,11 +162,11 @@ func playReserveExactly(h *history) {
 	h.alike(reserveIsTrue, a, b, "one was denied for its maxDelay at first")
 }
 
-// playReserveNegative reserves with a delay below zero, which counts as none.
+// playReserveNegative reserves with a negative delay, which counts as 0.
 func playReserveNegative(h *history) {
 	a, b := h.twins()
 	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket && a.left().ResetAfter > 0 {
-		return // see playReserveExactly
+		return // playReserveExactly shows why
 	}
 	for _, most := range []time.Duration{-h.cfg.Resolution, math.MinInt64} {
 		cost := h.cost(a.left().Remaining)

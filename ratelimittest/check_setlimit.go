@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// playSettleChanged reserves, has the limit changed, and cancels: no more than was reserved
-// comes back, whatever the figures are now.
+// playSettleChanged reserves, changes the limit and cancels. At most
+// the reserved units may come back, whatever the figures are by then.
 func playSettleChanged(h *history) {
 	p, capacity := h.newKey(), h.limit.Capacity()
 	if capacity < 2 {
@@ -33,15 +33,15 @@ func playSettleChanged(h *history) {
 		"%d were spent beside what is cancelled, of %d now; %d remained before, and %d do after that", others, p.limit.Capacity(), was, got)
 }
 
-// playSettlePast reserves, and cancels under another limit when the reservation does
-// not count any more. The cancellation must not give back what others have spent since.
+// playSettlePast reserves, and cancels under another limit when the reservation
+// no longer counts. That must not give back later spending of others.
 func playSettlePast(h *history) {
 	p := h.newKey()
 	r := p.reserve(h.cost(h.limit.Capacity()), 0)
 	h.advance(r.ResetAfter + h.upto(h.per()))
 	p.spend(h.cost(h.limit.Capacity()))
 	if h.chance(2) {
-		h.advance(h.per() + h.upto(h.per()/2)) // it is the window before now
+		h.advance(h.per() + h.upto(h.per()/2)) // the reservation was in the window before the present one
 	}
 	p.change(h.longer())
 	p.take(1)
@@ -52,7 +52,7 @@ func playSettlePast(h *history) {
 		described(was, nil), described(got, nil))
 }
 
-// longer is the limit over a time that is several times as long, or over any other period.
+// longer returns the limit over a time that is several times as long, or over any other period.
 func (h *history) longer() ratelimit.Limit {
 	l := h.limit
 	if isCalendar(l) {
@@ -62,7 +62,7 @@ func (h *history) longer() ratelimit.Limit {
 	return l
 }
 
-// similar is the limit with another rate, another capacity, or both.
+// similar returns the limit with another rate, another capacity, or both.
 func (h *history) similar() ratelimit.Limit {
 	l := h.limit
 	if h.chance(2) {
@@ -77,8 +77,8 @@ func (h *history) similar() ratelimit.Limit {
 	return l
 }
 
-// playPeekChanged looks at a key whose limit was changed since its last decision, and whose bookings have come due since: Peek returns the
-// decision that Take then makes.
+// playPeekChanged peeks at a key whose limit was changed since its last decision,
+// and whose bookings have come due. The next Take must return the same decision.
 func playPeekChanged(h *history) {
 	for range 6 {
 		p := h.newKey()
@@ -100,8 +100,8 @@ func playPeekChanged(h *history) {
 	}
 }
 
-// playSetLimit raises and lowers a limit that is in use, at its rate, or over its windows. Spending stays spent and keeps its age, also
-// while the clock is behind.
+// playSetLimit raises and lowers a limit in use, at the same rate or over the same
+// windows. Spending stays spent and keeps its age, also while the clock is behind.
 func playSetLimit(h *history) {
 	p := h.newKey()
 	capacity := h.limit.Capacity()
@@ -121,14 +121,14 @@ func playSetLimit(h *history) {
 		got := p.left()
 		p.must(got.Remaining == want, spentStays, "%d were spent, the capacity is %d now, and %d remain", spent, p.limit.Capacity(), got.Remaining)
 		if spent > p.limit.Capacity() {
-			return // in windows, the excess goes into the following ones
+			return // in windows, the excess moves into the next ones
 		}
 		p.must(got.ResetAfter == was.ResetAfter, spentStays, "the capacity is %d now, and ResetAfter is %v instead of %v", p.limit.Capacity(), got.ResetAfter, was.ResetAfter)
 	}
 }
 
-// playLowered lowers the capacity below the spending. The key waits no longer than a key that spends the whole lower capacity at that
-// instant, and an immediate raise leaves the same budget as before.
+// playLowered lowers the capacity below the spending. The key must wait no longer than a key that
+// spends the whole lower capacity at that instant. An immediate raise must restore the former budget.
 func playLowered(h *history) {
 	p := h.newKey()
 	before := h.limit
@@ -159,8 +159,8 @@ func playLowered(h *history) {
 	p.spend(lower.Capacity())
 }
 
-// playSetBooked changes the limit of a key that has booked ahead: bookings keep their instants, and their cost counts from then on, whether
-// others get in before them or not.
+// playSetBooked changes the limit of a key that has booked ahead. Bookings keep their
+// instants. Their cost counts from then on, even if other calls are allowed before them.
 func playSetBooked(h *history) {
 	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		return
@@ -184,8 +184,8 @@ func playSetBooked(h *history) {
 	p.must(left.Remaining <= p.limit.Capacity()-cost, reserveIsTrue, "a later caller gets in before what is booked: %d is due, and does not count: %s", cost, described(left, nil))
 }
 
-// playSetOften changes a limit several times at one instant, tightens it and raises it, also across algorithms, and has calls allowed and
-// denied in between. Spending stays spent, and does not grow.
+// playSetOften changes a limit several times at one instant: it tightens and raises it, also
+// across algorithms, and makes calls in between. Spending stays spent, and does not grow.
 func playSetOften(h *history) {
 	p := h.newKey()
 	first, spent := h.limit, h.cost(int(min(int64(h.limit.Capacity()), 1<<40)))
@@ -210,7 +210,7 @@ func playSetOften(h *history) {
 	}
 }
 
-// playSetUnpaid makes, after a change, only calls of a key that charge nothing. Their times come true.
+// playSetUnpaid changes the limit, and then makes only calls that charge nothing. The times that they return must be true.
 func playSetUnpaid(h *history) {
 	p := h.newKey()
 	p.spend(h.cost(h.limit.Capacity()))
@@ -231,8 +231,8 @@ func playSetUnpaid(h *history) {
 	p.spend(p.limit.Capacity())
 }
 
-// unpaid returns a key's decision by some call that charges nothing. A Peek does not count for a key that has made no decision since its
-// limit was changed: it leaves the key to the limit before.
+// unpaid returns a key's decision by some call that charges nothing. If the key has made no decision
+// since its limit was changed, a Peek does not count, because it leaves the key under the former limit.
 func (p *testedKey) unpaid(peek bool) ratelimit.Decision {
 	capacity := p.limit.Capacity()
 	switch n := p.rng.IntN(4); {
@@ -242,15 +242,15 @@ func (p *testedKey) unpaid(peek bool) ratelimit.Decision {
 	case n == 1 && p.has.reserver != nil:
 		return p.reserve(0, 0).Decision
 	case n == 2 && capacity < math.MaxInt:
-		if d, _ := p.take(capacity + 1); d.Remaining > 0 || d.ResetAfter > 0 { // else the error contains no more
+		if d, _ := p.take(capacity + 1); d.Remaining > 0 || d.ResetAfter > 0 { // otherwise the error has no figures
 			return d
 		}
 	}
 	return p.left()
 }
 
-// playTighten tightens a limit, by which a key is fresh much later than it was by the limit before. The RetryAfter of a denial comes true
-// after the key was idle for that long.
+// playTighten sets a limit under which a key is fresh much later than under the former.
+// The RetryAfter of a denial must be true after the key was idle for that long.
 func playTighten(h *history) {
 	p := h.newKey()
 	p.spend(h.cost(h.limit.Capacity()))
@@ -268,7 +268,7 @@ func playTighten(h *history) {
 	p.must(!early.Allowed, resetAfterIsTrue, "after SetLimit, ResetAfter was %v, and the whole capacity is free %v before", d.ResetAfter, h.cfg.Resolution)
 }
 
-// tighter is the limit over a time that is up to 100 000 times as long.
+// tighter returns the limit over a time that is up to 100 000 times as long.
 func (h *history) tighter() ratelimit.Limit {
 	for longer := time.Duration(100_000); longer > 1; longer /= 10 {
 		l := h.limit
@@ -282,7 +282,7 @@ func (h *history) tighter() ratelimit.Limit {
 	return h.longer()
 }
 
-// anyOther is another limit, of any kind.
+// anyOther returns another limit, of any kind.
 func (h *history) anyOther() ratelimit.Limit {
 	if h.chance(3) {
 		return h.tighter()
@@ -290,7 +290,7 @@ func (h *history) anyOther() ratelimit.Limit {
 	return h.other()
 }
 
-// resized is the limit with another capacity.
+// resized returns the limit with another capacity.
 func (h *history) resized(capacity int) ratelimit.Limit {
 	l := h.limit
 	if h.isBucket() {
@@ -301,7 +301,7 @@ func (h *history) resized(capacity int) ratelimit.Limit {
 	return l
 }
 
-// change sets another limit, and makes sure that the key answers for it.
+// change sets another limit, and checks that the key's decisions name it.
 func (p *testedKey) change(l ratelimit.Limit) {
 	p.set(l)
 	var d ratelimit.Decision
@@ -310,7 +310,7 @@ func (p *testedKey) change(l ratelimit.Limit) {
 	p.must(err == nil && d.Limit == l, spentStays, "%v was set, and the key answers for %v (%v)", l, d.Limit, err)
 }
 
-// playSameLimit sets the limit that there is already, which changes nothing.
+// playSameLimit sets the limit in force again, which changes nothing.
 func playSameLimit(h *history) {
 	a, b := h.newKey(), h.keyOfAnother()
 	for range 12 {
@@ -323,7 +323,7 @@ func playSameLimit(h *history) {
 	}
 }
 
-// playSetOther sets a limit with another rate, or of another algorithm: spending stays spent, and is regained as the new limit regains.
+// playSetOther sets a limit with another rate or another algorithm. Spending stays spent, and is regained at the new rate.
 func playSetOther(h *history) {
 	p := h.newKey()
 	capacity := h.limit.Capacity()
@@ -348,7 +348,7 @@ func playSetOther(h *history) {
 	}
 }
 
-// compareChanged makes a call under a limit that was changed, and compares it with the book.
+// compareChanged makes a call under a changed limit, and compares it with the book.
 func (p *testedKey) compareChanged(book *book, cost int) {
 	got, err := p.take(cost)
 	book.guess = got
@@ -357,14 +357,14 @@ func (p *testedKey) compareChanged(book *book, cost int) {
 		described(got, err), described(want, nil))
 }
 
-// probe takes a cost that has to be denied, and probes RetryAfter.
+// probe takes a cost that must be denied, and checks its RetryAfter.
 func (p *testedKey) probe(cost int) {
 	d, err := p.take(cost)
 	p.must(err == nil && !d.Allowed, spentStays, "more is spent than the limit holds, and cost %d answers %s", cost, described(d, err))
 	p.probeRetry(cost, d.RetryAfter)
 }
 
-// other is a limit with another rate, of the same algorithm or of another one.
+// other returns a limit with another rate, of the same algorithm or of another one.
 func (h *history) other() ratelimit.Limit {
 	if h.chance(3) {
 		return h.similar()
@@ -380,8 +380,8 @@ func (h *history) other() ratelimit.Limit {
 	return l
 }
 
-// playSetLater sets another limit some time after the spending: the part regained by then is regained at the old rate, and the rest stays
-// spent.
+// playSetLater sets another limit some time after the spending. The part that
+// is regained by then was regained at the old rate, and the rest stays spent.
 func playSetLater(h *history) {
 	p, old := h.newKey(), h.newModel(h.limit)
 	spent := h.cost(h.limit.Capacity())
@@ -391,7 +391,7 @@ func playSetLater(h *history) {
 	if h.isBucket() {
 		h.advance(h.upto(p.left().ResetAfter))
 	} else {
-		h.advance(h.upto(min(h.per(), per(l)) - h.cfg.Resolution)) // a spending keeps its age
+		h.advance(h.upto(min(h.per(), per(l)) - h.cfg.Resolution)) // spending keeps its age
 	}
 	rest := old.used(h.now)
 	p.change(l)
@@ -403,7 +403,7 @@ func playSetLater(h *history) {
 	}
 }
 
-// playSetInvalid sets limits that no engine could enforce. They are refused, and nothing changes.
+// playSetInvalid sets limits that no engine could enforce. SetLimit must return an error, and change nothing.
 func playSetInvalid(h *history) {
 	a, b := h.newKey(), h.keyOfAnother()
 	cost := h.cost(h.limit.Capacity())
@@ -418,7 +418,7 @@ func playSetInvalid(h *history) {
 	h.alike(spentStays, a, b, "one has been refused limits")
 }
 
-// playSetNothing changes a limit to one that counts nothing, and back: spending stays.
+// playSetNothing changes a limit to one that counts nothing, and back. Spending stays.
 func playSetNothing(h *history) {
 	p := h.newKey()
 	limit, spent := h.limit, h.cost(h.limit.Capacity())

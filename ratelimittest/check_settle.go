@@ -7,10 +7,10 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// playCancel cancels the last booking before its time, beside a key that never booked.
+// playCancel cancels the last booking before its instant. The key must then equal one that has never booked.
 func playCancel(h *history) {
 	a, b := h.newKey(), h.newKey()
-	for range 1 + h.rng.IntN(4) { // the spending below the booking, and a window's phase
+	for range 1 + h.rng.IntN(4) { // spends before the booking, so that a window has begun
 		cost := h.cost(a.left().Remaining)
 		da, _ := a.take(cost)
 		b.take(cost)
@@ -28,27 +28,27 @@ func (h *history) cancelled(p *testedKey) {
 	r := p.reserve(p.cost(p.left().Remaining), p.upto(2*p.per()))
 	if r.Allowed {
 		p.settle(r, 0)
-		p.settle(r, 5) // only the first call counts
+		p.settle(r, 5) // only the first settlement counts
 	}
 }
 
-// playCancelFirst cancels the first of two bookings. The second keeps its instant, and no caller gets in before it.
+// playCancelFirst cancels the first of two bookings. The second keeps its instant, and no caller is allowed before it.
 func playCancelFirst(h *history) {
 	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
-		return // see playSettleTogether
+		return // playSettleTogether covers this
 	}
 	p := h.newKey()
 	d := p.spend(h.limit.Capacity())
 	first := p.reserve(p.cost(1), min(2*d.ResetAfter, 10*year))
 	second := p.reserve(p.cost(1), min(4*d.ResetAfter, 20*year))
 	if first.Delay == 0 || second.Delay == 0 {
-		return // it lies further ahead than the engine books
+		return // it would lie further ahead than the engine books
 	}
 	p.settle(first, 0)
 	p.queued(second.Delay)
 }
 
-// playLateSettle settles a reservation that does not count any more.
+// playLateSettle settles a reservation that no longer counts.
 func playLateSettle(h *history) {
 	a, b := h.newKey(), h.newKey()
 	cost := h.cost(h.limit.Capacity())
@@ -61,8 +61,8 @@ func playLateSettle(h *history) {
 	h.alike(settleIsTrue, a, b, "one was given back what had been regained long ago")
 }
 
-// playSettle settles a fresh key's only reservation some time after it was made. The excess of the estimate comes back, as far as it still
-// counts: as if the lower cost had been charged at first.
+// playSettle settles a fresh key's only reservation some time after it was made. As much of
+// the excess comes back as still counts, as if the lower cost had been charged at first.
 func playSettle(h *history) {
 	a, b := h.newKey(), h.newKey()
 	cost := h.cost(h.limit.Capacity())
@@ -74,8 +74,8 @@ func playSettle(h *history) {
 	h.alike(settleIsTrue, a, b, "one has reserved more than the other has spent, and settled at that")
 }
 
-// playSettleBeside settles a reservation beside which others have spent. A token bucket counts as if the real cost had
-// been charged at the beginning, although the key has regained some of the reserved cost since.
+// playSettleBeside settles a reservation after others have spent. Under a token bucket the result is as if the
+// real cost had been charged at the beginning, although the key has regained a part of the reserved cost since.
 func playSettleBeside(h *history) {
 	if h.limit.Algorithm != ratelimit.AlgorithmTokenBucket {
 		return
@@ -106,10 +106,10 @@ func playSettleBeside(h *history) {
 		settleIsTrue, "%s: a answers %s and b %s", settled, described(got, nil), described(want, nil))
 }
 
-// playSettleGranted settles a booking ahead that a grant has given back already: others' spending since stays spent.
+// playSettleGranted settles a booking ahead after a grant has given it back. Later spending of others stays spent.
 func playSettleGranted(h *history) {
 	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
-		return // it books nothing ahead
+		return // the engine did not book ahead
 	}
 	a, b := h.newKey(), h.newKey()
 	capacity := h.limit.Capacity()
@@ -121,7 +121,7 @@ func playSettleGranted(h *history) {
 	}
 	a.adjust(math.MinInt)
 	if a.left().ResetAfter > 0 {
-		return // the engine lets a booking stand
+		return // the engine keeps a booking despite the grant
 	}
 	h.advance(h.upto(r.Delay / 3))
 	others := h.cost(capacity)
@@ -132,7 +132,7 @@ func playSettleGranted(h *history) {
 	h.alike(settleIsTrue, a, b, "all was given back to one, and then a booking of before was settled below what it had reserved")
 }
 
-// playSettleAbove charges the cost of work beyond its estimate.
+// playSettleAbove settles at a cost above the estimate.
 func playSettleAbove(h *history) {
 	a, b := h.newKey(), h.newKey()
 	capacity := h.limit.Capacity()
@@ -148,7 +148,7 @@ func playSettleAbove(h *history) {
 	h.alike(settleIsTrue, a, b, "one has settled above its estimate, the other has spent that at once")
 }
 
-// playResetBooked settles after Reset: there is nothing to settle.
+// playResetBooked settles after Reset, which changes nothing.
 func playResetBooked(h *history) {
 	a, b := h.newKey(), h.newKey()
 	r := a.reserve(h.cost(h.limit.Capacity()), 0)
@@ -160,7 +160,7 @@ func playResetBooked(h *history) {
 	h.alike(settleIsTrue, a, b, "one was reset, and what it had reserved before was cancelled")
 }
 
-// playSettleNothing reserves a cost of 0, and settles it above: that is charged as Adjust charges.
+// playSettleNothing reserves a cost of 0 and settles at a higher cost, which is charged as by Adjust.
 func playSettleNothing(h *history) {
 	a, b := h.twins()
 	left := a.left().Remaining
@@ -182,7 +182,7 @@ func playSettleNothing(h *history) {
 	h.alike(settleIsTrue, a, b, "one has reserved a cost of 0 and settled it above, the other was charged that")
 }
 
-// playSettleTogether settles several reservations of one instant at one instant.
+// playSettleTogether settles, at one instant, several reservations that were made at one instant.
 func playSettleTogether(h *history) {
 	a, b := h.newKey(), h.newKey()
 	leaky := h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket
@@ -196,7 +196,7 @@ func playSettleTogether(h *history) {
 		made, costs, left = append(made, r), append(costs, cost), left-cost
 	}
 	for i := len(made) - 1; i >= 0; i-- {
-		actual := 0 // in a queue, only its end can be given back
+		actual := 0 // a leaky bucket gives back only the end of its queue
 		if !leaky {
 			actual = h.rng.IntN(costs[i] + 1)
 		}
@@ -229,7 +229,7 @@ func playSettleBooked(h *history) {
 		cost := 1 + h.rng.IntN(min(left, max(1, capacity/3)))
 		r := p.reserve(cost, h.per())
 		if !r.Allowed {
-			return // it lies further ahead than the engine books
+			return // it would lie further ahead than the engine books
 		}
 		due, left = r.Delay, left-cost
 		if h.chance(2) {
@@ -244,12 +244,12 @@ func playSettleBooked(h *history) {
 	h.must(got == capacity-kept, settleIsTrue, "%d were booked for this instant, and not cancelled, and %d remain of %d", kept, got, capacity)
 }
 
-// playSettleDebt settles a fresh key's reservation far above the capacity: that is a debt, and is regained like a debt made by Adjust.
+// playSettleDebt settles a fresh key's reservation far above the capacity. The debt is regained as one made by Adjust.
 func playSettleDebt(h *history) {
 	capacity := h.limit.Capacity()
 	cost := h.cost(capacity)
 	if h.has.adjust == nil {
-		if h.limit.Algorithm != ratelimit.AlgorithmSlidingLog { // in which the order matters
+		if h.limit.Algorithm != ratelimit.AlgorithmSlidingLog { // under a log, the order of the charges matters
 			h.debt(func(p *testedKey, owed int) { p.settle(p.reserve(cost, 0), max(owed, cost)) })
 		}
 		return
@@ -264,7 +264,7 @@ func playSettleDebt(h *history) {
 	h.alike(settleIsTrue, a, b, "one has settled above the capacity, the other was charged that by Adjust")
 }
 
-// playSettleBehind settles and adjusts while the clock is behind the key's highest reading: that is as if it was still there.
+// playSettleBehind settles and adjusts while the clock is behind the key's highest reading. The result is as at that reading.
 func playSettleBehind(h *history) {
 	a, b := h.newKey(), h.newKey()
 	capacity := h.limit.Capacity()
@@ -286,7 +286,7 @@ func playSettleBehind(h *history) {
 	h.alike(timeIsMonotonic, a, b, "one has settled while the clock was behind, the other has spent that at first")
 }
 
-// playReset forgets a key in any state.
+// playReset resets a key in any state.
 func playReset(h *history) {
 	p, other := h.newKey(), h.newKey()
 	other.spend(h.limit.Capacity())

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// playSweep sweeps one limiter all the time, and another never.
+// playSweep sweeps one limiter repeatedly, and another never. Both must answer alike.
 func playSweep(h *history) {
 	swept, kept := h.newKey(), h.keyOfAnother()
 	for range 12 {
@@ -20,7 +20,7 @@ func playSweep(h *history) {
 	}
 }
 
-// playSweepAll sweeps one limiter and another never, through bookings, settlements, grants and debts.
+// playSweepAll is playSweep with bookings, settlements, grants and debts.
 func playSweepAll(h *history) {
 	swept, kept := h.newKey(), h.keyOfAnother()
 	both := []*testedKey{swept, kept}
@@ -52,11 +52,11 @@ func playSweepAll(h *history) {
 	}
 }
 
-// playSweepChanged sweeps after the limit has changed: it goes by the limit in force.
+// playSweepChanged sweeps after the limit has changed. The sweep must use the limit in force.
 func playSweepChanged(h *history) {
 	swept, kept := h.newKey(), h.keyOfAnother()
 	cost, l := h.cost(h.limit.Capacity()), h.anyOther()
-	first := swept.spend(cost) // until then a key is not fresh by the limit before
+	first := swept.spend(cost) // until then the key is not fresh under the former limit
 	kept.spend(cost)
 	swept.set(l)
 	kept.set(l)
@@ -82,7 +82,7 @@ func (h *history) sweptBehind(p *testedKey) {
 	h.move(gap)
 }
 
-// playSweepDrops sweeps when a key is fresh: it is dropped, and not before that.
+// playSweepDrops sweeps just before a key is fresh and when it is. Only the second sweep may drop it.
 func playSweepDrops(h *history) {
 	p := h.newKey()
 	p.sweep()
@@ -102,8 +102,8 @@ func playSweepDrops(h *history) {
 // idle is longer than any engine needs to keep a fresh key.
 const idle = 24 * time.Hour
 
-// playSweepSwing sweeps while the clock swings between two readings: a key that is forgotten
-// at the higher one and comes back at the lower one has not lived twice.
+// playSweepSwing sweeps while the clock alternates between two readings. A key that
+// is dropped at the higher reading must not get a second budget at the lower one.
 func playSweepSwing(h *history) {
 	p := h.newKey()
 	per, capacity := h.per(), h.limit.Capacity()

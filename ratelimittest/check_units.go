@@ -11,14 +11,14 @@ import (
 	"github.com/weir-go/ratelimit/internal/held"
 )
 
-// unitChecks are the checks of limits of units in use, as [ratelimit.Concurrent] makes them: a counter is the whole of their book.
+// unitChecks are the checks of limits of units in use: see [ratelimit.Concurrent]. Their book is a counter.
 var unitChecks = []check{
 	{name: "units in use are a counter's", play: playUnits, needs: canReserve},
 	{name: "calls without an end hold nothing", play: playNoEnd},
 	{name: "a crowd of reservations is within the units", play: playUnitsCrowd, needs: canReserve, few: true},
 }
 
-// unitsLimit returns a limit of units in use. It reports false if the engine takes none.
+// unitsLimit returns a limit of units in use, or false if the engine supports none.
 func (c *Config) unitsLimit(n int, rng *rand.Rand) (ratelimit.Limit, bool) {
 	if slices.Contains(c.Skip, concurrents) {
 		return ratelimit.Limit{}, false
@@ -51,7 +51,7 @@ func (c *Config) withoutUnits() string {
 	case errors.Is(err, ratelimit.ErrInvalidLimit) && len(c.Limits) == 0:
 		return "Config.New(" + l.String() + "): " + err.Error()
 	case err != nil || made == nil:
-		return "" // the checks report it
+		return "" // the checks report the error
 	}
 	if c.Close != nil {
 		defer c.Close(made)
@@ -68,20 +68,20 @@ func (c *Config) withoutUnits() string {
 		if err == nil && r != nil && r.Allowed && held.Hold(r) == 0 {
 			return "Reservation.Extend has nothing to extend: a limiter that counts units in use gives ratelimit.NewReservation a function for it"
 		}
-		_ = r.Cancel() // it lapses in any case
+		_ = r.Cancel() // otherwise it lapses
 		break
 	}
 	return ""
 }
 
-// inUse are the units of one reservation, as the counter has them.
+// inUse is one reservation's units in the counter.
 type inUse struct {
 	r    *ratelimit.Reservation
 	cost int
 	ends time.Duration
 }
 
-// counter is the book of a key: the reservations that hold units.
+// counter is the book of a key: its reservations that hold units.
 type counter []*inUse
 
 func (c *counter) used(now time.Duration) (sum int) {
@@ -92,7 +92,7 @@ func (c *counter) used(now time.Duration) (sum int) {
 	return sum
 }
 
-// playUnits reserves, extends, settles and lets units lapse.
+// playUnits reserves, extends and settles units, and lets them lapse.
 func playUnits(h *history) {
 	p, other := h.newKey(), h.newKey()
 	hold, capacity := h.limit.Rate.Per, h.limit.Capacity()
@@ -121,7 +121,7 @@ func playUnits(h *history) {
 		case op < 7 && len(book) > 0:
 			i := h.rng.IntN(len(book))
 			u := book[i]
-			p.settle(u.r, h.rng.IntN(2*capacity)) // all units come back, whatever the figure
+			p.settle(u.r, h.rng.IntN(2*capacity)) // all units come back, at any cost
 			book = append(book[:i], book[i+1:]...)
 			ended = append(ended, u)
 		case op == 7 && len(book) > 0:
@@ -137,7 +137,7 @@ func playUnits(h *history) {
 			p.note("Extend(%s): %v", p.name, err)
 			p.reached(err)
 			p.must(errors.Is(err, ratelimit.ErrLost), reserveIsTrue, "Extend of units that are given back, or have lapsed, answers %v, want ErrLost", err)
-			p.settle(u.r, 0) // a second end has no effect
+			p.settle(u.r, 0) // a second settlement has no effect
 		default:
 			was := slices.Clone(book)
 			p.advance(h.upto(hold / 2))
@@ -165,7 +165,7 @@ func playUnits(h *history) {
 	}
 }
 
-// playNoEnd makes calls that have no end at which units could be given back.
+// playNoEnd makes calls that have no end, at which units could be given back. They must fail.
 func playNoEnd(h *history) {
 	p := h.newKey()
 	for range 3 {
@@ -181,7 +181,7 @@ func playNoEnd(h *history) {
 	}
 }
 
-// playUnitsCrowd reserves units in many goroutines at once, and gives them back.
+// playUnitsCrowd runs goroutines that reserve units and give them back.
 func playUnitsCrowd(h *history) {
 	p := h.newKey()
 	capacity := h.limit.Capacity()

@@ -9,11 +9,10 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// hung is the maximum real time of a call that must answer at once. It is no measure of speed: only a call that hangs
-// comes near it.
+// hung is the maximum real time of a call that must return at once. Only a call that hangs comes near it.
 const hung = time.Minute
 
-// waiting makes the call, and ends the history if it hangs.
+// waiting calls Wait, and ends the history if the call hangs.
 func (p *testedKey) waiting(ctx context.Context, cost int) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -41,7 +40,7 @@ func playWaitFits(h *history) {
 	h.alike(waitIsTrue, a, b, "one has waited for what fitted, the other has taken it")
 }
 
-// playWaitErrors waits for costs that are never allowed.
+// playWaitErrors calls Wait with costs that are never allowed.
 func playWaitErrors(h *history) {
 	a, b := h.newKey(), h.newKey()
 	for _, test := range []struct {
@@ -58,7 +57,7 @@ func playWaitErrors(h *history) {
 	h.alike(waitIsTrue, a, b, "one has waited for costs that are none")
 }
 
-// playWaitDeadline waits with a deadline that comes before the cost's time.
+// playWaitDeadline waits with a deadline before the instant at which the cost fits.
 func playWaitDeadline(h *history) {
 	a, b, ok := h.delayed()
 	if !ok {
@@ -68,10 +67,10 @@ func playWaitDeadline(h *history) {
 	h.alike(waitIsTrue, a, b, "one has waited in vain")
 }
 
-// tooSoon is a deadline that comes long before the cost's time, and long after the call has to fail.
+// tooSoon is the time until a deadline. The cost fits long after it, and Wait must fail long before it.
 const tooSoon = 30 * time.Second
 
-// deadline waits beyond its deadline: the call fails at once, with the reason.
+// deadline calls Wait with a deadline that is too early. The call must fail at once, with the reason.
 func (h *history) deadline(p *testedKey) {
 	ctx, stop := context.WithTimeout(h.ctx(), tooSoon)
 	defer stop()
@@ -80,7 +79,7 @@ func (h *history) deadline(p *testedKey) {
 	h.must(ctx.Err() == nil, waitIsTrue, "the deadline comes first, and Wait does not fail at once")
 }
 
-// playWaitFull waits for a place in a leaky bucket's queue that is full.
+// playWaitFull calls Wait while a leaky bucket's queue is full.
 func playWaitFull(h *history) {
 	if h.limit.Algorithm != ratelimit.AlgorithmLeakyBucket {
 		return
@@ -97,8 +96,8 @@ func playWaitFull(h *history) {
 	h.alike(waitIsTrue, a, b, "one has waited for a place in a queue that is full")
 }
 
-// slow returns a limit under which a denied cost fits after an hour at the earliest, if the engine has one. A leaky
-// bucket has room for a cost that it delays for so long.
+// slow returns a limit under which a denied cost fits after an hour at the earliest, or false
+// if the engine has none. A leaky bucket has room for a cost that it delays for that long.
 func (h *history) slow() (ratelimit.Limit, bool) {
 	a := h.limit.Algorithm
 	l := h.newLimit(a, ratelimit.PerDay(1+h.rng.IntN(5)), 1+h.rng.IntN(5))
@@ -106,15 +105,15 @@ func (h *history) slow() (ratelimit.Limit, bool) {
 		l.Burst += 3
 	}
 	if !h.cfg.accepts(l) {
-		l = h.limit // of a fixed set, for example
+		l = h.limit // for example if the engine has a fixed set
 	}
 	room := a != ratelimit.AlgorithmLeakyBucket || l.Burst > 3
-	long := isCalendar(l) || l.Rate.Per/time.Duration(l.Rate.Units) >= time.Hour // delayed begins a calendar's window
+	long := isCalendar(l) || l.Rate.Per/time.Duration(l.Rate.Units) >= time.Hour // delayed begins a calendar's window itself
 	return l, h.cfg.accepts(l) && room && long
 }
 
-// delayed returns two keys under which a cost of 1 has to wait for at least an hour, if the
-// engine knows such limits. In a leaky bucket there is room for it in the queue.
+// delayed returns two keys under which a cost of 1 must wait for at least an hour, if
+// the engine supports such limits. A leaky bucket has room for the cost in its queue.
 func (h *history) delayed() (a, b *testedKey, ok bool) {
 	slow, ok := h.slow()
 	if !ok {
@@ -135,14 +134,14 @@ func (h *history) delayed() (a, b *testedKey, ok bool) {
 	return a, b, true
 }
 
-// playWaitCancelled cancels a waiter while it waits: at once, or when a part of its delay is over. Nothing of its booking is regained by
-// then, so all of that is given back.
+// playWaitCancelled cancels a waiting call at once, or after a part of its delay.
+// Its booking has regained nothing by then, so the whole cost is given back.
 func playWaitCancelled(h *history) {
 	a, b, ok := h.delayed()
 	if !ok {
 		return
 	}
-	due := b.left().ResetAfter // of a leaky bucket
+	due := b.left().ResetAfter // for a leaky bucket
 	if h.limit.Algorithm != ratelimit.AlgorithmLeakyBucket {
 		d, _ := b.take(1)
 		due = d.RetryAfter
@@ -154,7 +153,7 @@ func playWaitCancelled(h *history) {
 	h.alike(waitIsTrue, a, b, "one has waited until its context was cancelled")
 }
 
-// playWaitEnded waits for a cost that would fit, with a context that has already ended.
+// playWaitEnded calls Wait for a cost that fits, with a context that has already ended.
 func playWaitEnded(h *history) {
 	a, b := h.twins()
 	cancelled, stop := context.WithCancel(h.ctx())
@@ -170,24 +169,24 @@ func playWaitEnded(h *history) {
 	h.alike(waitIsTrue, a, b, "one has waited with contexts that had ended before")
 }
 
-// waits is a Wait that is under way in a goroutine.
+// waits is a call of Wait on a goroutine.
 type waits struct {
 	cost int
 	stop context.CancelFunc
 	done chan error
 }
 
-// soon is how long, in real time, a Wait may take to book its place, and one with a place a few
-// milliseconds ahead to return. Both take a millisecond or less where nothing is wrong.
+// soon is the maximum real time for a Wait to book its place, or to return if its place
+// is a few milliseconds ahead. A right engine takes a millisecond or less for both.
 const soon = 2 * time.Second
 
-// behind is how long, in real time, a Wait behind another one may take to book its place, if it books one.
+// behind is the maximum real time for a Wait behind another one to book its place, if it books one.
 const behind = 50 * time.Millisecond
 
-// looks is the least number of looks at a key during that time: a machine may stop for longer than soon.
+// looks is the minimum number of peeks at a key before soon may end a history, since a machine may stop for longer.
 const looks = 200
 
-// startWait begins to wait, and returns once the key shows that the cost is booked.
+// startWait starts a Wait, and returns when the key's figures show its booking.
 func (p *testedKey) startWait(cost int) *waits {
 	was := p.left()
 	w := p.beginWait(cost)
@@ -195,8 +194,8 @@ func (p *testedKey) startWait(cost int) *waits {
 	return w
 }
 
-// startWaitBehind starts a Wait behind another one. It reports whether the key's figures show it: an engine may book for the first callers
-// of a line alone.
+// startWaitBehind starts a Wait behind another one. It reports whether the key's figures
+// show a booking, because an engine may book only for the first callers of a line.
 func (p *testedKey) startWaitBehind(cost int) (w *waits, booked bool) {
 	was := p.left()
 	w = p.beginWait(cost)
@@ -208,7 +207,7 @@ func (p *testedKey) startWaitBehind(cost int) (w *waits, booked bool) {
 	return w, false
 }
 
-// becomes returns once a key has these figures.
+// becomes returns when the key's decision is as wanted.
 func (p *testedKey) becomes(want ratelimit.Decision) {
 	began := time.Now()
 	for n := 0; p.left() != want; n++ {
@@ -233,7 +232,7 @@ func (p *testedKey) beginWait(cost int) *waits {
 	return w
 }
 
-// hasBooked returns once a key's figures differ from its figures before a Wait.
+// hasBooked returns when a key's figures differ from those before a Wait.
 func (p *testedKey) hasBooked(w *waits, was ratelimit.Decision) {
 	began := time.Now()
 	for n := 0; n < looks || time.Since(began) < soon; n++ {
@@ -252,7 +251,7 @@ func (p *testedKey) hasBooked(w *waits, was ratelimit.Decision) {
 	p.fail(waitIsTrue, "Wait for cost %d has to wait, and after %v it has not booked its place: others get in first", w.cost, soon)
 }
 
-// stopWait cancels a Wait that is under way.
+// stopWait cancels a Wait.
 func (p *testedKey) stopWait(w *waits) {
 	w.stop()
 	select {
@@ -265,8 +264,8 @@ func (p *testedKey) stopWait(w *waits) {
 	}
 }
 
-// playWaitOrder has two wait, one after the other, and a third caller decide in between: each has booked its place when it came. When the
-// first gives up, the second keeps its place or moves up to the first one's.
+// playWaitOrder starts two waiting calls, one after the other, and a third caller decides in
+// between. When the first gives up, the second keeps its place or moves up to the first one's.
 func playWaitOrder(h *history) {
 	a, b, ok := h.delayed()
 	if !ok {
@@ -274,7 +273,7 @@ func playWaitOrder(h *history) {
 	}
 	cost := 1
 	if !h.isBucket() {
-		cost = h.limit.Capacity() // so that each booking takes a window of its own
+		cost = h.limit.Capacity() // so that each booking has its own window
 	}
 	first := a.startWait(cost)
 	defer first.stop()
@@ -297,7 +296,7 @@ func playWaitOrder(h *history) {
 	}
 	r := b.reserve(cost, centuries)
 	one := b.left()
-	if !booked { // the second waits behind the first, and has its booking once that has given up
+	if !booked { // the second call waits behind the first, and books when the first has given up
 		a.stopWait(first)
 		a.becomes(one)
 		a.stopWait(second)
@@ -321,7 +320,7 @@ func playWaitOrder(h *history) {
 	h.alike(waitIsTrue, a, b, "two have waited, and given up; the other has cancelled two bookings")
 }
 
-// booksFar reports whether the engine books a calendar's window after the next one.
+// booksFar reports whether the engine books in a calendar's window after the next one.
 func (h *history) booksFar() bool {
 	p, capacity := h.newKey(), h.limit.Capacity()
 	if p.has.reserver == nil {
@@ -332,9 +331,9 @@ func (h *history) booksFar() bool {
 	return p.reserve(capacity, centuries).Allowed
 }
 
-// playWaitLength measures a few waits, in real time: none is shorter than it has to be, and not all are much longer. Time stands still for
-// the limiter, so a Wait that polls instead of booking its place never comes to an end. A machine that stops for a moment hides that a Wait
-// returns too early, so two more follow the first that is not too long.
+// playWaitLength measures some waits in real time. None may be shorter than required, and one must not be much
+// longer. The limiter's time stands still, so a Wait that polls instead of booking never ends. A machine that stops
+// for a moment can hide a Wait that returns too early. So two more follow the first one that is not too long.
 func playWaitLength(h *history) {
 	ended, right := 0, 0
 	for gap := 10 * time.Millisecond; ; gap *= 2 {
@@ -343,7 +342,7 @@ func playWaitLength(h *history) {
 			return
 		}
 		took, due, err := h.timed(l, h.up(gap))
-		if err != nil { // a machine may stop for so long, but not each time
+		if err != nil { // a machine may stop for that long, but not every time
 			ended++
 			h.must(took >= soon && ended < 2, waitIsTrue, "the time of a cost of 1 comes after %v, and Wait, which may take %v, fails: %v", due, soon, err)
 			continue
@@ -353,22 +352,21 @@ func playWaitLength(h *history) {
 			if right++; right == 3 {
 				return
 			}
-			gap /= 2 // as long again
+			gap /= 2 // the next Wait sleeps for half as long
 			continue
 		}
 		h.must(gap < 300*time.Millisecond, waitIsTrue, "the time of a cost of 1 comes after %v, and Wait returns after %v", due, took)
 	}
 }
 
-// paced returns a limit of one unit for each gap. If the engine has a fixed set of limits, paced returns one of these
-// that is as fast.
+// paced returns a limit of one unit for each gap. If the engine has a fixed set of limits, it returns one that is as fast.
 func (h *history) paced(gap time.Duration) (ratelimit.Limit, bool) {
 	l := h.newLimit(h.limit.Algorithm, ratelimit.Per(1, h.up(gap)), 3)
 	return l, h.cfg.accepts(l)
 }
 
-// timed waits for a cost of 1 under a limit that was spent, and returns how long that took and
-// how long it had to.
+// timed waits for a cost of 1 under an exhausted limit. It returns
+// the time that the Wait took, and the time that it was due to take.
 func (h *history) timed(l ratelimit.Limit, gap time.Duration) (took, due time.Duration, err error) {
 	h.limit = l
 	h.use(h.newLimiter(l))

@@ -1,11 +1,11 @@
 package ratelimittest
 
-// checks are the contract. Each is named by the behaviour that it shows, and played by a function in the file check_*.go of its subject.
-// Their order decides which random figures a seed stands for, and which of several failures of one promise Check returns: new ones come
-// last.
+// checks are the contract. Each is named by the behaviour that it shows. The file check_*.go of
+// its subject has the function that plays it. New checks come last: the order determines which
+// random figures a seed gives, and which of several failures of one promise Check returns.
 var checks []check
 
-func init() { // a variable's initialiser could not refer to itself
+func init() { // an initialiser of checks would refer to checks itself
 	checks = []check{
 		{name: "RetryAfter is probed", play: playRetryAfter},
 		{name: "Remaining is probed", play: playRemaining},

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// Clock is a [ratelimit.Clock] with a wall time. Both stand still until the clock is moved. The zero Clock reads 0 and is ready for use.
-// Its wall time is as long after the beginning of 1970, in UTC, as Now, unless SetWall has changed that. It is safe for concurrent use; it
-// must not be copied.
+// Clock is a [ratelimit.Clock] with a wall time. Both stand still until the clock is moved. The
+// zero Clock reads 0 and is ready for use. Unless SetWall has changed it, the wall time is Now
+// after the beginning of 1970, in UTC. A Clock is safe for concurrent use. It must not be copied.
 type Clock struct {
 	now   atomic.Int64
-	wall  atomic.Int64 // how far the wall time is ahead of now, from 1970 on
+	wall  atomic.Int64 // the difference between the wall time and now, counted from 1970
 	reads atomic.Int64
 
-	yields atomic.Bool // readers let other goroutines go first, so that calls at one time meet
+	yields atomic.Bool // a reading lets other goroutines run first, so that calls at one instant overlap
 }
 
 // Now returns the time that the clock was last set or advanced to.
@@ -23,7 +23,7 @@ func (c *Clock) Now() time.Duration {
 	return time.Duration(c.now.Load())
 }
 
-// Wall returns the wall time at which the clock stands.
+// Wall returns the wall time.
 func (c *Clock) Wall() time.Time {
 	c.read()
 	return time.Unix(0, c.now.Load()+c.wall.Load()).UTC()
@@ -37,12 +37,12 @@ func (c *Clock) read() {
 	}
 }
 
-// SetWall sets the wall time, as an operator or NTP sets a machine's: the result of Now stays as it is, and from then on both move
-// together. The time is one of the years 1678 to 2262.
+// SetWall sets the wall time, as an operator or NTP sets a machine's. It does not change
+// Now. From then on both move together. The time must lie within the years 1678 to 2262.
 func (c *Clock) SetWall(at time.Time) { c.wall.Store(at.UnixNano() - c.now.Load()) }
 
-// Advance moves the clock on by d, or back if d is negative.
+// Advance moves the clock forward by d, or back if d is negative.
 func (c *Clock) Advance(d time.Duration) { c.now.Add(int64(d)) }
 
-// Set sets the clock to now, which may be earlier than its last reading, and negative.
+// Set sets the clock to now, which may be negative or before its last reading.
 func (c *Clock) Set(now time.Duration) { c.now.Store(int64(now)) }

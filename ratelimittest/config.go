@@ -13,61 +13,58 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Config describes the engine under test. New is required, and one of Clock, Advance and TryAdvance.
+// Config describes the engine under test. New is required, and so is one of Clock, Advance and TryAdvance.
 type Config struct {
-	// New returns a new limiter that holds each key to the limit. Spending through one limiter must not be found in the next. The suite
-	// never uses a key twice in one Run or Check, and derives keys from the seed, so limiters may share a store.
+	// New returns a new limiter that holds each key to the limit. Spending through one
+	// limiter must not count in another. Limiters may share a store, because the suite
+	// derives keys from the seed and never uses a key twice in one Run or Check.
 	New func(limit ratelimit.Limit) (ratelimit.Limiter[string], error)
 
-	// Clock is the clock that New's limiters read. With it the suite sets time
-	// back, goes through negative readings and decades, counts how often the
-	// clock is read, and sets its wall time. If nil, Advance moves the time, and no
-	// calendars are tried.
+	// Clock is the clock that New's limiters read. With it the suite sets time back, uses negative readings and
+	// decades, counts readings, and sets the wall time. If nil, Advance moves the time, and calendars are left out.
 	Clock *Clock
 
-	// Advance moves the time of New's limiters on by d, which is positive and a multiple of Resolution. It is for an engine whose time is
-	// elsewhere, for example in a server. Time does not step back then, and checks that would take longer than ten days are left out. It is
-	// not used if there is a Clock.
+	// Advance moves the time of New's limiters forward by d, a positive multiple of Resolution. It is for
+	// an engine that takes its time from elsewhere, for example from a server. Then time does not step
+	// back, and checks that take more than ten days are left out. Advance is not used if Clock is set.
 	Advance func(d time.Duration)
 
-	// TryAdvance is Advance for an engine whose time may fail to move, because it is moved by a call of a server. After an error that wraps
-	// [ratelimit.ErrUnavailable] time has not moved: the suite tries again, ten times at most. Any other error is a failure. It is used
-	// instead of Advance if both are set.
+	// TryAdvance is Advance for an engine whose time may fail to move, for example because a call of a server
+	// moves it. An error that wraps [ratelimit.ErrUnavailable] means that time has not moved. The suite then
+	// tries again, ten times at most. Any other error is a failure. If Advance is set too, TryAdvance is used.
 	TryAdvance func(d time.Duration) error
 
-	// Resolution is the unit in which the engine knows time: a nanosecond, if
-	// zero. With a microsecond, the suite moves time by whole microseconds only,
-	// expects spans in whole microseconds, rounded up, and probes one microsecond
-	// before an instant where it would probe one nanosecond before. The engine
-	// is not tried with a Rate.Per that is not a multiple of it.
+	// Resolution is the engine's unit of time. It defaults to a nanosecond. With a microsecond,
+	// the suite moves time by whole microseconds only, and expects spans in whole microseconds,
+	// rounded up. It checks one microsecond before an instant where it would otherwise check one
+	// nanosecond before. It leaves out limits whose Rate.Per is not a multiple of Resolution.
 	Resolution time.Duration
 
-	// Accepts reports whether the engine knows limits like this one: it may lack an
-	// algorithm, or count less far. The suite leaves the others out. If nil, it knows
-	// every valid limit, except calendars and units in use if New refuses them.
+	// Accepts reports whether the engine supports a limit: it may lack an algorithm, for
+	// example, or have smaller counters. The suite leaves the others out. If nil, the engine
+	// must support every valid limit, but its New may refuse calendars and units in use.
 	Accepts func(limit ratelimit.Limit) bool
 
-	// Limits lists all limits of the engine if they are a fixed set. The suite uses no others, and does not expect New
-	// to refuse invalid ones. If empty, the engine must know every limit that Accepts accepts.
+	// Limits lists all limits of an engine that has a fixed set. The suite then uses no others, and does not
+	// expect New to refuse invalid ones. If empty, the engine must support every limit that Accepts accepts.
 	Limits []ratelimit.Limit
 
-	// Skip names methods that the suite does not use although the limiters have them: "Reserve", for
-	// example, for a wrapper of an engine that cannot reserve. The names are Peek, Reserve, Wait, Adjust,
-	// Reset, SetLimit, Sweep, Len and Join, and Calendar and Concurrent for the limits of these algorithms.
+	// Skip names methods that the suite does not use although the limiters have them, for example "Reserve"
+	// for a wrapper of an engine that cannot reserve. The names are Peek, Reserve, Wait, Adjust, Reset,
+	// SetLimit, Sweep, Len and Join. Calendar and Concurrent stand for the limits of these algorithms.
 	Skip []string
 
-	// Want names methods that the limiters must have: if the suite does not find one, with a signature that it knows, the run fails.
-	// Without it a method with an unknown signature is not tested, and only the log of [Run] reports that. With Calendar or Concurrent among the names,
-	// the run fails if limits of that algorithm are left out.
+	// Want names methods that the limiters must have. If the suite does not find one with a known signature, the
+	// run fails. A method that is not in Want and has an unknown signature is not tested, and only the log of [Run]
+	// reports that. With Calendar or Concurrent in Want, the run fails if limits of that algorithm are left out.
 	Want []string
 
-	// Close is called once for each limiter that New, NewBounded and NewPair made, when
-	// the history that used it has ended. An error is a failure. If nil, limiters
-	// need no closing.
+	// Close is called once for each limiter that New, NewBounded and NewPair have made,
+	// when its history has ended. An error is a failure. If nil, limiters need no closing.
 	Close func(limiter ratelimit.Limiter[string]) error
 
-	// NewPair returns two limiters that share their budgets, as two clients of one store do: spending through one must count in the other.
-	// If nil, that is not tried.
+	// NewPair returns two limiters that share their budgets, as two clients of one store
+	// do. Spending through one must count in the other. If nil, this is not tested.
 	NewPair func(limit ratelimit.Limit) (a, b ratelimit.Limiter[string], err error)
 
 	// Retries is for an engine whose calls sometimes fail. If it is above zero, the suite repeats a failed call. It
@@ -79,28 +76,27 @@ type Config struct {
 	// plays it again. In any case an engine fails if it cannot answer a call 10 times in a row.
 	Retries int
 
-	// NewFloat is New for an engine whose keys may be of any comparable type. NaN,
-	// the key that does not equal itself, is tried on it. If nil, it is not.
+	// NewFloat is New for an engine with keys of any comparable type. The suite tests
+	// it with NaN, a key that does not equal itself. If nil, this is not tested.
 	NewFloat func(limit ratelimit.Limit) (ratelimit.Limiter[float64], error)
 
-	// NewBounded is New for an engine that tracks at most so many keys and makes
-	// room by forgetting old ones. A flood of keys is tried on it. If nil, it is not.
+	// NewBounded is New for an engine that tracks at most maxKeys keys and forgets old ones
+	// to make room. The suite tests it with a flood of keys. If nil, this is not tested.
 	NewBounded func(limit ratelimit.Limit, maxKeys int) (ratelimit.Limiter[string], error)
 
-	// Histories is the number of random histories played for each check and each
-	// algorithm: 40, if zero. Below 10, the check of many keys has an eighth of them.
+	// Histories is the number of random histories for each check and each algorithm.
+	// It defaults to 40. Below 10, the check of many keys uses an eighth of them.
 	Histories int
 
-	// Seed repeats a run: every failure names the seed that led to it. If zero,
-	// each run draws another.
+	// Seed repeats a run. Every failure contains its seed. If zero, each run draws another.
 	Seed uint64
 
-	steps       []step // memory for the steps of the next history
-	noCalendars string // why none are tried
-	noUnits     string // why no limits of units in use are tried
+	steps       []step // room for the steps of the next history
+	noCalendars string // why calendars are left out
+	noUnits     string // why limits of units in use are left out
 }
 
-// withDefaults returns the config with nothing left to be guessed.
+// withDefaults returns the config with all defaults filled in.
 func (c Config) withDefaults() (Config, error) {
 	switch {
 	case c.New == nil:
@@ -134,8 +130,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// withoutCalendars returns the reason for which no calendars are tried, or "" if they are. An engine need not count by
-// them: its New refuses them then.
+// withoutCalendars returns the reason why calendars are left out, or
+// "" if they are not. An engine without them refuses them in New.
 func (c *Config) withoutCalendars() string {
 	switch {
 	case slices.Contains(c.Skip, calendars):
@@ -159,7 +155,7 @@ func (c *Config) withoutCalendars() string {
 	return ""
 }
 
-// checkNames finds names of methods that do not exist.
+// checkNames returns an error for names of methods that do not exist.
 func (c *Config) checkNames() error {
 	for _, name := range slices.Concat(c.Skip, c.Want) {
 		if name != calendars && name != concurrents && !slices.Contains(methodNames, name) {
@@ -169,7 +165,7 @@ func (c *Config) checkNames() error {
 	return nil
 }
 
-// checkLimits finds limits of a fixed set that no engine could enforce.
+// checkLimits returns an error for limits of a fixed set that no engine could enforce.
 func (c *Config) checkLimits() error {
 	for i, l := range c.Limits {
 		if err := l.Validate(); err != nil {
@@ -179,7 +175,7 @@ func (c *Config) checkLimits() error {
 	return nil
 }
 
-// accepts reports whether the engine is to be tried with the limit.
+// accepts reports whether the suite tests the engine with the limit.
 func (c *Config) accepts(l ratelimit.Limit) bool {
 	if len(c.Limits) > 0 && !slices.Contains(c.Limits, l) {
 		return false
@@ -193,14 +189,14 @@ func (c *Config) accepts(l ratelimit.Limit) bool {
 	return c.Accepts == nil || c.Accepts(l)
 }
 
-// reach is the longest span that is tried where time cannot be set back again.
+// reach is the longest span of a history if time cannot be set back.
 const reach = 10 * 24 * time.Hour
 
-// whole returns an upper bound of the time until a key is fresh after its whole capacity was spent. If that time is
-// above 146 years, the result is a lower bound.
+// whole returns an upper bound of the time in which a key regains its whole
+// capacity. If that time is above 146 years, the result is a lower bound.
 func whole(l ratelimit.Limit) time.Duration {
 	if l.Rate.Units == 0 {
-		return 0 // unlimited, or blocked
+		return 0 // the limit is unlimited or blocked
 	}
 	per := float64(per(l))
 	return time.Duration(min(2*per+per/float64(l.Rate.Units)*float64(l.Capacity()), float64(math.MaxInt64/2)))

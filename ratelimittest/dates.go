@@ -11,31 +11,31 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// dates are the windows of a Period, found by the reading of a wall calendar: a window begins with the first minute
-// whose date in the zone is the window's first date, or a later one; with a time of the day, the first at which the
-// clock shows that time of that date, or a later one. Nothing of it is shared with the limiters of this module.
+// dates computes the windows of a Period by reading a wall calendar. A window begins with the first minute whose date
+// in the zone is the window's first date, or a later one. With a time of the day, it begins with the first minute at
+// which the clock shows that time of that date, or a later one. The limiters of this module share none of this code.
 type dates struct {
 	loc   *time.Location
 	unit  string        // minute, hour, day, week, month or year
-	after time.Duration // midnight of its first date a window begins
-	first time.Weekday  // of a week
-	day   int           // of a month
+	after time.Duration // a window begins this long after midnight of its first date
+	first time.Weekday  // the first day of a week
+	day   int           // the first day of a month
 
 	mu     sync.Mutex // guards starts
 	starts map[time.Time]time.Time
 }
 
-// window is one of a calendar's windows: from an instant on, and before another.
+// window is one of a calendar's windows: it contains from, and ends before to.
 type window struct{ from, to time.Time }
 
-var allDates sync.Map // of *dates by Period
+var allDates sync.Map // from a Period to its *dates
 
-// datesOf returns the windows of a valid Period. It knows of it no more than its text.
+// datesOf returns the dates of a valid Period. It reads only the Period's text.
 func datesOf(p ratelimit.Period) *dates {
 	if d, ok := allDates.Load(p); ok {
 		return d.(*dates)
 	}
-	words := strings.Fields(p.String()) // month 04:00 Europe/Berlin from 15
+	words := strings.Fields(p.String()) // for example "month 04:00 Europe/Berlin from 15"
 	var after time.Duration
 	if hour, minute, isTime := strings.Cut(words[1], ":"); isTime {
 		h, _ := strconv.Atoi(hour)
@@ -60,8 +60,8 @@ func datesOf(p ratelimit.Period) *dates {
 	return kept.(*dates)
 }
 
-// at returns the window that an instant lies in. Where clocks that are set back come to the old date
-// again, it is the window that has begun.
+// at returns the window that contains an instant. If clocks that are
+// set back show the old date again, it is the window that has begun.
 func (d *dates) at(instant time.Time) window {
 	if length := d.clock(); length > 0 {
 		from := instant.Truncate(time.Minute)
@@ -80,7 +80,7 @@ func (d *dates) at(instant time.Time) window {
 	}
 }
 
-// count returns how many windows there are from the first to the last, with both.
+// count returns the number of windows from first to last, both included.
 func (d *dates) count(first, last window) (n int64) {
 	if length := d.clock(); length > 0 {
 		return int64(last.from.Sub(first.from)/length) + 1
@@ -91,13 +91,14 @@ func (d *dates) count(first, last window) (n int64) {
 	return n
 }
 
-// clock returns how long windows of hours or minutes are, in zones whose clocks have been set by whole hours only; 0 for other
-// windows.
+// clock returns the length of windows of hours or minutes, in zones whose
+// clocks were only set by whole hours. For other windows it returns 0.
 func (d *dates) clock() time.Duration {
 	return map[string]time.Duration{"minute": time.Minute, "hour": time.Hour}[d.unit]
 }
 
-// dateOf returns the date that an instant belongs to, if dates begin at the time of the windows; in zones that have skipped dates, or one before.
+// dateOf returns the date of an instant if dates begin at the time of the
+// windows. In a zone that has skipped dates it may return the date before.
 func (d *dates) dateOf(instant time.Time) time.Time {
 	y, m, day := instant.In(d.loc).Date()
 	hour, minute, _ := instant.In(d.loc).Clock()
@@ -108,7 +109,7 @@ func (d *dates) dateOf(instant time.Time) time.Time {
 	return date
 }
 
-// begins returns the first date of the window that a date belongs to.
+// begins returns the first date of the window that contains a date.
 func (d *dates) begins(date time.Time) time.Time {
 	switch d.unit {
 	case "week":
@@ -131,13 +132,14 @@ func (d *dates) begins(date time.Time) time.Time {
 	return date
 }
 
-// skipped reports whether the clock never shows the time of the windows on a date, since the zone has skipped the date. It has no window.
+// skipped reports whether the clock never shows the time of the windows on a
+// date, because the zone has skipped the date. Then the date has no window.
 func (d *dates) skipped(date time.Time) bool {
 	y, m, day := d.start(date).In(d.loc).Date()
 	return d.after > 0 && time.Date(y, m, day, 0, 0, 0, 0, time.UTC).After(date)
 }
 
-// next returns the first date of the window after the window that begins on a date.
+// next returns the first date of the window after the one that begins on a date.
 func (d *dates) next(date time.Time) time.Time {
 	switch d.unit {
 	case "week":
@@ -153,14 +155,14 @@ func (d *dates) next(date time.Time) time.Time {
 	return date
 }
 
-// inMonth returns the date of a month on which a window begins: its last one, where it is too short.
+// inMonth returns the date on which a month's window begins. In a month that is too short, it is the last date.
 func (d *dates) inMonth(y int, m time.Month) time.Time {
 	last := time.Date(y, m+1, 0, 0, 0, 0, 0, time.UTC)
 	return last.AddDate(0, 0, min(0, d.day-last.Day()))
 }
 
-// start returns the first minute at which the clock shows the time of the windows on that date, or a later one.
-// Midnight of every zone is a quarter of an hour, unless it is left out; then clocks are set at a whole minute.
+// start returns the first minute at which the clock shows the windows' time on the date, or a later time. In every
+// zone midnight is at a quarter of an hour, unless the zone skips it. Then clocks are set at a whole minute.
 func (d *dates) start(date time.Time) time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -186,11 +188,11 @@ func (d *dates) start(date time.Time) time.Time {
 
 // ---- calendars in histories ----
 
-// zones are the zones of the tried periods: with no steps, with steps of an hour and of half an hour, at midnight and a minute after
-// it, and with a date that is left out.
+// zones are the zones of the tested periods. Their clocks have no steps, or steps of an
+// hour or half an hour, at midnight or a minute after it. One zone has skipped a date.
 var zones = []string{"UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Havana", "America/St_Johns", "Pacific/Apia"}
 
-// periods are the tried periods, as far as the machine knows their zones.
+// periods are the tested periods in the zones that the machine knows.
 var periods = sync.OnceValue(func() (all []ratelimit.Period) {
 	for i, zone := range zones {
 		for _, p := range []ratelimit.Period{
@@ -213,17 +215,17 @@ var periods = sync.OnceValue(func() (all []ratelimit.Period) {
 
 func isCalendar(l ratelimit.Limit) bool { return l.Algorithm == ratelimit.AlgorithmCalendar }
 
-// per is in how long the units of a limit are regained: its Rate.Per, or a calendar's longest window.
+// per returns the time in which a limit's units are regained: its Rate.Per, or a calendar's longest window.
 func per(l ratelimit.Limit) time.Duration {
 	if isCalendar(l) {
-		return ratelimit.Calendar(1, l.Period).RefillTime() // whatever its units
+		return ratelimit.Calendar(1, l.Period).RefillTime() // the same for any number of units
 	}
 	return l.Rate.Per
 }
 
 func (h *history) per() time.Duration { return per(h.limit) }
 
-// wallAt returns the wall time at an instant of the history, if it is not set until then.
+// wallAt returns the wall time at an instant of the history, unless the wall clock is set before then.
 func (h *history) wallAt(at time.Duration) time.Time { return h.cfg.Clock.Wall().Add(at - h.now) }
 
 // windowAt returns the window of the history's limit at an instant.
@@ -231,18 +233,18 @@ func (h *history) windowAt(at time.Duration) window {
 	return datesOf(h.limit.Period).at(h.wallAt(at))
 }
 
-// untilNext returns how long it is until the present window ends.
+// untilNext returns the time until the present window ends.
 func (h *history) untilNext() time.Duration { return h.windowAt(h.now).to.Sub(h.wallAt(h.now)) }
 
-// The years in which histories begin: zones have had their rules for a while, and engines that count
-// microseconds in 53 bits count 230 years on from there.
+// Histories begin in these years. Zones have had their rules for some time by then.
+// Engines that count microseconds in 53 bits can still count 230 years from then.
 var (
 	earliestWall = time.Date(1996, 1, 1, 0, 0, 0, 0, time.UTC)
 	latestWall   = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// firstWall returns the wall time at which a history begins: for a calendar near the end of a window, or
-// near an instant at which clocks are set, more often than not.
+// firstWall returns the wall time at which a history begins. For a calendar it
+// is often near the end of a window, or near an instant at which clocks are set.
 func (h *history) firstWall(rng *rand.Rand) time.Time {
 	at := earliestWall.Add(h.cfg.upto(rng, latestWall.Sub(earliestWall)))
 	if !isCalendar(h.limit) {

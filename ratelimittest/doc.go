@@ -1,6 +1,6 @@
-// Package ratelimittest tests your own implementation of [ratelimit.Limiter], an engine, against the promises
-// of this module's limiters: the meaning of every field of a Decision, to the unit of the engine's time, for
-// all six algorithms. One test is enough:
+// Package ratelimittest tests your own implementation of [ratelimit.Limiter], an engine. It
+// checks that the engine keeps the promises of this module's limiters: for all six algorithms
+// it checks every field of a Decision, to the unit of the engine's time. One test is enough:
 //
 //	func TestEngine(t *testing.T) {
 //		clock := new(ratelimittest.Clock)
@@ -13,13 +13,13 @@
 //		})
 //	}
 //
-// The example NewEngine is a complete engine. Begin with Allow and Take. An engine that takes its time from a server
-// has no Clock, and gives Advance or TryAdvance instead. Only the suite moves time: limiters under test must not
-// share its clock with other tests.
+// The example NewEngine is a complete engine. Begin with Allow and Take. An engine that
+// takes its time from a server has no Clock, and sets Advance or TryAdvance instead. Only
+// the suite may move time: limiters under test must not share its clock with other tests.
 //
-// The suite finds methods with and without a context: Peek(key, cost) and Peek(ctx, key, cost),
-// Adjust, Reset (with or without an error) and SetLimit likewise. Config.Want makes sure that
-// it finds all. The functions of package ratelimit, such as [ratelimit.Peek], find those with a context.
+// The suite finds methods with and without a context: Peek(key, cost) and Peek(ctx, key, cost), and the
+// same for Adjust, Reset (with or without an error) and SetLimit. Config.Want ensures that it finds all.
+// The functions of package ratelimit, for example [ratelimit.Peek], find only methods with a context.
 //
 // # Promises
 //
@@ -47,51 +47,51 @@
 //  8. Saturation: debt is regained as the algorithm regains, at the rate or as its windows
 //     pass. It is capped at 100 years; nothing wraps around.
 //
-// Each key has its own budget (also the empty key), a Decision names its limit, and no call panics.
+// Each key has its own budget, even the empty key. A Decision contains its limit. No call panics.
 //
-// The suite also tests these methods, if the limiter has them, by the documentation of [ratelimit.Keyed]: Peek,
-// Wait, Adjust, Reset, SetLimit, Sweep, Join (of a [ratelimit.Joinable]), Reserve with Settle and Cancel, and Len,
-// the number of tracked keys, which is Len() int or the Keys of Stats(). A Wait books its place and then sleeps,
-// in real time. If an engine's Wait retries instead, as [ratelimit.Layered.Wait] does, name Wait in Config.Skip.
+// The suite also tests the methods Peek, Wait, Adjust, Reset, SetLimit, Sweep, Join (of a [ratelimit.Joinable]), Reserve
+// with Settle and Cancel, and Len, if the limiter has them. They must behave as documented for [ratelimit.Keyed]. Len is
+// the number of tracked keys: Len() int, or the Keys of Stats(). Wait must book its place and then sleep, in real time.
+// If an engine's Wait retries instead, as [ratelimit.Layered.Wait] does, add Wait to Config.Skip.
 //
-// An engine may refuse a booking so far ahead that it and the capacity together take
-// more than 100 years to regain. Under a calendar it may refuse one after the beginning of the next window.
+// An engine may refuse to book so far ahead that the booking and the capacity together take more than
+// 100 years to regain. Under a calendar it may refuse to book beyond the beginning of the next window.
 //
 // # Calendars
 //
-// An engine may refuse calendars with ErrInvalidLimit, or by Config.Accepts. [Run] then skips their subtest, with the
-// reason. If the engine must accept them, name Calendar in Config.Want. To leave them out, name it in Config.Skip.
+// An engine may refuse calendars with ErrInvalidLimit, or by Config.Accepts. [Run] then skips their subtest, with
+// the reason. If the engine must accept them, add Calendar to Config.Want. To leave them out, add it to Config.Skip.
 //
-// Windows follow the wall time of Config.Clock, [Clock.Wall]. Each history sets it to some date: near the end of a
-// window, or near an instant at which the zone's clocks change. An engine with one time for all, such as
-// a server's, reads it there. Set and Advance move both times, SetWall the wall time alone: the suite sets it
-// forward and back, and an engine has a minute to notice. A key that has spent in a
+// Windows follow the wall time of Config.Clock, [Clock.Wall]. Each history sets it to some date, often near the
+// end of a window or near an instant at which the zone's clocks change. An engine that has one time for both, for
+// example a server's, reads it there. Set and Advance move both times, and SetWall moves only the wall time. The
+// suite sets it forward and back, and an engine must notice that within a minute. A key that has spent in a
 // window stays in it until the next one begins on the wall clock. Without a Clock the suite leaves calendars out.
 //
 // # Units in use
 //
-// An engine may refuse limits of [ratelimit.Concurrent] with ErrInvalidLimit, or by Config.Accepts. If it counts them, it gives
-// [ratelimit.NewReservation] a function that extends them, and Take and Allow return an error. The suite compares Reserve, Settle, Cancel, Extend
-// and the lapse of units with a counter. [Run] skips their subtest, with the reason, if the engine does not count them. If it must, name
-// Concurrent in Config.Want. To leave them out, name it in Config.Skip.
+// An engine may refuse limits of [ratelimit.Concurrent] with ErrInvalidLimit, or by Config.Accepts. If it supports them, it
+// passes [ratelimit.NewReservation] a function that extends units, and Take and Allow return an error. The suite compares
+// Reserve, Settle, Cancel, Extend and the lapse of units with a counter. If the engine does not support them, [Run] skips
+// their subtest, with the reason. If it must, add Concurrent to Config.Want. To leave them out, add it to Config.Skip.
 //
 // # Engines that do I/O
 //
-// A call may fail with [ratelimit.ErrUnavailable], if it allows nothing, has no RetryAfter, and has charged all of
-// its cost or nothing. A denial is no such failure. With Config.Retries the suite repeats such calls. An engine that
-// fails ten times running fails the run. A Wait that is cancelled while it books may fail with
-// [ratelimit.ErrUnanswered]. Config.NewPair tests two clients of one store.
+// A call may fail with [ratelimit.ErrUnavailable] if it allows nothing, has no RetryAfter, and has charged
+// either its whole cost or nothing. A denial is not such a failure. With Config.Retries the suite repeats
+// such calls. An engine that fails ten times in a row fails the run. A Wait that is cancelled while it books
+// may fail with [ratelimit.ErrUnanswered]. With Config.NewPair the suite tests two clients of one store.
 //
-// The context of Reserve bounds that call alone. Settle and Cancel have no context: they work
-// after Reserve's has ended, within the engine's own timeout. The suite ends the
-// context of each Reserve before it settles. Every engine's Settle on a token bucket has to count as if the real cost
-// had been charged at the beginning. Under a limit lowered by SetLimit, every engine has to count at most the new capacity as
-// spent, and debts. The rest counts again if the limit is raised before the old one would have regained it.
+// The context of Reserve applies to that call only. Settle and Cancel have no context. They must work
+// after Reserve's context has ended, within a timeout of the engine's own. The suite ends the context of
+// each Reserve before it settles. Settle on a token bucket must count as if the real cost had been
+// charged at the beginning. When SetLimit lowers a limit, at most the new capacity, and debts, may count
+// as spent. The rest counts again if the limit is raised before the old one would have regained it.
 //
 // # Method
 //
-// The suite makes its calls one unit of time before each promised instant and at it, and compares all figures with the figures of a model
-// in big integers.
+// The suite makes its calls at each promised instant and one unit of time
+// before it. It compares all figures with those of a model in big integers.
 //
-// It does not test recovery from a lost connection, or bounds of goroutines and memory.
+// It does not test recovery from a lost connection, nor bounds of goroutines and memory.
 package ratelimittest

@@ -9,7 +9,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// wordBucket is another engine: a token bucket in 64-bit integers, in units of its own time. It counts the debt in 1/per of a unit.
+// wordBucket is another engine: a token bucket in 64-bit integers, in
+// units of its own time. It counts the spending in 1/per of a unit.
 type wordBucket struct {
 	mu          sync.Mutex // guards keys
 	limit       ratelimit.Limit
@@ -28,7 +29,7 @@ func newWordBucket(limit ratelimit.Limit, unit time.Duration, now func() time.Du
 	return &wordBucket{limit: limit, unit: unit, now: now, keys: make(map[string]words)}
 }
 
-// fitsWords are the limits that a wordBucket can count.
+// fitsWords reports whether a wordBucket can count a limit.
 func fitsWords(l ratelimit.Limit) bool {
 	return tokenBuckets(l) && float64(l.Burst)*float64(l.Rate.Per) < math.MaxInt64/8 && l.Rate.Units < 1<<21
 }
@@ -94,7 +95,7 @@ func (b *wordBucket) decide(k *words, cost int) ratelimit.Decision {
 	return d
 }
 
-// until returns how long it takes to regain so much, rounded up.
+// until returns the time in which owed is regained, rounded up.
 func (b *wordBucket) until(owed int64) time.Duration {
 	units := int64(b.limit.Rate.Units)
 	return time.Duration((owed+units-1)/units) * b.unit

@@ -11,21 +11,20 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// LogEngine is a limiter written against the public API alone. It remembers every
-// spending of a key: at most Units are spent in any span of Per, a sliding log. It never
-// forgets a key, which an engine for real use has to do.
+// LogEngine is a limiter that uses only exported names of package ratelimit. It is a sliding log: it records every
+// spending of a key, and allows at most Units in any span of Per. It never forgets a key, as an engine for real use must.
 type LogEngine struct {
 	limit ratelimit.Limit
 	clock ratelimit.Clock
-	store func() error // a call of the store; an engine over a network can fail
+	store func() error // calls the store; over a network it can fail
 
-	mu   sync.Mutex // guards keys and all that they hold
+	mu   sync.Mutex // guards keys and their accounts
 	keys map[string]*logAccount
 }
 
-// logAccount is the spending of one key, the oldest first. Bookings lie after last.
+// logAccount is the spending of one key, the oldest first. Bookings are after last.
 type logAccount struct {
-	last  time.Duration // the highest reading that the key has seen
+	last  time.Duration // the highest reading of the key's calls
 	spent []*logEntry
 }
 
@@ -74,7 +73,7 @@ func (e *LogEngine) Reserve(_ context.Context, key string, cost int, maxDelay ti
 	if a == nil {
 		a = &logAccount{last: now}
 	}
-	seen := max(now, a.last) // a clock that steps back gives nothing back
+	seen := max(now, a.last) // a clock that steps back restores no budget
 	s := &logEntry{at: seen, cost: cost}
 	if d.Allowed = true; cost > 0 {
 		e.keys[key] = a
@@ -104,7 +103,8 @@ func (e *LogEngine) check(cost int) error {
 	return nil
 }
 
-// settle makes a spending smaller, which has no effect if it counts no longer, or charges the missing cost. That may take several windows.
+// settle reduces a spending, which has no effect if it no longer
+// counts, or charges the missing cost, which may take several windows.
 func (e *LogEngine) settle(key string, s *logEntry, actual int) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -127,13 +127,13 @@ func (e *LogEngine) settle(key string, s *logEntry, actual int) error {
 	return nil
 }
 
-// pass records a reading, and forgets spending that counts no longer.
+// pass records a reading, and drops spending that no longer counts.
 func (a *logAccount) pass(now time.Duration, l ratelimit.Limit) {
 	a.last = now
 	a.spent = slices.DeleteFunc(a.spent, func(s *logEntry) bool { return s.cost == 0 || s.at <= now-l.Rate.Per })
 }
 
-// earliest returns the instant at which the cost fits: not before the existing bookings.
+// earliest returns the instant at which the cost fits, which is not before existing bookings.
 func (a *logAccount) earliest(cost int, l ratelimit.Limit) time.Duration {
 	at := a.last
 	for _, s := range a.spent {
@@ -148,7 +148,7 @@ func (a *logAccount) earliest(cost int, l ratelimit.Limit) time.Duration {
 	return at
 }
 
-// counted returns the spending that counts at an instant, with the bookings after it.
+// counted returns the spending that counts at an instant, including later bookings.
 func (a *logAccount) counted(at time.Duration, l ratelimit.Limit) (sum int) {
 	for _, s := range a.spent {
 		if s.at > at-l.Rate.Per {
@@ -158,7 +158,7 @@ func (a *logAccount) counted(at time.Duration, l ratelimit.Limit) (sum int) {
 	return sum
 }
 
-// standing returns how much is left, and at which reading the key is fresh.
+// standing returns the remaining budget, and the reading at which the key is fresh.
 func (a *logAccount) standing(now time.Duration, l ratelimit.Limit) (remaining int, fresh time.Duration) {
 	remaining, fresh = l.Capacity()-a.counted(now, l), now
 	for _, s := range a.spent {
@@ -166,13 +166,13 @@ func (a *logAccount) standing(now time.Duration, l ratelimit.Limit) (remaining i
 			continue
 		}
 		if fresh = max(fresh, s.at+l.Rate.Per); s.at > now {
-			remaining = 0 // later callers queue behind it
+			remaining = 0 // later callers wait behind the booking
 		}
 	}
 	return max(0, remaining), fresh
 }
 
-// A new engine needs no more than the exported names of package ratelimit. The suite then reports its faults, if there are any.
+// A new engine needs only the exported names of package ratelimit. The suite then reports its faults.
 func Example_newEngine() {
 	clock := new(ratelimittest.Clock)
 	reachable := func() error { return nil }

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// WindowStore counts in fixed windows. One lock guards all keys, so that it can decide on several at once, as a database does with a
-// transaction. It never forgets a key, which a store for real use has to do.
+// WindowStore counts in fixed windows. One lock guards all keys, so the store can decide on several
+// at once, as a database does in a transaction. It never forgets a key, as a store for real use must.
 type WindowStore struct {
 	clock ratelimit.Clock
 
@@ -20,13 +20,13 @@ type WindowStore struct {
 	windows map[string]countedWindow
 }
 
-// countedWindow is the spending of a key in the window that began last. Spending above the limit is left for the windows after it.
+// countedWindow is the spending of a key in the latest window. Spending above the limit counts in the windows after it.
 type countedWindow struct {
-	begin, last time.Duration // last is the highest reading that the key has seen
+	begin, last time.Duration // last is the highest reading of the key's calls
 	spent       int
 }
 
-// WindowEngine is a limiter of a WindowStore.
+// WindowEngine is a limiter on a WindowStore.
 type WindowEngine struct {
 	store *WindowStore
 	name  string
@@ -51,7 +51,7 @@ func (e *WindowEngine) Allow(key string, cost int) bool {
 	return err == nil && d.Allowed
 }
 
-// Take is a decision over the one key.
+// Take is a decision on one key.
 func (e *WindowEngine) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	switch {
 	case cost < 0:
@@ -64,7 +64,7 @@ func (e *WindowEngine) Take(ctx context.Context, key string, cost int) (ratelimi
 	return charges[0].Decision, err
 }
 
-// Join makes a stack of limiters of one store.
+// Join returns a stack of limiters of one store.
 func (e *WindowEngine) Join(limiters []ratelimit.Joining) (ratelimit.Joint, error) {
 	var j windowJoint
 	for i, l := range limiters {
@@ -77,7 +77,7 @@ func (e *WindowEngine) Join(limiters []ratelimit.Joining) (ratelimit.Joint, erro
 	return j, nil
 }
 
-// windowJoint decides over several limiters of one store.
+// windowJoint decides on several limiters of one store.
 type windowJoint []*WindowEngine
 
 func (j windowJoint) Limit(limiter int, _ string, ofRequest ratelimit.Limit) (ratelimit.Limit, any, error) {
@@ -130,7 +130,7 @@ func (j windowJoint) Decide(ctx context.Context, charges []ratelimit.Charge, q r
 		for i, c := range charges {
 			more := costs[i] - c.Cost
 			w := s.at(j.row(c), later, c.Limit)
-			if c.Decision.Allowed && c.Cost > 0 && (more > 0 || w.spent > 0 && w.begin <= now) { // else the spending counts no longer
+			if c.Decision.Allowed && c.Cost > 0 && (more > 0 || w.spent > 0 && w.begin <= now) { // otherwise the spending no longer counts
 				s.spend(j.row(c), later, c.Limit, more)
 			}
 		}
@@ -148,7 +148,7 @@ func (j windowJoint) Adjust(_ context.Context, charges []ratelimit.Charge) error
 	return nil
 }
 
-func (j windowJoint) Report(int, ratelimit.Event[string]) {} // its limiters have no observers
+func (j windowJoint) Report(int, ratelimit.Event[string]) {} // Report does nothing, because the limiters have no observers.
 
 func (j windowJoint) row(c ratelimit.Charge) string { return j[c.Limiter].name + ":" + c.Key }
 
@@ -158,13 +158,13 @@ func (s *WindowStore) at(row string, now time.Duration, l ratelimit.Limit) count
 	if w == (countedWindow{}) {
 		w.last = now
 	}
-	w.last = max(w.last, now) // a clock that steps back gives nothing back
+	w.last = max(w.last, now) // a clock that steps back restores no budget
 	if passed := (w.last - w.begin) / l.Rate.Per; w.spent > 0 && passed > 0 {
 		w.spent = max(0, w.spent-int(min(passed, time.Duration(w.spent)))*l.Rate.Units)
 		w.begin += passed * l.Rate.Per
 	}
 	if w.spent == 0 {
-		w.begin = w.last // a window begins with the first spending
+		w.begin = w.last // a window begins with its first spending
 	}
 	return w
 }
@@ -175,12 +175,12 @@ func (s *WindowStore) spend(row string, now time.Duration, l ratelimit.Limit, co
 	s.windows[row] = w
 }
 
-// ends returns the instant at which so much of the spending does not count any more.
+// ends returns the instant from which the given units of the spending no longer count.
 func (w countedWindow) ends(units int, l ratelimit.Limit) time.Duration {
 	return w.begin + time.Duration((units-1)/l.Rate.Units+1)*l.Rate.Per
 }
 
-// A store whose limiters are Joinable has stacks, and may hold the budgets of package policy. The suite finds Join, and checks it.
+// Limiters that are Joinable can form a stack, and can hold the budgets of package policy. The suite finds Join and tests it.
 func Example_newJoint() {
 	clock := new(ratelimittest.Clock)
 	store := &WindowStore{clock: clock, windows: make(map[string]countedWindow)}

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// The suite tests an engine through functions that make its limiters and move their time. Check is for use outside of a test; inside of
-// one, use Run.
+// The suite tests an engine through functions that make its limiters
+// and move their time. Use Check outside of tests, and Run in a test.
 func ExampleCheck() {
 	clock := new(ratelimittest.Clock)
 	err := ratelimittest.Check(ratelimittest.Config{
@@ -24,7 +24,7 @@ func ExampleCheck() {
 	// Output: <nil>
 }
 
-// hasty gives a denied caller a RetryAfter that is a nanosecond too short.
+// hasty returns a RetryAfter that is a nanosecond too short.
 type hasty struct {
 	ratelimit.Limiter[string]
 }
@@ -37,7 +37,7 @@ func (h hasty) Take(ctx context.Context, key string, cost int) (ratelimit.Decisi
 	return d, err
 }
 
-// A failure names the broken promise, and the calls that led there.
+// A failure contains the broken promise, and the calls that led to it.
 func ExampleCheck_failure() {
 	clock := new(ratelimittest.Clock)
 	err := ratelimittest.Check(ratelimittest.Config{

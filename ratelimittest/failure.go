@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// promise is a sentence of the contract, as a failure names it.
+// promise is a sentence of the contract.
 type promise string
 
 const (
@@ -43,7 +43,7 @@ const (
 	closes          promise = "the promise of Close"
 )
 
-// violation is a promise that was broken, and the calls that led there.
+// violation is a broken promise, with the calls that led to it.
 type violation struct {
 	promise promise
 	limit   ratelimit.Limit
@@ -53,14 +53,14 @@ type violation struct {
 	steps   []step
 }
 
-// step is one line of the sequence. It is not put into words unless it is shown. Most are
-// calls that are answered with a Decision: to note one allocates nothing.
+// step is one line of the sequence. It is formatted only if it is shown. Most
+// steps are calls that return a Decision: recording one allocates nothing.
 type step struct {
 	at     time.Duration
 	format string
 	args   []any
 
-	call   string // if not empty: instead of the format
+	call   string // replaces the format if not empty
 	key    *testedKey
 	cost   int
 	answer answer
@@ -73,7 +73,7 @@ func (s step) String() string {
 	return fmt.Sprintf("%-14v ", s.at) + fmt.Sprintf(s.format, s.args...)
 }
 
-// lastSteps is how much of a long history a failure shows.
+// lastSteps is the number of steps of a long history that a failure shows.
 const lastSteps = 60
 
 // Error returns the promise, the limit, the fault, the seed and the sequence.
@@ -93,22 +93,22 @@ func (v *violation) Error() string {
 	return b.String()
 }
 
-// enough ends a history early: it has come to the end of the time there is.
+// enough ends a history that has reached its latest instant.
 type enough struct{}
 
-// unavailable ends a history because the engine could not decide. Nothing is known about
-// the key any more: the call may have charged it.
+// unavailable ends a history because the engine could not decide. The
+// state of the key is unknown, since the call may have charged it.
 type unavailable struct{ err error }
 
-// reached ends the history if a call failed because the engine could not decide, or without a report of its charge: a booking whose context
-// ends while it is written.
+// reached ends the history if the call failed because the engine could not decide. It also does
+// so if the charge is unknown, since the context of a booking ended while the engine wrote it.
 func (h *history) reached(err error) {
 	if errors.Is(err, ratelimit.ErrUnavailable) || errors.Is(err, ratelimit.ErrUnanswered) {
 		panic(unavailable{err})
 	}
 }
 
-// caught returns the violation that ended a history, if one did.
+// caught returns the violation with which a history ended, or nil.
 func (h *history) caught(check string, ended any) (v *violation) {
 	switch e := ended.(type) {
 	case nil, enough:
@@ -133,7 +133,7 @@ func (h *history) fail(p promise, format string, args ...any) {
 	panic(h.violation(p, fmt.Sprintf(format, args...)))
 }
 
-// must ends the history unless ok.
+// must ends the history unless ok is true.
 func (h *history) must(ok bool, p promise, format string, args ...any) {
 	if !ok {
 		h.fail(p, format, args...)
@@ -148,7 +148,7 @@ func (p *testedKey) noteCall(call string, cost int, d ratelimit.Decision, err er
 	p.steps = append(p.steps, step{at: p.now, call: call, key: p, cost: cost, answer: answer{d, err}})
 }
 
-// answer is a Decision, or an error, in few words.
+// answer is a Decision or an error in short form.
 type answer struct {
 	d   ratelimit.Decision
 	err error

@@ -8,8 +8,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// faulty is our limiter with some of its methods replaced. A nil function leaves the
-// limiter's own.
+// faulty is the module's limiter with some methods replaced. A nil function means the limiter's own method.
 type faulty struct {
 	keyed
 	take     func(ctx context.Context, key string, cost int) (ratelimit.Decision, error)
@@ -20,7 +19,7 @@ type faulty struct {
 	setLimit func(limit ratelimit.Limit) error
 	sweep    func() int
 	reset    func(key string)
-	key      func(key string) string // distinguishes keys
+	key      func(key string) string // maps a key to the key of its budget
 }
 
 func (l *faulty) name(key string) string {
@@ -95,7 +94,7 @@ func (l *faulty) Sweep() int {
 	return l.sweep()
 }
 
-// fault puts a bug into a limiter of ours.
+// fault adds a bug to the module's limiter.
 func fault(bug func(l *faulty, limit ratelimit.Limit, clock *ratelimittest.Clock)) func(ratelimit.Limit, *ratelimittest.Clock) limiter {
 	return func(limit ratelimit.Limit, clock *ratelimittest.Clock) limiter {
 		l := &faulty{keyed: good(limit, clock)}
@@ -104,7 +103,7 @@ func fault(bug func(l *faulty, limit ratelimit.Limit, clock *ratelimittest.Clock
 	}
 }
 
-// only accepts the limits of some algorithms.
+// only returns a function that accepts the limits of some algorithms.
 func only(algorithms ...ratelimit.Algorithm) func(ratelimit.Limit) bool {
 	return func(l ratelimit.Limit) bool {
 		for _, a := range algorithms {
@@ -119,7 +118,7 @@ func only(algorithms ...ratelimit.Algorithm) func(ratelimit.Limit) bool {
 // current returns the limit in force.
 func (l *faulty) current() ratelimit.Limit { return l.Describe().Limits[0] }
 
-// settled returns a reservation that settles as another does, and does something else beside it.
+// settled returns a reservation that settles r and also calls settle.
 func settled(r *ratelimit.Reservation, settle func(actual int) error) *ratelimit.Reservation {
 	return ratelimit.NewReservation(r.Decision, settle)
 }

@@ -10,34 +10,34 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// history is a sequence of calls on limiters of one limit, and their answers.
+// history is a sequence of calls on limiters of one limit, with their results.
 type history struct {
 	cfg   *Config
 	limit ratelimit.Limit
 	rng   *rand.Rand
 	lim   ratelimit.Limiter[string]
-	has   methods // of lim
+	has   methods // the methods of lim
 	made  []ratelimit.Limiter[string]
-	id    string        // sets its keys apart from all others'
-	keys  int           // how many keys there are
+	id    string        // makes its keys unique
+	keys  int           // the number of its keys
 	start time.Duration // the first reading of the clock
-	now   time.Duration // since start
+	now   time.Duration // the time since start
 	steps []step
 
-	counting bool // the readings of the clock are counted: only the check makes calls
+	counting bool // the check counts readings of the clock, so only it may make calls
 }
 
 // testedKey is one key of one limiter.
 type testedKey struct {
 	*history
 	lim  ratelimit.Limiter[string]
-	has  methods // of lim
+	has  methods // the methods of lim
 	name string
-	key  string // the name, and a part that distinguishes the history's keys from all others
+	key  string // the name, with a part that makes it unique
 }
 
-// begin makes the limiter, with the clock at some instant between five years before
-// and five years after 0, and the wall at some date, if they can be set.
+// begin makes the limiter. If possible, it sets the clock to an instant between
+// five years before and five years after 0, and the wall clock to some date.
 func (h *history) begin() {
 	if h.cfg.Clock != nil {
 		h.start = h.upto(2*span) - span
@@ -47,7 +47,7 @@ func (h *history) begin() {
 	h.use(h.newLimiter(h.limit))
 }
 
-// use makes the limiter the limiter of new keys.
+// use sets the limiter of new keys.
 func (h *history) use(l ratelimit.Limiter[string]) { h.lim, h.has = l, h.cfg.methodsOf(l) }
 
 const (
@@ -62,13 +62,13 @@ func (h *history) newLimiter(limit ratelimit.Limit) ratelimit.Limiter[string] {
 	return h.keep(l)
 }
 
-// keep notes a limiter that is to be closed when the history ends.
+// keep records a limiter, which is closed when the history ends.
 func (h *history) keep(l ratelimit.Limiter[string]) ratelimit.Limiter[string] {
 	h.made = append(h.made, l)
 	return l
 }
 
-// newKey returns a key never seen before.
+// newKey returns a new key.
 func (h *history) newKey() *testedKey {
 	h.keys++
 	return h.keyOf(h.lim, h.has, keyName(h.keys-1))
@@ -95,12 +95,12 @@ func keyName(n int) string {
 	return fmt.Sprint(letter, n/26)
 }
 
-// namedKey returns a key of a name that is given.
+// namedKey returns a key with the given name.
 func (h *history) namedKey(l ratelimit.Limiter[string], name string) *testedKey {
 	return h.keyOf(l, h.cfg.methodsOf(l), name)
 }
 
-// shown returns the name for a failure: some keys have 65 536 letters.
+// shown returns the name as a failure shows it, because some names have 65 536 letters.
 func (p *testedKey) shown() string {
 	if len(p.name) <= 32 {
 		return p.name
@@ -127,7 +127,7 @@ func (c *Config) upto(rng *rand.Rand, d time.Duration) time.Duration {
 	return time.Duration(rng.Int64N(int64(d/r)+1)) * r
 }
 
-// advance moves time on, or ends the history at the horizon.
+// advance moves time forward, or ends the history at the horizon.
 func (h *history) advance(d time.Duration) {
 	if d > h.horizon()-h.now {
 		panic(enough{})
@@ -135,7 +135,7 @@ func (h *history) advance(d time.Duration) {
 	h.move(d)
 }
 
-// horizon is how far a history may go, so that instants do not overflow.
+// horizon returns the maximum length of a history, so that instants do not overflow.
 func (h *history) horizon() time.Duration {
 	if h.cfg.Clock == nil {
 		return 4 * reach
@@ -143,7 +143,7 @@ func (h *history) horizon() time.Duration {
 	return 130 * year
 }
 
-// patience is how far it goes unless an answer that is probed leads further.
+// patience returns the usual maximum length of a history. Only a check of a promised instant may exceed it.
 func (h *history) patience() time.Duration {
 	if h.cfg.Clock == nil {
 		return reach
@@ -166,7 +166,7 @@ func (h *history) move(d time.Duration) {
 	}
 }
 
-// pause moves time on by a span that may matter, given the last answer.
+// pause moves time forward by a span that may matter after the last result.
 func (h *history) pause(d ratelimit.Decision) {
 	r, per := h.cfg.Resolution, h.per()
 	whole := per
@@ -181,7 +181,7 @@ func (h *history) pause(d ratelimit.Decision) {
 	}
 }
 
-// cost returns a cost that may matter, given the remaining budget: never an error's.
+// cost returns a cost that may matter given the remaining budget, but never an invalid one.
 func (h *history) cost(left int) int {
 	capacity := h.limit.Capacity()
 	costs := []int{1, 1, 2, left, left + 1, capacity, 1 + h.rng.IntN(capacity), 1 + h.rng.IntN(min(capacity, 5))}
@@ -190,7 +190,7 @@ func (h *history) cost(left int) int {
 
 func (h *history) chance(n int) bool { return h.rng.IntN(n) == 0 }
 
-// alike plays the same on two keys and fails where they answer differently.
+// alike plays the same calls on two keys, and ends the history if their results differ.
 func (h *history) alike(p promise, a, b *testedKey, why string) {
 	for range 6 {
 		cost := h.cost(a.left().Remaining)
@@ -203,7 +203,7 @@ func (h *history) alike(p promise, a, b *testedKey, why string) {
 	}
 }
 
-// keyPrefix names a history's keys after the seed, so that no two runs share one.
+// keyPrefix returns a prefix for a history's keys. It contains the seed, so that no two runs share a key.
 func keyPrefix(seed uint64, n int64, try int) string {
 	if try > 0 {
 		return fmt.Sprintf("%x-%d-again%d-", seed, n, try)
@@ -211,8 +211,7 @@ func keyPrefix(seed uint64, n int64, try int) string {
 	return fmt.Sprintf("%x-%d-", seed, n)
 }
 
-// times returns k·n, or the largest int that is a multiple of k where that is too much for
-// one: ints may have 32 bits.
+// times returns k·n, or the largest multiple of k that an int can hold: ints may have 32 bits.
 func times(k, n int) int { return k * min(n, math.MaxInt/k) }
 
 // twins returns two keys with the same random spending.
@@ -227,7 +226,7 @@ func (h *history) twins() (a, b *testedKey) {
 	return a, b
 }
 
-// pauseShort moves time on by up to d, unless that leads too far.
+// pauseShort moves time forward by up to d, unless that is beyond patience.
 func (h *history) pauseShort(d time.Duration) {
 	if next := h.upto(d); h.now+next < h.patience() {
 		h.advance(next)

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// algorithms are the algorithms that count. The calendar is the last.
+// algorithms are the algorithms that count. The calendar is last.
 var algorithms = []ratelimit.Algorithm{
 	ratelimit.AlgorithmTokenBucket,
 	ratelimit.AlgorithmLeakyBucket,
@@ -19,13 +19,13 @@ var algorithms = []ratelimit.Algorithm{
 	ratelimit.AlgorithmCalendar,
 }
 
-// figure is n, or the largest int where that is smaller.
+// figure returns n, or the largest int if n is larger.
 func figure(n int64) int { return int(min(n, math.MaxInt)) }
 
-// large is n, or where an int is smaller the largest that leaves room to add.
+// large returns n, or if an int is too small the largest figure that leaves room for additions.
 func large(n int64) int { return min(figure(n), math.MaxInt/8) }
 
-// edgesOf are the edges of each algorithm.
+// edgesOf returns the edges of each algorithm.
 var edgesOf = sync.OnceValue(func() map[ratelimit.Algorithm][]ratelimit.Limit {
 	all := make(map[ratelimit.Algorithm][]ratelimit.Limit)
 	for _, a := range algorithms {
@@ -34,7 +34,7 @@ var edgesOf = sync.OnceValue(func() map[ratelimit.Algorithm][]ratelimit.Limit {
 	return all
 })
 
-// calendarEdges are calendars of all periods, with figures beyond 53 bits and with a single unit.
+// calendarEdges returns calendars of all periods, with figures beyond 53 bits and with a single unit.
 func calendarEdges() (all []ratelimit.Limit) {
 	for _, p := range periods() {
 		for _, units := range []int{1, 3, 999_983, large(1 << 53)} {
@@ -44,8 +44,8 @@ func calendarEdges() (all []ratelimit.Limit) {
 	return all
 }
 
-// edges are the limits at which limiters have been seen to fail: rates above one a
-// nanosecond, fractions of a nanosecond, products beyond 64 bits and figures beyond 53.
+// edges returns limits under which limiters have failed: rates above one unit a nanosecond,
+// fractions of a nanosecond, products beyond 64 bits and figures beyond 53 bits.
 func edges(a ratelimit.Algorithm) []ratelimit.Limit {
 	if a == ratelimit.AlgorithmCalendar {
 		return calendarEdges()
@@ -75,10 +75,10 @@ func edges(a ratelimit.Algorithm) []ratelimit.Limit {
 	return all
 }
 
-// anyPeriod returns one of the tried periods.
+// anyPeriod returns one of the tested periods.
 func (h *history) anyPeriod() ratelimit.Period { return periods()[h.rng.IntN(len(periods()))] }
 
-// overAnother is a calendar over another period.
+// overAnother returns a calendar with another period.
 func (h *history) overAnother(l ratelimit.Limit) ratelimit.Limit {
 	for was := l.Period; l.Period == was; {
 		l.Period = h.anyPeriod()
@@ -99,7 +99,7 @@ func (h *history) newLimit(a ratelimit.Algorithm, r ratelimit.Rate, burst int) r
 	return newLimit(a, r, burst)
 }
 
-// newLimit returns a limit of an algorithm that has a Per.
+// newLimit returns a limit of an algorithm with a Per.
 func newLimit(a ratelimit.Algorithm, r ratelimit.Rate, burst int) ratelimit.Limit {
 	l := ratelimit.Limit{Algorithm: a, Rate: r}
 	if a == ratelimit.AlgorithmTokenBucket || a == ratelimit.AlgorithmLeakyBucket {
@@ -108,7 +108,7 @@ func newLimit(a ratelimit.Algorithm, r ratelimit.Rate, burst int) ratelimit.Limi
 	return l
 }
 
-// randomLimit returns a limit of ordinary figures.
+// randomLimit returns a limit with common figures.
 func (c *Config) randomLimit(a ratelimit.Algorithm, rng *rand.Rand) ratelimit.Limit {
 	units := []int{1, 2, 3, 5, 7, 10, 50, 100, 1 + rng.IntN(1000), 1 + rng.IntN(1_000_000)}
 	pers := []time.Duration{time.Second, time.Minute, time.Hour, 11 * time.Second, 250 * time.Millisecond,
@@ -122,8 +122,8 @@ func (c *Config) randomLimit(a ratelimit.Algorithm, rng *rand.Rand) ratelimit.Li
 	return newLimit(a, r, bursts[rng.IntN(len(bursts))])
 }
 
-// limitFor returns the limit of one of an algorithm's histories: an edge and a random one
-// in turn, or one of a fixed set. It reports false if the engine takes none.
+// limitFor returns the limit for history n of an algorithm: an edge or a random limit
+// in turn, or one of a fixed set. It returns false if the engine supports none.
 func (c *Config) limitFor(a ratelimit.Algorithm, n int, rng *rand.Rand) (ratelimit.Limit, bool) {
 	if a == ratelimit.AlgorithmConcurrent {
 		return c.unitsLimit(n, rng)

@@ -9,7 +9,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// methods are one limiter's methods beyond Allow and Take. A field is nil where the limiter lacks the method, or Config.Skip names it.
+// methods are a limiter's methods besides Allow and Take. A field is
+// nil if the limiter lacks the method, or if Config.Skip names it.
 type methods struct {
 	peek     func(ctx context.Context, key string, cost int) (ratelimit.Decision, error)
 	wait     func(ctx context.Context, key string, cost int) error
@@ -22,17 +23,17 @@ type methods struct {
 	join     func(limiters []ratelimit.Joining) (ratelimit.Joint, error)
 }
 
-// methodNames are the methods that the suite looks for, as Config.Skip and Config.Want name them.
+// methodNames are the names that Config.Skip and Config.Want may contain for methods.
 var methodNames = []string{"Peek", "Reserve", "Wait", "Adjust", "Reset", "SetLimit", "Sweep", "Len", "Join"}
 
-// calendars is the name of calendars in Config.Skip and Config.Want, beside the names of methods.
+// calendars is the name that stands for calendars in Config.Skip and Config.Want.
 const calendars = "Calendar"
 
-// concurrents is the name of limits of units in use there.
+// concurrents is the name that stands for limits of units in use.
 const concurrents = "Concurrent"
 
-// methodsOf finds a limiter's methods by their signatures: the signatures of ratelimit.Keyed, or the same with a context or an error added,
-// as methods that do I/O have.
+// methodsOf finds a limiter's methods by their signatures. They are the signatures of
+// ratelimit.Keyed, or the same with a context or an error added, as for methods that do I/O.
 func (c *Config) methodsOf(l ratelimit.Limiter[string]) (m methods) {
 	if l == nil {
 		return m
@@ -64,7 +65,7 @@ func set[F any](c *Config, name string, to *F, method F) {
 	}
 }
 
-// countOf returns the function that counts a limiter's tracked keys: its Len, or the Keys of its Stats.
+// countOf returns a function that counts a limiter's tracked keys: its Len, or the Keys of its Stats.
 func countOf(l any) func() int {
 	switch l := l.(type) {
 	case interface{ Len() int }:
@@ -144,7 +145,7 @@ func setLimitOf(l any) func(context.Context, ratelimit.Limit) error {
 	return nil
 }
 
-// names lists the methods that were found, in the order of methodNames.
+// names returns the names of the methods that were found, in the order of methodNames.
 func (m *methods) names() (found []string) {
 	for i, has := range []bool{m.peek != nil, m.reserver != nil, m.wait != nil, m.adjust != nil,
 		m.reset != nil, m.setLimit != nil, m.sweep != nil, m.count != nil, m.join != nil} {
@@ -155,7 +156,7 @@ func (m *methods) names() (found []string) {
 	return found
 }
 
-// found lists the optional methods of the engine's limiters, for the log.
+// found returns the optional methods of the engine's limiters as text for the log.
 func (c *Config) found(limit ratelimit.Limit) (text string, err error) {
 	l, err := c.New(limit)
 	if err != nil {
@@ -174,7 +175,7 @@ func (c *Config) found(limit ratelimit.Limit) (text string, err error) {
 	return strings.Join(append(names, "nothing else"), ", "), err
 }
 
-// The conditions of checks: the methods of the limiter under test.
+// The conditions of checks: that the limiter under test has a method.
 
 func canPeek(h *history) bool     { return h.has.peek != nil }
 func canReserve(h *history) bool  { return h.has.reserver != nil }
@@ -186,13 +187,13 @@ func canSweep(h *history) bool    { return h.has.sweep != nil }
 func canCount(h *history) bool    { return h.has.count != nil }
 func canJoin(h *history) bool     { return h.has.join != nil }
 
-// canSetBack is the condition that the clock can be set back.
+// canSetBack reports whether the clock can be set back.
 func canSetBack(h *history) bool { return h.cfg.Clock != nil }
 
-// canSetWall reports whether the limit is a calendar whose wall clock can be set.
+// canSetWall reports whether the limit is a calendar and the wall clock can be set.
 func canSetWall(h *history) bool { return isCalendar(h.limit) && h.cfg.Clock != nil }
 
-// all joins conditions.
+// all returns the conjunction of conditions.
 func all(conditions ...func(h *history) bool) func(h *history) bool {
 	return func(h *history) bool {
 		for _, c := range conditions {
@@ -204,5 +205,5 @@ func all(conditions ...func(h *history) bool) func(h *history) bool {
 	}
 }
 
-// canPair is the condition that two clients of one store can be made.
+// canPair reports whether the suite can make two clients of one store.
 func canPair(h *history) bool { return h.cfg.NewPair != nil }

@@ -7,15 +7,15 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// book is the spending of one key, kept by the definitions of the algorithms and with no thought of speed. All figures of a Decision follow
-// from one: the spending that counts against the capacity at an instant, if nothing more is spent until then.
+// book is the spending of one key. It follows the definitions of the algorithms, without regard for speed. All figures of
+// a Decision follow from the spending that counts against the capacity at an instant if nothing more is spent until then.
 type book struct {
 	history *history
 	model   model
-	guess   ratelimit.Decision // the limiter's answer, if it has answered already: it saves the search
+	guess   ratelimit.Decision // the limiter's decision, if it is known: trying it first saves a search
 }
 
-// model is one algorithm's bookkeeping. Instants never decrease.
+// model is one algorithm's state. Instants never decrease.
 type model interface {
 	// used returns the spending that counts at an instant, in whole units, rounded up.
 	used(at time.Duration) int
@@ -39,7 +39,7 @@ func (h *history) newModel(l ratelimit.Limit) model {
 	}
 }
 
-// decide returns the Decision that Take has to answer.
+// decide returns the Decision that Take must return.
 func (b *book) decide(now time.Duration, cost int) ratelimit.Decision {
 	if cost == 0 || b.retryAfter(now, cost) > 0 {
 		return b.peek(now, cost)
@@ -51,7 +51,7 @@ func (b *book) decide(now time.Duration, cost int) ratelimit.Decision {
 	return d
 }
 
-// delay returns the time for which a leaky bucket holds a request: until all requests ahead of it have left.
+// delay returns the time for which a leaky bucket delays a request: until all earlier requests have left.
 func (b *book) delay(now time.Duration) time.Duration {
 	if b.history.limit.Algorithm != ratelimit.AlgorithmLeakyBucket {
 		return 0
@@ -59,7 +59,7 @@ func (b *book) delay(now time.Duration) time.Duration {
 	return b.after(now, 0, b.guess.Delay)
 }
 
-// peek returns the Decision that Peek has to answer.
+// peek returns the Decision that Peek must return.
 func (b *book) peek(now time.Duration, cost int) ratelimit.Decision {
 	d := ratelimit.Decision{Limit: b.history.limit, Remaining: b.remaining(now), ResetAfter: b.resetAfter(now)}
 	d.RetryAfter, d.NextAfter = b.retryAfter(now, cost), b.nextAfter(now, d.Remaining)
@@ -81,7 +81,7 @@ func (b *book) retryAfter(now time.Duration, cost int) time.Duration {
 	return b.after(now, b.history.limit.Capacity()-cost, b.guess.RetryAfter)
 }
 
-// nextAfter returns the time until a unit remains.
+// nextAfter returns the time until at least one unit remains.
 func (b *book) nextAfter(now time.Duration, remaining int) time.Duration {
 	if remaining > 0 {
 		return 0
@@ -93,8 +93,8 @@ func (b *book) resetAfter(now time.Duration) time.Duration {
 	return b.after(now, 0, b.guess.ResetAfter)
 }
 
-// after returns how long it takes until no more than so much counts: it fits then, and
-// one unit of time before it does not. That is how a guess is checked, too.
+// after returns the shortest time after which at most the given units count. One
+// unit of time earlier more would count. The guess is checked by the same rule.
 func (b *book) after(now time.Duration, most int, guess time.Duration) time.Duration {
 	unit := b.history.cfg.Resolution
 	fits := func(n time.Duration) bool { return b.model.used(now+n*unit) <= most }
@@ -120,17 +120,17 @@ func (b *book) after(now time.Duration, most int, guess time.Duration) time.Dura
 	return yes * unit
 }
 
-// bucketModel is a token or a leaky bucket: the sum of the spending, less rate·t for the time since, never less than nothing. It counts in
-// 1/per of a unit, of which each nanosecond gives back units.
+// bucketModel is a token or leaky bucket: the sum of the spending, less rate·t for the time since,
+// but not below 0. It counts in 1/per of a unit; each nanosecond gives back Units of these.
 type bucketModel struct {
 	units, per *big.Int
 	owed       big.Int
 	at         time.Duration
 
-	left, span, rest big.Int // scratch memory: the figures are needed very often
+	left, span, rest big.Int // scratch space, because the figures are computed very often
 }
 
-// owedAt returns the debt at an instant, until it is called again.
+// owedAt returns the debt at an instant. The result is valid until the next call.
 func (a *bucketModel) owedAt(at time.Duration) *big.Int {
 	back := a.left.Mul(a.units, a.span.SetInt64(int64(at-a.at)))
 	owed := back.Sub(&a.owed, back)
@@ -155,8 +155,8 @@ func (a *bucketModel) spend(at time.Duration, cost int) {
 	a.at = at
 }
 
-// fixedModel counts in windows that begin with the first spending after the last one's end. The excess over a window's units runs over into
-// the windows that follow.
+// fixedModel counts in windows that begin with the first spending after the end
+// of the last one. The excess over a window's units counts in the next windows.
 type fixedModel struct {
 	units int
 	per   time.Duration
@@ -182,17 +182,17 @@ func (a *fixedModel) spend(at time.Duration, cost int) {
 	a.spent = left + cost
 }
 
-// calendarModel counts in the windows of a calendar. A key stays in the window that it has reached until a later one begins, whatever the
-// wall clock. The excess over a window's units runs over into the windows that follow.
+// calendarModel counts in the windows of a calendar. A key stays in the window that it has reached until a later
+// one begins, even if the wall clock is set back. The excess over a window's units counts in the next windows.
 type calendarModel struct {
 	units  int
 	dates  *dates
 	wallAt func(at time.Duration) time.Time
-	in     window // that it counts in
+	in     window // the window in which it counts
 	spent  int
 }
 
-// rolled returns the model as it stands at an instant.
+// rolled returns the model's state at an instant.
 func (a *calendarModel) rolled(at time.Duration) calendarModel {
 	r, wall := *a, a.wallAt(at)
 	for r.spent > 0 && !wall.Before(r.in.to) {
@@ -215,7 +215,7 @@ func (a *calendarModel) spend(at time.Duration, cost int) {
 	a.spent += cost
 }
 
-// logModel remembers every spending.
+// logModel records every spending.
 type logModel struct {
 	per  time.Duration
 	at   []time.Duration
@@ -238,14 +238,14 @@ func (a *logModel) spend(at time.Duration, cost int) {
 	a.at, a.cost = append(a.at, at), append(a.cost, cost)
 }
 
-// counterModel has a count for this window and one for the window before.
+// counterModel has a count for the present window and one for the window before.
 type counterModel struct {
 	per        time.Duration
 	start      time.Duration
 	prev, curr int
 }
 
-// rolled returns the model as it stands at an instant.
+// rolled returns the model's state at an instant.
 func (a *counterModel) rolled(at time.Duration) counterModel {
 	switch over := (at - a.start) / a.per; {
 	case over == 0:

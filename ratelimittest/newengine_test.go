@@ -21,8 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// The engine of example_engine_test.go uses exported names only. Here it stands where
-// the limiters of this module stand.
+// The engine of example_engine_test.go uses only exported names. These tests use it in place of the module's limiters.
 
 // broken is a store that fails while down is set.
 type broken struct{ down atomic.Bool }
@@ -34,7 +33,7 @@ func (b *broken) call() error {
 	return nil
 }
 
-// sinceNow is the time since it was made: in a bubble, that is the bubble's.
+// sinceNow returns the time since a moment. In a bubble that is virtual time.
 type sinceNow time.Time
 
 func (s sinceNow) Now() time.Duration { return time.Since(time.Time(s)) }
@@ -109,7 +108,7 @@ func TestWaitOnANewEngineBooksItsPlace(t *testing.T) {
 		e, _ := newLogEngine(t, ratelimit.SlidingLog(ratelimit.PerMinute(2)), sinceNow(time.Now()))
 		mapped := ratelimit.Map(e, func(n int) (string, error) { return fmt.Sprint(n), nil })
 		began := time.Now()
-		for range 5 { // two now, two in a minute, one in two
+		for range 5 { // two are allowed now, two after a minute, and one after two
 			require.NoError(t, ratelimit.Wait(t.Context(), mapped, 1, 1))
 		}
 		assert.Equal(t, 2*time.Minute, time.Since(began))
@@ -149,7 +148,7 @@ func TestWaitFailsAtOnceIfAnEngineThatBooksIsTooLate(t *testing.T) {
 	})
 }
 
-// serveOnce answers one request from one address through the middleware.
+// serveOnce serves one request from one address through the middleware.
 func serveOnce(h http.Handler, status int) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest("GET", "/", nil)
@@ -169,7 +168,7 @@ func TestHTTPLimitSettlesAndShowsANewEngine(t *testing.T) {
 		status := 0
 		fmt.Sscan(r.Header.Get("Status"), &status)
 		if status == http.StatusBadGateway {
-			store.down.Store(true) // it cannot be given back
+			store.down.Store(true) // the charge cannot be given back
 		}
 		w.WriteHeader(status)
 	}))
@@ -188,7 +187,7 @@ func TestHTTPLimitSettlesAndShowsANewEngine(t *testing.T) {
 	assert.Equal(t, "60", w.Header().Get("Retry-After"))
 }
 
-// The suite tries keys of 65 536 bytes.
+// The suite tests keys of 65 536 bytes, which a failure must not print.
 func TestAFailureWithLongKeysIsShort(t *testing.T) {
 	config := ours()
 	config.Histories, config.NewBounded = 1, nil

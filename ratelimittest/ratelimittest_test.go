@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// ours is the config for the limiter of this module.
+// ours returns the config for the module's limiter.
 func ours() ratelimittest.Config {
 	clock := new(ratelimittest.Clock)
 	return ratelimittest.Config{
@@ -57,7 +57,7 @@ func TestEachLimiterIsClosed(t *testing.T) {
 	assert.Zero(t, made, "limiters that were not closed")
 }
 
-// A bubble does not end while a goroutine is left in it.
+// A bubble cannot end while it has a goroutine.
 func TestOurLimiterLeavesNoGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config := ours()
@@ -66,7 +66,7 @@ func TestOurLimiterLeavesNoGoroutine(t *testing.T) {
 	})
 }
 
-// engine is a wordBucket's config, on a time that can only be moved forward.
+// engine returns the config of a wordBucket whose time only moves forward.
 func engine(unit, resolution time.Duration) ratelimittest.Config {
 	now := new(atomic.Int64)
 	return ratelimittest.Config{

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// forgetful is the config of our limiter with room for one key, which remembers the keys that it evicts. Bookings, and their settlements,
-// are over with an eviction.
+// forgetful returns the config of the module's limiter with room for one key, which remembers
+// the keys that it evicts. An eviction drops bookings, so that they cannot be settled.
 func forgetful() ratelimittest.Config {
 	config := ours()
 	config.New = func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
@@ -21,12 +21,12 @@ func forgetful() ratelimittest.Config {
 	return config
 }
 
-// The remembered spending of a bucket, a fixed window or a calendar, to the millisecond, is the whole state. So a limiter that evicts keys
-// all the time keeps the promises.
+// A limiter that evicts keys all the time keeps the promises: for a bucket, a fixed
+// window or a calendar, the remembered spending is the whole state, to the millisecond.
 func TestALimiterThatRemembersKeepsThePromises(t *testing.T) {
 	config := forgetful()
 	config.Resolution = time.Millisecond
-	config.Retries = 3 // of thousands of keys, two may have the same 16 bits of their hashes on one line
+	config.Retries = 3 // of thousands of keys, two may have equal 16-bit hashes on one line
 	config.Skip = []string{"Reserve", "Wait", "Adjust", "SetLimit", "Sweep", "Len"}
 	config.Limits = []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerSecond(10), 20),
@@ -41,7 +41,7 @@ func TestALimiterThatRemembersKeepsThePromises(t *testing.T) {
 	ratelimittest.Run(t, config)
 }
 
-// Of the others more is taken back than was spent, and a flood of keys gets none of it.
+// Under other algorithms a key gets back more spending than it had, so that a flood of keys gains no budget.
 func TestAFloodGetsNothingOfALimiterThatRemembers(t *testing.T) {
 	config := ours()
 	config.Histories = 5

@@ -14,14 +14,13 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// remote is our limiter behind the interface of an engine that does I/O: every method
-// takes a context and may fail.
+// remote is the module's limiter with the methods of an engine that does I/O: each takes a context and may fail.
 type remote struct {
 	l    local
 	link *link
 }
 
-// local has the methods of our limiter, with or without a bug.
+// local has the methods of the module's limiter, with or without a bug.
 type local interface {
 	ratelimit.Reserver[string]
 	Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error)
@@ -34,8 +33,8 @@ type local interface {
 // link is the connection between the engine and its store.
 type link struct {
 	calls  atomic.Int64
-	every  int64 // one call in every fails; 0 for none
-	does   work  // the effect of the failing calls
+	every  int64 // one of this many calls fails; 0 means none
+	does   work  // the effect of failing calls
 	opened atomic.Int64
 	closed atomic.Int64
 }
@@ -44,14 +43,14 @@ type link struct {
 type work string
 
 const (
-	sometimes work = "sometimes" // every second one does all that it has to
+	sometimes work = "sometimes" // every second failing call has its full effect
 	always    work = "always"
 	never     work = "never"
 )
 
 var errDown = fmt.Errorf("%w: connection reset by peer", ratelimit.ErrUnavailable)
 
-// fails reports whether this call fails, and before the store has seen it.
+// fails reports whether this call fails, and whether it fails before the store has received it.
 func (k *link) fails() (before, after bool) {
 	n := k.calls.Add(1)
 	if k.every == 0 || n%k.every != 0 {
@@ -61,7 +60,7 @@ func (k *link) fails() (before, after bool) {
 	return !after, after
 }
 
-// over makes a call over the link.
+// over makes a call through the link.
 func over[T any](k *link, call func() (T, error)) (T, error) {
 	before, after := k.fails()
 	if before {
@@ -124,7 +123,7 @@ func (r *remote) SetLimit(_ context.Context, limit ratelimit.Limit) error {
 
 func (r *remote) Close() error { r.link.closed.Add(1); return nil }
 
-// remoteConfig is the config of a remote engine. Its time can only be moved on.
+// remoteConfig returns the config of a remote engine. Its time only moves forward.
 func remoteConfig(k *link) ratelimittest.Config {
 	clock := new(ratelimittest.Clock)
 	open := func(limit ratelimit.Limit) (*remote, error) {
@@ -189,7 +188,7 @@ func TestErrorsOfARemoteEngineAreNoViolations(t *testing.T) {
 	}
 }
 
-// deserted is an engine one of whose bookings is not answered before the context of its Wait ends: it stays.
+// deserted is an engine that leaves a booking of Wait in place if its context ends before the store has answered.
 type deserted struct {
 	keyed
 	waits *atomic.Int64
@@ -215,7 +214,7 @@ func TestAWaitWhoseBookingIsNotAnsweredIsNoViolation(t *testing.T) {
 	assert.Greater(t, waits.Load(), int64(3))
 }
 
-// A wrong engine is found although its calls fail now and then.
+// The suite finds a wrong engine even if its calls sometimes fail.
 func TestAWrongEngineIsFoundThoughItsCallsFail(t *testing.T) {
 	k := &link{every: 100}
 	config := remoteConfig(k)
@@ -270,7 +269,7 @@ func TestAMethodThatIsWantedMustBeFound(t *testing.T) {
 	assert.ErrorContains(t, ratelimittest.Check(config), "Config.Want has Sweep")
 }
 
-// noReserve has a Reserve that does not work.
+// noReserve has a Reserve that always fails.
 type noReserve struct{ keyed }
 
 func (l noReserve) Reserve(context.Context, string, int, time.Duration) (*ratelimit.Reservation, error) {
@@ -290,7 +289,7 @@ func TestAnEngineWithoutReservePassesIfDeclared(t *testing.T) {
 	assert.NoError(t, ratelimittest.Check(config))
 }
 
-// Such an engine returns one of two limiters that were set up before.
+// The engine returns one of two limiters that exist already.
 func TestAnEngineWithAFixedSetOfLimitsPasses(t *testing.T) {
 	config := ours()
 	config.NewBounded, config.NewFloat = nil, nil

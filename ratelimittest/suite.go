@@ -11,18 +11,19 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// check is one thing that is looked at, in many histories.
+// check is one behaviour, which is tested in many histories.
 type check struct {
 	name  string
 	play  func(h *history)
-	needs func(h *history) bool // if nil, nothing beyond Allow and Take
-	few   bool                  // it is slow, or takes no random limits: play a tenth of the histories, and three at least
-	once  bool                  // it is slow, and all histories are equivalent: play one
-	slow  bool                  // where it fails it may take a second: one failure is enough
+	needs func(h *history) bool // nil if only Allow and Take are needed
+	few   bool                  // the check is slow or uses no random limits: play a tenth of the histories, at least three
+	once  bool                  // the check is slow and all histories are equivalent: play one
+	slow  bool                  // a failing history may take a second: stop after one failure
 }
 
-// Run plays the suite, in one subtest for each algorithm and check, and fails with the result of [Check]. It logs the methods beyond Allow
-// and Take that it has found and tested. The subtest of an algorithm that the engine does not count by is skipped, with the reason.
+// Run plays the suite, in one subtest for each algorithm and check, and fails with the result
+// of [Check]. It logs the methods besides Allow and Take that it has found and tested. If the
+// engine does not support an algorithm, its subtest is skipped, with the reason.
 func Run(t *testing.T, config Config) {
 	t.Helper()
 	c, err := config.withDefaults()
@@ -55,12 +56,12 @@ func (c *Config) runUnits(t *testing.T) {
 	}
 }
 
-// lacksUnits is the error where limits of units in use are wanted.
+// lacksUnits returns the error for an engine that lacks required limits of units in use.
 func (c *Config) lacksUnits() error {
 	return fmt.Errorf("ratelimittest: Config.Want has %s, and none are tried: %s", concurrents, c.noUnits)
 }
 
-// errNoLimit keeps an engine from passing because it was never tested.
+// errNoLimit prevents an engine from passing without a test.
 var errNoLimit = errors.New("ratelimittest: Config.Accepts takes none of the limits that were tried")
 
 func (c *Config) acceptsAny() bool {
@@ -97,8 +98,8 @@ func (c *Config) runAlgorithm(t *testing.T, a ratelimit.Algorithm) {
 	}
 }
 
-// Check plays the suite without a test and returns one error for each promise that was broken by each algorithm, joined, or nil. Each
-// contains the promise, the limit, the sequence of calls and answers, and the seed that repeats it.
+// Check plays the suite outside of a test. It returns a joined error with one error for each promise that an algorithm has
+// broken, or nil. Each contains the promise, the limit, the sequence of calls and results, and the seed that repeats it.
 func Check(config Config) error {
 	c, err := config.withDefaults()
 	if err != nil {
@@ -114,7 +115,7 @@ func Check(config Config) error {
 	return errors.Join(append(all, c.checkUnits()...)...)
 }
 
-// lacksCalendars is the error where calendars are wanted.
+// lacksCalendars returns the error for an engine that lacks required calendars.
 func (c *Config) lacksCalendars() error {
 	return fmt.Errorf("ratelimittest: Config.Want has %s, and none are tried: %s", calendars, c.noCalendars)
 }
@@ -185,12 +186,12 @@ func (c *Config) playAll(a ratelimit.Algorithm, k check) (all []*violation) {
 }
 
 const (
-	maxUnavailable = 10 // how often a call is made that the engine cannot decide
-	maxPlays       = 50 // how often a history is played that the engine cannot decide
+	maxUnavailable = 10 // the maximum number of tries of a call on which the engine cannot decide
+	maxPlays       = 50 // the maximum number of plays of a history in which the engine cannot decide
 )
 
-// playOne plays one history, and again with other keys where the engine could not decide, or where Config.Retries allows for failures that
-// do not repeat. It reports whether the limiters have the methods that the check needs.
+// playOne plays one history. It plays the history again with other keys if the engine could not decide, or if Config.Retries
+// permits failures that do not repeat. It reports whether the limiters have the methods that the check needs.
 func (c *Config) playOne(a ratelimit.Algorithm, k check, n int) (v *violation, played bool) {
 	failed := 0
 	for try := range maxPlays {
@@ -207,8 +208,8 @@ func (c *Config) playOne(a ratelimit.Algorithm, k check, n int) (v *violation, p
 	return v, true
 }
 
-// playTry plays one history. Its random figures depend only on the seed and the history's number. Each try has its own
-// keys.
+// playTry plays one history. Its random figures depend only on the
+// seed and the number of the history. Each try uses other keys.
 func (c *Config) playTry(a ratelimit.Algorithm, k check, n, try int) (v *violation, played bool) {
 	id := int64(a)<<40 | int64(indexOf(k.name))<<32 | int64(n)
 	h := &history{cfg: c, rng: rand.New(rand.NewPCG(c.Seed, uint64(id))), id: keyPrefix(c.Seed, id, try), steps: c.steps[:0]}

@@ -15,13 +15,13 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// UnitsEngine is a limiter of units in use, written against the public API alone.
+// UnitsEngine is a limiter of units in use that uses only exported names of package ratelimit.
 type UnitsEngine struct {
 	limit ratelimit.Limit
 	clock ratelimit.Clock
 	bug   string
 
-	mu   sync.Mutex // guards keys and all that they hold
+	mu   sync.Mutex // guards keys and their reservations
 	keys map[string]map[*usedUnits]bool
 }
 

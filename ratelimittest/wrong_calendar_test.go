@@ -19,21 +19,21 @@ import (
 
 const dated = ratelimit.AlgorithmCalendar
 
-// quota is another engine, which counts by calendars alone. It goes by the wall clock, and knows no other.
+// quota is an engine that counts only by calendars. It reads only the wall clock.
 type quota struct {
 	limit  ratelimit.Limit
 	wall   func() time.Time
 	window func(p ratelimit.Period, at time.Time) (from, to time.Time)
 
-	follows  bool // a wall clock that is set back brings the window back
-	forgives bool // debts
-	stale    bool // a cost of 0 leaves the window that has ended
-	sweeps   bool // a key that is dropped may come back in its window
+	follows  bool // a wall clock that is set back restores the former window
+	forgives bool // it forgets debts
+	stale    bool // a cost of 0 does not move the key out of a window that has ended
+	sweeps   bool // a dropped key may come back in the same window
 	retry    func(q *quota, retry time.Duration, from time.Time) time.Duration
 
-	mu    sync.Mutex // guards the rest
+	mu    sync.Mutex // guards the fields below
 	keys  map[string]*quotaKey
-	floor time.Time // no new key begins in a window before
+	floor time.Time // no new key begins in an earlier window
 }
 
 type quotaKey struct {
@@ -94,7 +94,7 @@ func (q *quota) find(key string) *quotaKey {
 	return k
 }
 
-// roll brings a key to the window of a wall time.
+// roll moves a key to the window of a wall time.
 func (q *quota) roll(k *quotaKey, wall time.Time) {
 	for k.spent > 0 && !wall.Before(k.to) {
 		if k.spent -= q.units(); k.spent < 0 || q.forgives {
@@ -107,7 +107,7 @@ func (q *quota) roll(k *quotaKey, wall time.Time) {
 	}
 }
 
-// fits returns when the first window begins in which a cost fits.
+// fits returns the beginning of the first window in which a cost fits.
 func (q *quota) fits(k quotaKey, cost int) time.Time {
 	for k.spent+int64(cost) > q.units() {
 		k.spent = max(0, k.spent-q.units())
@@ -116,7 +116,7 @@ func (q *quota) fits(k quotaKey, cost int) time.Time {
 	return k.from
 }
 
-// indebted is a quota that is charged more than the capacity.
+// indebted is a quota whose keys were charged more than the capacity.
 type indebted struct{ *quota }
 
 func (q indebted) Adjust(key string, delta int) error {
@@ -147,7 +147,7 @@ func (q *quota) Sweep() (n int) {
 	return n
 }
 
-// quotas puts a bug into a quota.
+// quotas adds a bug to a quota.
 func quotas(bug func(q *quota, c clock)) func(ratelimit.Limit, clock) limiter {
 	return func(limit ratelimit.Limit, c clock) limiter {
 		q := newQuota(limit, c)
@@ -156,7 +156,7 @@ func quotas(bug func(q *quota, c clock)) func(ratelimit.Limit, clock) limiter {
 	}
 }
 
-// ofPeriods accepts the calendars over periods of which the text begins so.
+// ofPeriods returns a function that accepts calendars over periods whose texts have one of these prefixes.
 func ofPeriods(periods ...string) func(ratelimit.Limit) bool {
 	return func(l ratelimit.Limit) bool {
 		for _, p := range periods {
@@ -178,7 +178,7 @@ func zoneOf(p ratelimit.Period) *time.Location {
 	return from.Location()
 }
 
-// inZone has the windows of a zone whose clocks are never set.
+// inZone returns the windows of a zone whose clocks are never set.
 func inZone(offset func(p ratelimit.Period) int) windowFunc {
 	return func(p ratelimit.Period, at time.Time) (from, to time.Time) {
 		words := strings.Fields(p.String())
@@ -195,14 +195,14 @@ func inZone(offset func(p ratelimit.Period) int) windowFunc {
 
 func utc(ratelimit.Period) int { return 0 }
 
-// winter is by how much a zone is ahead of UTC when its clocks are not.
+// winter returns a zone's offset from UTC while its clocks are not set forward.
 func winter(p ratelimit.Period) int {
 	_, january := time.Date(2010, 1, 1, 0, 0, 0, 0, zoneOf(p)).Zone()
 	_, july := time.Date(2010, 7, 1, 0, 0, 0, 0, zoneOf(p)).Zone()
 	return min(january, july)
 }
 
-// lasts24h has days that end 24 hours after they have begun.
+// lasts24h returns days that end 24 hours after their beginning.
 func lasts24h(p ratelimit.Period, at time.Time) (from, to time.Time) {
 	from, to = p.Window(at)
 	if end := from.Add(24 * time.Hour); end.After(at) {
@@ -211,13 +211,14 @@ func lasts24h(p ratelimit.Period, at time.Time) (from, to time.Time) {
 	return from, to
 }
 
-// midnights takes the midnight of time.Date for the beginning of a day.
+// midnights uses the midnight of time.Date as the beginning of a day.
 func midnights(p ratelimit.Period, at time.Time) (from, to time.Time) {
 	y, m, d := at.In(zoneOf(p)).Date()
 	return time.Date(y, m, d, 0, 0, 0, 0, zoneOf(p)), time.Date(y, m, d+1, 0, 0, 0, 0, zoneOf(p))
 }
 
-// overflows31 has months begin on a 31st, which in short months is one of the first of the next.
+// overflows31 returns months that begin on a 31st, which time.Date
+// moves to one of the first days of the next month if a month is short.
 func overflows31(_ ratelimit.Period, at time.Time) (from, to time.Time) {
 	y, m, _ := at.UTC().Date()
 	for m += 2; ; m-- {
@@ -227,7 +228,7 @@ func overflows31(_ ratelimit.Period, at time.Time) (from, to time.Time) {
 	}
 }
 
-// skips31 has windows begin on the 31st of the months that have one.
+// skips31 returns windows that begin on the 31st of months that have one.
 func skips31(_ ratelimit.Period, at time.Time) (from, to time.Time) {
 	to = at.UTC().Truncate(24 * time.Hour)
 	for to = to.AddDate(0, 0, 1); to.Day() != 31; {
@@ -253,7 +254,7 @@ func windows(w windowFunc) func(ratelimit.Limit, clock) limiter {
 
 // ---- bugs that are put into our limiter ----
 
-// settlesByTheWall gives back a reservation of another window, if the wall shows that again.
+// settlesByTheWall gives back a reservation of another window if the wall clock shows that window again.
 func settlesByTheWall(l *faulty, _ ratelimit.Limit, c clock) {
 	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
@@ -270,19 +271,19 @@ func settlesByTheWall(l *faulty, _ ratelimit.Limit, c clock) {
 	}
 }
 
-// readingsOnly looks at the wall when it is made, and never again.
+// readingsOnly reads the wall clock when it is made, and never again.
 func readingsOnly(l *faulty, limit ratelimit.Limit, c clock) {
 	l.keyed = ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{Clock: &fixedWall{c, c.Wall().Add(-time.Duration(c.Now()))}}))
 }
 
 type fixedWall struct {
 	clock
-	zero time.Time // the wall time when the clock read 0
+	zero time.Time // the wall time at which the clock read 0
 }
 
 func (f *fixedWall) Wall() time.Time { return f.zero.Add(f.Now()) }
 
-// unknownIsUTC takes UTC for a zone that it does not know.
+// unknownIsUTC uses UTC for an unknown zone.
 func unknownIsUTC(limit ratelimit.Limit, c clock) (limiter, error) {
 	if limit.Algorithm == dated && limit.Validate() != nil && strings.Contains(limit.Period.String(), "Atlantis") {
 		limit.Period = ratelimit.Day("UTC")
@@ -345,7 +346,7 @@ func TestLimitersThatCountByWrongCalendarsAreFoundOut(t *testing.T) {
 	findAll(t, wrongCalendars)
 }
 
-// The engine that the bugs are put into has none of them.
+// The engine to which the bugs are added has none of them.
 func TestAnEngineOfQuotasPasses(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	config := ratelimittest.Config{Clock: clock, Accepts: only(dated), Histories: 10, Want: []string{"Sweep", "Calendar"},
@@ -366,7 +367,7 @@ func TestAnEngineOfQuotasPasses(t *testing.T) {
 	assert.NoError(t, ratelimittest.Check(config))
 }
 
-// An engine need not count by calendars. If Config.Want requires them, the error gives the reason why none were tried.
+// An engine need not support calendars. If Config.Want requires them, the error contains the reason why they were left out.
 func TestAnEngineWithoutCalendarsPasses(t *testing.T) {
 	config := ours()
 	config.Histories, config.NewBounded, config.NewFloat = 2, nil, nil
@@ -383,7 +384,7 @@ func TestAnEngineWithoutCalendarsPasses(t *testing.T) {
 	require.ErrorContains(t, ratelimittest.Check(remote), "Config.Clock is nil")
 }
 
-// refusing makes limiters that refuse calendars.
+// refusing returns a New that refuses calendars.
 func refusing(c clock) func(ratelimit.Limit) (limiter, error) {
 	return func(limit ratelimit.Limit) (limiter, error) {
 		if limit.Algorithm == dated {

@@ -19,7 +19,7 @@ type joinsWrongly struct {
 	bug joinBug
 }
 
-// joinBug decides instead of a Joint.
+// joinBug replaces a Joint's Decide.
 type joinBug func(j windowJoint, ctx context.Context, charges []ratelimit.Charge, q ratelimit.JointRequest) (func([]int) error, error)
 
 func (l *joinsWrongly) Join(limiters []ratelimit.Joining) (ratelimit.Joint, error) {
@@ -28,7 +28,7 @@ func (l *joinsWrongly) Join(limiters []ratelimit.Joining) (ratelimit.Joint, erro
 		if other, ok := x.Limiter.(*joinsWrongly); ok {
 			j = append(j, other.WindowEngine)
 		} else if l.bug == nil {
-			j = append(j, l.WindowEngine) // whatever it is
+			j = append(j, l.WindowEngine) // even if it is of another store
 		} else {
 			return nil, fmt.Errorf("another store")
 		}
@@ -150,7 +150,7 @@ func TestWrongJointsAreFound(t *testing.T) {
 	}
 }
 
-// setsWindows has a SetLimit.
+// setsWindows adds a SetLimit.
 type setsWindows struct{ joinsWrongly }
 
 func (l *setsWindows) SetLimit(limit ratelimit.Limit) error {

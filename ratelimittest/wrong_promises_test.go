@@ -22,7 +22,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// Each limiter here breaks one promise that is easily forgotten, and keeps all others.
+// Each limiter in this file breaks one promise that is easily forgotten, and keeps all others.
 
 const (
 	token   = ratelimit.AlgorithmTokenBucket
@@ -36,7 +36,7 @@ type clock = *ratelimittest.Clock
 
 // ---- Wait ----
 
-// waitPolls polls, and so lets others in first.
+// waitPolls polls, and so lets other calls pass first.
 func waitPolls(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.wait = func(ctx context.Context, key string, cost int) error {
 		for {
@@ -73,7 +73,7 @@ func sleepFor(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// waitBooks waits by a reservation, and sleeps for another time than it has to.
+// waitBooks waits by a reservation, but sleeps for a wrong time.
 func waitBooks(sleeps func(d time.Duration) time.Duration) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, _ ratelimit.Limit, _ clock) {
 		l.wait = func(ctx context.Context, key string, cost int) error {
@@ -97,7 +97,7 @@ func waitBooks(sleeps func(d time.Duration) time.Duration) func(*faulty, ratelim
 	}
 }
 
-// waitSpendsFirst spends a cost that fits without a look at its context.
+// waitSpendsFirst spends a cost that fits without checking its context.
 func waitSpendsFirst(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.wait = func(ctx context.Context, key string, cost int) error {
 		if d, err := l.keyed.Peek(context.Background(), key, cost); err == nil && d.Allowed && d.Delay == 0 {
@@ -108,7 +108,7 @@ func waitSpendsFirst(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// waitMovesUp has waiters move up that stand behind a waiter that gives up.
+// waitMovesUp moves up the calls that wait behind a call that gives up.
 func waitMovesUp(l *faulty, _ ratelimit.Limit, _ clock) {
 	var waiting atomic.Int64
 	l.wait = func(ctx context.Context, key string, cost int) error {
@@ -121,7 +121,7 @@ func waitMovesUp(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// waitLeavesDelay lets the work of a leaky bucket through at once.
+// waitLeavesDelay does not wait for a leaky bucket's delay.
 func waitLeavesDelay(l *faulty, limit ratelimit.Limit, _ clock) {
 	l.wait = func(ctx context.Context, key string, cost int) error {
 		if ctx.Err() != nil || limit.Algorithm != leaky {
@@ -137,7 +137,7 @@ func waitLeavesDelay(l *faulty, limit ratelimit.Limit, _ clock) {
 	}
 }
 
-// waitForgets forgets the key when a waiter gives up.
+// waitForgets forgets the key when a waiting call gives up.
 func waitForgets(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.wait = func(ctx context.Context, key string, cost int) error {
 		err := l.keyed.Wait(ctx, key, cost)
@@ -148,8 +148,8 @@ func waitForgets(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// waitSettles gives a waiter that gives up less than it was charged, if time has passed: as if a part of it had been regained, as a stack
-// of limiters does that settles its charge.
+// waitSettles gives a waiting call that gives up less than its charge if time has passed,
+// as if a part had been regained. A stack of limiters does that if it settles the charge.
 func waitSettles(l *faulty, _ ratelimit.Limit, c clock) {
 	l.wait = func(ctx context.Context, key string, cost int) error {
 		began := c.Now()
@@ -165,7 +165,7 @@ func waitSettles(l *faulty, _ ratelimit.Limit, c clock) {
 
 type reserveFunc = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error)
 
-// reserves replaces Reserve by a function around it.
+// reserves replaces Reserve by a function that may call it.
 func reserves(around func(l *faulty, inner reserveFunc, clock clock) reserveFunc) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, _ ratelimit.Limit, c clock) { l.reserve = around(l, l.keyed.Reserve, c) }
 }
@@ -205,7 +205,7 @@ func settlesUpToTheReserved(_ *faulty, _ string, cost, actual int, r *ratelimit.
 	return r.Settle(actual)
 }
 
-// settlesUnregained gives back only the part that a token bucket has not regained since, as if it had never been spent.
+// settlesUnregained gives back only the part that a token bucket has not regained since, as if the cost had never been spent.
 func settlesUnregained(l *faulty, _ ratelimit.Limit, c clock) {
 	reserves(func(l *faulty, inner reserveFunc, _ clock) reserveFunc {
 		return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
@@ -222,7 +222,7 @@ func settlesUnregained(l *faulty, _ ratelimit.Limit, c clock) {
 	})(l, ratelimit.Limit{}, c)
 }
 
-// settlesOnce takes a second settlement at one instant for the first.
+// settlesOnce ignores a second settlement at one instant.
 func settlesOnce(l *faulty, _ ratelimit.Limit, c clock) {
 	type moment struct {
 		key string
@@ -242,7 +242,7 @@ func settlesOnce(l *faulty, _ ratelimit.Limit, c clock) {
 	})(l, ratelimit.Limit{}, c)
 }
 
-// scalesRefunds gives back in the proportion in which the capacity has changed since.
+// scalesRefunds scales the units that it gives back as the capacity has changed since.
 func scalesRefunds(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
@@ -256,7 +256,7 @@ func scalesRefunds(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// refundsAfterAChange gives everything back if the limit has changed, however long ago it was spent.
+// refundsAfterAChange gives everything back if the limit has changed, even if the reservation no longer counts.
 func refundsAfterAChange(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
@@ -270,12 +270,12 @@ func refundsAfterAChange(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// deniedIsSettled gives back for a reservation that was denied.
+// deniedIsSettled gives units back for a denied reservation.
 func deniedIsSettled(l *faulty, inner reserveFunc, _ clock) reserveFunc {
 	return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 		r, err := inner(ctx, key, cost, maxDelay)
 		if err == nil && !r.Allowed {
-			l.keyed.Adjust(context.Background(), key, -1) // by the finaliser of the denied one, for example
+			l.keyed.Adjust(context.Background(), key, -1) // for example in a finaliser of the denied reservation
 		}
 		return r, err
 	}
@@ -337,7 +337,7 @@ func delaysBelow(_ *faulty, inner reserveFunc, _ clock) reserveFunc {
 	}
 }
 
-// queuesForever holds a leaky bucket's reservations to no maxDelay, and returns a shorter delay.
+// queuesForever ignores the maxDelay of a leaky bucket's reservation, and returns a shorter delay.
 func queuesForever(l *faulty, inner reserveFunc, _ clock) reserveFunc {
 	return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 		if l.current().Algorithm == leaky {
@@ -347,7 +347,7 @@ func queuesForever(l *faulty, inner reserveFunc, _ clock) reserveFunc {
 	}
 }
 
-// negativeIsForever takes a delay below zero for any delay.
+// negativeIsForever treats a negative delay as unlimited.
 func negativeIsForever(_ *faulty, inner reserveFunc, _ clock) reserveFunc {
 	return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 		if maxDelay < 0 {
@@ -387,7 +387,7 @@ func peekTakesNegative(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// highest remembers the highest reading of the clock at which a key was charged.
+// highest records the highest reading of the clock at which a key was charged.
 type highest struct {
 	sync.Mutex
 	at map[string]time.Duration
@@ -400,7 +400,7 @@ func (h *highest) gap(key string, now time.Duration) time.Duration {
 	return h.at[key] - now
 }
 
-// reportsNoGap returns figures as of the highest reading while the clock is behind it.
+// reportsNoGap returns the figures of the highest reading while the clock is behind it.
 func reportsNoGap(l *faulty, limit ratelimit.Limit, clock clock) {
 	c := noted(l, limit, clock)
 	h := &highest{at: map[string]time.Duration{}}
@@ -420,7 +420,7 @@ func reportsNoGap(l *faulty, limit ratelimit.Limit, clock clock) {
 	}
 }
 
-// peekReportsNoGap does that in Peek.
+// peekReportsNoGap does the same in Peek.
 func peekReportsNoGap(l *faulty, limit ratelimit.Limit, clock clock) {
 	c := noted(l, limit, clock)
 	h := &highest{at: map[string]time.Duration{}}
@@ -443,7 +443,7 @@ func peekReportsNoGap(l *faulty, limit ratelimit.Limit, clock clock) {
 	}
 }
 
-// noting is a clock that keeps its last reading, so that a bug need not read it twice.
+// noting is a clock that records its last reading, so that a bug need not read it again.
 type noting struct {
 	clock
 	last atomic.Int64
@@ -457,14 +457,14 @@ func (c *noting) Now() time.Duration {
 
 func (c *noting) read() time.Duration { return time.Duration(c.last.Load()) }
 
-// noted gives the limiter such a clock.
+// noted gives the limiter a noting clock.
 func noted(l *faulty, limit ratelimit.Limit, c clock) *noting {
 	n := &noting{clock: c}
 	l.keyed = ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{Clock: n}))
 	return n
 }
 
-// settlesAtTheReading takes a reading that has stepped back for the time of the settlement.
+// settlesAtTheReading settles at a reading that has stepped back.
 func settlesAtTheReading(l *faulty, limit ratelimit.Limit, c clock) {
 	n := noted(l, limit, c)
 	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
@@ -472,7 +472,7 @@ func settlesAtTheReading(l *faulty, limit ratelimit.Limit, c clock) {
 		made := n.read()
 		return settled(r, func(actual int) error {
 			if c.Now() < made && actual < cost {
-				return nil // not spent yet, it seems
+				return nil // at that reading the cost seems not to be spent yet
 			}
 			return r.Settle(actual)
 		}), err
@@ -489,7 +489,7 @@ func algorithmsStartFresh(l *faulty, _ ratelimit.Limit, _ clock) {
 	resets(l, func(old, now ratelimit.Limit) bool { return old.Algorithm != now.Algorithm })
 }
 
-// resets forgets all keys when a limit is replaced by one of some kind.
+// resets forgets all keys when a limit replaces another one for which forgets is true.
 func resets(l *faulty, forgets func(old, now ratelimit.Limit) bool) {
 	var seen sync.Map
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
@@ -538,12 +538,12 @@ func namesStay(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// countsAll counts all that was spent under a lowered limit, too.
+// countsAll counts all spending under a lowered limit, even above its capacity.
 func countsAll(l *faulty, _ ratelimit.Limit, _ clock) {
 	lowers(l, func(key string, over int) { l.keyed.Adjust(context.Background(), key, over) })
 }
 
-// forgetsTheRest counts a key's spending as no more than the capacity of a lowered limit, and forgets the rest.
+// forgetsTheRest counts at most the lowered capacity as spent, and forgets the rest.
 func forgetsTheRest(l *faulty, _ ratelimit.Limit, _ clock) {
 	lowers(l, func(key string, _ int) {
 		l.keyed.Reset(context.Background(), key)
@@ -551,7 +551,7 @@ func forgetsTheRest(l *faulty, _ ratelimit.Limit, _ clock) {
 	})
 }
 
-// lowers does something to the keys that have spent more than a lowered limit's capacity.
+// lowers calls do for the keys that have spent more than a lowered limit's capacity.
 func lowers(l *faulty, do func(key string, over int)) {
 	var seen sync.Map
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
@@ -576,7 +576,7 @@ func lowers(l *faulty, do func(key string, over int)) {
 	}
 }
 
-// blockedForgets starts afresh after a limit that counts nothing.
+// blockedForgets forgets all keys after a limit that counts nothing.
 func blockedForgets(l *faulty, _ ratelimit.Limit, _ clock) {
 	var seen sync.Map
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
@@ -595,7 +595,7 @@ func blockedForgets(l *faulty, _ ratelimit.Limit, _ clock) {
 
 func sweepsNothing(l *faulty, _ ratelimit.Limit, _ clock) { l.sweep = func() int { return 0 } }
 
-// sweepsBooked drops keys that have room now, even with later bookings.
+// sweepsBooked drops keys that have room now, even if they have later bookings.
 func sweepsBooked(l *faulty, _ ratelimit.Limit, _ clock) {
 	var booked sync.Map
 	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
@@ -615,7 +615,7 @@ func sweepsBooked(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// sweepsIndebted drops keys that owe more than the capacity.
+// sweepsIndebted drops keys with more than the capacity spent.
 func sweepsIndebted(l *faulty, _ ratelimit.Limit, _ clock) {
 	var indebted sync.Map
 	l.adjust = func(key string, delta int) error {
@@ -636,7 +636,7 @@ func sweepsIndebted(l *faulty, _ ratelimit.Limit, _ clock) {
 
 // ---- debt ----
 
-// debtOfAYear caps a debt at a year's regain.
+// debtOfAYear caps a debt at the regain of a year.
 func debtOfAYear(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.adjust = func(key string, delta int) error {
 		limit := l.current()
@@ -648,7 +648,7 @@ func debtOfAYear(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// debtIsSpending reports all that was spent as a debt.
+// debtIsSpending reports all spending as a debt.
 func debtIsSpending(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 		d, err := l.keyed.Take(ctx, key, cost)
@@ -661,7 +661,7 @@ func debtIsSpending(l *faulty, _ ratelimit.Limit, _ clock) {
 
 // ---- keys ----
 
-// keysBy distinguishes keys by a part of them, or by some function of them.
+// keysBy finds the budget by a function of the key, for example a part of it.
 func keysBy(key func(string) string) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, _ ratelimit.Limit, _ clock) { l.key = key }
 }
@@ -681,7 +681,7 @@ func hashed(mod uint32) func(string) string {
 	}
 }
 
-// keepsFew forgets the oldest of more than a number of keys.
+// keepsFew keeps the latest most keys and forgets older ones.
 func keepsFew(most int) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, _ ratelimit.Limit, _ clock) {
 		var mu sync.Mutex
@@ -704,7 +704,7 @@ func keepsFew(most int) func(*faulty, ratelimit.Limit, clock) {
 
 // ---- limits ----
 
-// spoilt answers with another limit than the one in force.
+// spoilt returns another limit than the one in force.
 func spoilt(spoil func(d *ratelimit.Decision)) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, _ ratelimit.Limit, _ clock) {
 		l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
@@ -715,7 +715,7 @@ func spoilt(spoil func(d *ratelimit.Decision)) func(*faulty, ratelimit.Limit, cl
 	}
 }
 
-// unlimitedEnds holds Unlimited to a large number.
+// unlimitedEnds treats Unlimited as a large number.
 func unlimitedEnds(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 		d, err := l.keyed.Take(ctx, key, cost)
@@ -737,18 +737,18 @@ func blockedSoon(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// clamps makes limits that cannot be counted smaller, and takes them.
+// clamps accepts limits that cannot be counted, and makes them smaller.
 func clamps(limit ratelimit.Limit, c clock) (limiter, error) {
 	limit.Rate.Units = min(limit.Rate.Units, figure(1<<53))
 	return ratelimit.New(limit, &ratelimit.Options[string]{Clock: c})
 }
 
-// figure is n, or the largest int where that is smaller.
+// figure returns n, or the largest int if n is larger.
 func figure(n int64) int { return int(min(n, math.MaxInt)) }
 
 // ---- long histories ----
 
-// forgetsAfter forgets a key after so many decisions on it.
+// forgetsAfter forgets a key after a number of decisions on it.
 func forgetsAfter(most int) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, _ ratelimit.Limit, _ clock) {
 		var mu sync.Mutex
@@ -766,7 +766,7 @@ func forgetsAfter(most int) func(*faulty, ratelimit.Limit, clock) {
 
 // ---- a cost of 0 ----
 
-// zeroOpens is a fixed window of its own, which a cost of 0 opens.
+// zeroOpens is an engine with a fixed window, which a cost of 0 opens.
 type zeroOpens struct {
 	mu    sync.Mutex // guards keys
 	limit ratelimit.Limit
@@ -804,7 +804,7 @@ func (l *zeroOpens) Take(_ context.Context, key string, cost int) (ratelimit.Dec
 		now = max(reading, w.last)
 	}
 	if !known || now-w.start >= l.limit.Rate.Per {
-		w = window{start: now} // the bug, if the cost is 0
+		w = window{start: now} // this is the bug if the cost is 0
 	}
 	w.last = now
 	left := w.start + l.limit.Rate.Per - reading
@@ -895,8 +895,8 @@ var wrongPromises = []wrong{
 	{name: "a cost of 0 opens a window", promise: "promise 4", text: "", accepts: only(fixed), build: newZeroOpens},
 }
 
-// With a number of seeds each wrong limiter is tried that often, with limits of all algorithms and as many histories as the suite plays by
-// default.
+// With the flag seeds, each wrong limiter is tested with that many seeds,
+// with limits of all algorithms and the default number of histories.
 var seeds = flag.Int("seeds", testsize.Of(0, 2), "how many seeds each wrong limiter is tried with; 0 for one, and one algorithm")
 
 func TestLimitersThatBreakAPromiseAreFoundOut(t *testing.T) {
@@ -905,7 +905,7 @@ func TestLimitersThatBreakAPromiseAreFoundOut(t *testing.T) {
 	findAll(t, wrongPromises)
 }
 
-// findAll has the suite look at wrong limiters, and report the fault of each.
+// findAll runs the suite on wrong limiters, and checks that it reports each fault.
 func findAll(t *testing.T, all []wrong) {
 	for _, w := range all {
 		t.Run(w.name, func(t *testing.T) {
@@ -923,7 +923,7 @@ func findAll(t *testing.T, all []wrong) {
 	}
 }
 
-// one accepts the limits of one algorithm, if all are accepted.
+// one returns a function that accepts only one algorithm's limits, unless the limiter accepts fewer.
 func (w wrong) one() func(ratelimit.Limit) bool {
 	if w.accepts == nil {
 		return only(token, ratelimit.AlgorithmUnlimited, ratelimit.AlgorithmBlocked)

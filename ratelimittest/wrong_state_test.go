@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// Each limiter here keeps a wrong state from one call to the next: denials, limits that were changed, bookings, windows, the time.
+// Each limiter in this file keeps a wrong state between calls: of denials, changed limits, bookings, windows or the time.
 
 // memory is a wrong limiter's state of each key.
 type memory[T any] struct {
@@ -28,7 +28,7 @@ type memory[T any] struct {
 	keys map[string]*T
 }
 
-// with looks at the state of a key, or changes it.
+// with passes the state of a key to do, which may change it.
 func (m *memory[T]) with(key string, do func(v *T)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -48,8 +48,8 @@ func (m *memory[T]) forget() {
 	clear(m.keys)
 }
 
-// decides replaces Take by a function that is called with the reading of the clock, by one
-// caller at a time. The clock is read once all the same.
+// decides replaces Take by a function that receives the reading of
+// the clock. One call runs at a time. The clock is still read once.
 func decides[T any](l *faulty, limit ratelimit.Limit, c clock, m *memory[T],
 	take func(v *T, now time.Duration, cost int, inner func(cost int) (ratelimit.Decision, error)) (ratelimit.Decision, error),
 ) {
@@ -66,7 +66,7 @@ func decides[T any](l *faulty, limit ratelimit.Limit, c clock, m *memory[T],
 	}
 }
 
-// handed is a clock that may be handed a reading.
+// handed is a clock that returns a given reading.
 type handed struct {
 	clock
 	now atomic.Pointer[time.Duration]
@@ -87,8 +87,8 @@ type denial struct {
 	until        time.Duration
 }
 
-// remembersDenials answers from memory after a number of denials of one cost in a row, for costs that the last one covers. forgets names
-// the calls that make it forget.
+// remembersDenials repeats a denial from memory after a number of denials of one cost in
+// a row, for costs that covers accepts. forgets names the calls that clear the memory.
 func remembersDenials(inARow int, covers func(denied, requested int) bool, forgets string) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, limit ratelimit.Limit, c clock) {
 		var m memory[denial]
@@ -142,7 +142,7 @@ func larger(denied, requested int) bool  { return requested > denied }
 func smaller(denied, requested int) bool { return requested < denied }
 func same(denied, requested int) bool    { return requested == denied }
 
-// punishes charges a key that does not stop after so many denials in a row.
+// punishes charges a key after a number of denials in a row.
 func punishes(inARow int) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, limit ratelimit.Limit, c clock) {
 		n := map[string]int{}
@@ -164,7 +164,7 @@ func punishes(inARow int) func(*faulty, ratelimit.Limit, clock) {
 	}
 }
 
-// failsToGiveBack denies, with the error that it could not decide because something else failed.
+// failsToGiveBack sometimes returns an error with a denial, as if something else had failed.
 func failsToGiveBack(l *faulty, _ ratelimit.Limit, _ clock) {
 	n := 0
 	var mu sync.Mutex
@@ -181,7 +181,7 @@ func failsToGiveBack(l *faulty, _ ratelimit.Limit, _ clock) {
 
 // ---- limits that change ----
 
-// looksWithoutTaking answers calls that charge nothing as if the key was under the new limit, and leaves it under the old one.
+// looksWithoutTaking makes calls that charge nothing under the new limit, and leaves the key under the old one.
 func looksWithoutTaking(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 		if cost == 0 || cost > l.current().Capacity() {
@@ -191,8 +191,7 @@ func looksWithoutTaking(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// expires forgets a key when it was idle for longer than it takes to be fresh and a day, by the
-// limit under which it was charged last.
+// expires forgets a key that was idle for a day longer than it needs to be fresh under the limit of its last charge.
 func expires(l *faulty, limit ratelimit.Limit, c clock) {
 	type expiry struct{ at time.Duration }
 	var m memory[expiry]
@@ -219,7 +218,7 @@ func expires(l *faulty, limit ratelimit.Limit, c clock) {
 	l.adjust = func(key string, delta int) error { never(key); return l.keyed.Adjust(context.Background(), key, delta) }
 }
 
-// placesAgain charges the excess over a tightened limit once more when it is raised, if a call was denied in between.
+// placesAgain charges the excess over a tightened limit once more when the limit is raised, if a call was denied in between.
 func placesAgain(l *faulty, _ ratelimit.Limit, _ clock) {
 	type over struct{ denied bool }
 	var m memory[over]
@@ -246,7 +245,7 @@ func placesAgain(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// sweepsByTheFirst sweeps keys that are fresh by the limit of New.
+// sweepsByTheFirst drops keys that are fresh under the limit of New.
 func sweepsByTheFirst(l *faulty, limit ratelimit.Limit, c clock) {
 	type fresh struct{ at time.Duration }
 	var m memory[fresh]
@@ -271,7 +270,7 @@ func sweepsByTheFirst(l *faulty, limit ratelimit.Limit, c clock) {
 	}
 }
 
-// changesForgetTheAge treats spending as made just now when the limit changes.
+// changesForgetTheAge makes all spending as new as the change of the limit.
 func changesForgetTheAge(l *faulty, _ ratelimit.Limit, _ clock) {
 	var seen sync.Map
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
@@ -296,7 +295,7 @@ func changesForgetTheAge(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// changesForgetBookings keeps spending, and no booking, when the rate changes.
+// changesForgetBookings keeps spending and drops bookings when the rate changes.
 func changesForgetBookings(l *faulty, _ ratelimit.Limit, _ clock) {
 	var mu sync.Mutex
 	booked := map[*ratelimit.Reservation]bool{}
@@ -341,7 +340,7 @@ func settlesWithin(fails error) func(*faulty, ratelimit.Limit, clock) {
 	}
 }
 
-// grantsAndSettles lets a grant and the settlement of a booking give back the same.
+// grantsAndSettles gives the same units back twice: by a grant, and by the settlement of the booking.
 func grantsAndSettles(l *faulty, _ ratelimit.Limit, _ clock) {
 	type grants struct{ n int }
 	var m memory[grants]
@@ -366,23 +365,23 @@ func grantsAndSettles(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// losesSettlements reads the debt, and writes it back: two at one time lose one.
+// losesSettlements reads the debt and then writes it, so that one of two concurrent settlements is lost.
 func losesSettlements(l *faulty, _ ratelimit.Limit, _ clock) {
 	type writes struct{ n int }
 	var m memory[writes]
 	settles(func(_ *faulty, key string, _, actual int, r *ratelimit.Reservation) error {
 		var before, now int
 		m.with(key, func(v *writes) { before = v.n })
-		runtime.Gosched() // another one comes here
+		runtime.Gosched() // another settlement runs here
 		m.with(key, func(v *writes) { v.n++; now = v.n })
 		if now > before+1 {
-			return nil // it is overwritten
+			return nil // its settlement is overwritten
 		}
 		return r.Settle(actual)
 	})(l, ratelimit.Limit{}, nil)
 }
 
-// settlesAlone does nothing while another settlement is under way.
+// settlesAlone does nothing while another settlement runs.
 func settlesAlone(l *faulty, _ ratelimit.Limit, _ clock) {
 	var mu sync.Mutex
 	settles(func(_ *faulty, _ string, _, actual int, r *ratelimit.Reservation) error {
@@ -394,7 +393,8 @@ func settlesAlone(l *faulty, _ ratelimit.Limit, _ clock) {
 	})(l, ratelimit.Limit{}, nil)
 }
 
-// cancelMovesUp lets a later caller in when an earlier of two bookings is cancelled: the last one then has a unit less.
+// cancelMovesUp lets a later caller pass when the earlier of two
+// bookings is cancelled. The other booking then has one unit less.
 func cancelMovesUp(l *faulty, _ ratelimit.Limit, _ clock) {
 	type open struct {
 		n    int
@@ -422,7 +422,7 @@ func cancelMovesUp(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// sharesSettlements finds a reservation by its key and cost: of several it settles the last.
+// sharesSettlements finds a reservation by its key and cost. If several match, it settles the last.
 func sharesSettlements(l *faulty, _ ratelimit.Limit, _ clock) {
 	type made struct {
 		by map[int]*ratelimit.Reservation
@@ -449,7 +449,7 @@ func sharesSettlements(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// resetLeavesBookings forgets spending, and not the bookings ahead.
+// resetLeavesBookings forgets spending, but not bookings.
 func resetLeavesBookings(l *faulty, _ ratelimit.Limit, _ clock) {
 	type ahead struct{ cost int }
 	var m memory[ahead]
@@ -480,7 +480,7 @@ func cutsDelays(_ *faulty, inner reserveFunc, _ clock) reserveFunc {
 
 // ---- Adjust ----
 
-// chargesWrap adds up charges in 64 bits, unchecked.
+// chargesWrap adds charges in 64 bits, and ignores overflow.
 func chargesWrap(l *faulty, _ ratelimit.Limit, _ clock) {
 	type sum struct{ n int64 }
 	var m memory[sum]
@@ -499,7 +499,7 @@ func chargesWrap(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// creditsUnseen keeps a credit for a key that has spent nothing.
+// creditsUnseen stores a credit for a key that has spent nothing.
 func creditsUnseen(l *faulty, _ ratelimit.Limit, _ clock) {
 	type credit struct {
 		n    int
@@ -542,7 +542,7 @@ func grantsEndDebts(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// bookingsHideCharges leaves out a charge while something is booked ahead.
+// bookingsHideCharges ignores charges while a booking is ahead.
 func bookingsHideCharges(l *faulty, _ ratelimit.Limit, c clock) {
 	type ahead struct{ until time.Duration }
 	var m memory[ahead]
@@ -565,7 +565,7 @@ func bookingsHideCharges(l *faulty, _ ratelimit.Limit, c clock) {
 
 // ---- windows, and the time ----
 
-// repeats takes two calls for one cost at one reading for the same call.
+// repeats treats two calls with one cost at one reading as the same call.
 func repeats(inARow int) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, limit ratelimit.Limit, c clock) {
 		type call struct {
@@ -591,7 +591,7 @@ func repeats(inARow int) func(*faulty, ratelimit.Limit, clock) {
 	}
 }
 
-// denialsStepBack takes a reading that has stepped back for the key's time when it denies.
+// denialsStepBack sets the key's time to a reading that has stepped back when it denies.
 func denialsStepBack(l *faulty, limit ratelimit.Limit, c clock) {
 	type seen struct{ gap, high time.Duration }
 	var m memory[seen]
@@ -613,7 +613,7 @@ func denialsStepBack(l *faulty, limit ratelimit.Limit, c clock) {
 	})
 }
 
-// changesForgetTheTime takes the reading at which the limit changes for all that a key has seen.
+// changesForgetTheTime sets the highest reading of all keys to the reading at which the limit changes.
 func changesForgetTheTime(l *faulty, limit ratelimit.Limit, c clock) {
 	var mu sync.Mutex
 	seen := map[string]bool{}
@@ -643,7 +643,7 @@ func changesForgetTheTime(l *faulty, limit ratelimit.Limit, c clock) {
 	}
 }
 
-// countsTo counts the entries of a log up to a number, and forgets the oldest beyond.
+// countsTo counts up to a number of entries of a log, and forgets the oldest ones beyond.
 func countsTo(most int) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, _ ratelimit.Limit, _ clock) {
 		type entries struct{ all []int }
@@ -666,7 +666,7 @@ func countsTo(most int) func(*faulty, ratelimit.Limit, clock) {
 	}
 }
 
-// resetsHalf leaves something behind of a key in the second half of its time.
+// resetsHalf leaves a part of the spending if it resets a key in the second half of its time.
 func resetsHalf(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.reset = func(key string) {
 		d, _ := l.keyed.Peek(context.Background(), key, 0)
@@ -677,7 +677,7 @@ func resetsHalf(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// waitsForNothing waits for a cost of 0 as for one of 1.
+// waitsForNothing waits for a cost of 0 as for a cost of 1.
 func waitsForNothing(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.wait = func(ctx context.Context, key string, cost int) error {
 		if cost == 0 {
@@ -687,7 +687,7 @@ func waitsForNothing(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// hashTag returns the part of a key that counts for a limiter that takes braces for a tag.
+// hashTag returns the part of a key in braces, as a limiter uses it that treats braces as a tag.
 func hashTag(s string) string {
 	if _, rest, ok := strings.Cut(s, "{"); ok {
 		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {
@@ -697,7 +697,7 @@ func hashTag(s string) string {
 	return s
 }
 
-// emptyIsNobody lets the empty key through uncounted.
+// emptyIsNobody allows every call with the empty key.
 func emptyIsNobody(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 		if key == "" {
@@ -774,7 +774,7 @@ func TestLimitersThatRememberWronglyAreFoundOut(t *testing.T) {
 	findAll(t, all)
 }
 
-// A server's time cannot be set back, and charges that wrap around need none.
+// A server's time cannot be set back. The suite finds charges that overflow even so.
 func TestChargesThatWrapAroundAreFoundOutWithoutAClock(t *testing.T) {
 	if math.MaxInt == math.MaxInt32 {
 		t.Skip("a few charges of 32 bits do not wrap around 64")

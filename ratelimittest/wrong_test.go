@@ -19,8 +19,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// Each limiter here has one bug that limiters have been released with. Most are ours with
-// the bug put in, so that nothing else is wrong with them.
+// Each limiter in this file has one bug that released limiters have had. Most are
+// the module's limiter with the bug added, so that nothing else is wrong with them.
 
 type keyed = *ratelimit.Keyed[string]
 
@@ -57,7 +57,7 @@ func (l negativeMints) Take(ctx context.Context, key string, cost int) (ratelimi
 	return l.keyed.Take(ctx, key, cost)
 }
 
-// panicsTogether panics, as a map does, if two calls are inside.
+// panicsTogether panics, as a map does, if two calls run at once.
 type panicsTogether struct {
 	keyed
 	inside *atomic.Int32
@@ -72,7 +72,7 @@ func (l panicsTogether) Take(ctx context.Context, key string, cost int) (ratelim
 	return l.keyed.Take(ctx, key, cost)
 }
 
-// neverSoon answers "not yet" where it is never.
+// neverSoon returns a denial for a cost that can never pass, instead of an error.
 type neverSoon struct{ keyed }
 
 func (l neverSoon) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
@@ -83,7 +83,7 @@ func (l neverSoon) Take(ctx context.Context, key string, cost int) (ratelimit.De
 	return d, err
 }
 
-// wholeWindow always returns a whole window.
+// wholeWindow always returns the length of a whole window.
 type wholeWindow struct {
 	keyed
 	limit ratelimit.Limit
@@ -97,7 +97,7 @@ func (l wholeWindow) Take(ctx context.Context, key string, cost int) (ratelimit.
 	return d, err
 }
 
-// roundsDown returns RetryAfter in whole milliseconds.
+// roundsDown rounds RetryAfter down to whole milliseconds.
 type roundsDown struct{ keyed }
 
 func (l roundsDown) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
@@ -106,14 +106,14 @@ func (l roundsDown) Take(ctx context.Context, key string, cost int) (ratelimit.D
 	return d, err
 }
 
-// sharedKey finds one bucket for keys that differ in case only.
+// sharedKey has one bucket for keys that differ only in case.
 type sharedKey struct{ keyed }
 
 func (l sharedKey) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	return l.keyed.Take(ctx, strings.ToLower(key), cost)
 }
 
-// wipes forgets every key when one is denied.
+// wipes forgets every key when it denies one.
 type wipes struct {
 	keyed
 	seen *sync.Map
@@ -133,7 +133,7 @@ func (l wipes) Take(ctx context.Context, key string, cost int) (ratelimit.Decisi
 	return d, err
 }
 
-// sweepsLive drops spending that is still counted.
+// sweepsLive drops spending that still counts.
 type sweepsLive struct {
 	keyed
 	seen *sync.Map
@@ -149,7 +149,7 @@ func (l sweepsLive) Sweep() int {
 	return 0
 }
 
-// waitKeeps does not give back the booking of a cancelled waiter.
+// waitKeeps does not give back the booking of a cancelled Wait.
 type waitKeeps struct{ keyed }
 
 func (l waitKeeps) Wait(ctx context.Context, key string, cost int) error {
@@ -160,12 +160,12 @@ func (l waitKeeps) Wait(ctx context.Context, key string, cost int) error {
 	return err
 }
 
-// waitSleeps finds out about the deadline when it has come.
+// waitSleeps fails only when the deadline has passed.
 type waitSleeps struct{ keyed }
 
 func (l waitSleeps) Wait(ctx context.Context, key string, cost int) error {
 	if d, err := l.Peek(context.Background(), key, cost); err == nil && !d.Allowed {
-		ctx, stop := context.WithCancel(ctx) // without the deadline
+		ctx, stop := context.WithCancel(ctx) // a context without the deadline
 		defer stop()
 		return fmt.Errorf("waiting: %w", context.Cause(cancelled(ctx)))
 	}
@@ -178,7 +178,7 @@ func cancelled(ctx context.Context) context.Context {
 	return ctx
 }
 
-// twoReadings reads the clock for the decision, and again for the answer.
+// twoReadings reads the clock for the decision, and again for the figures.
 type twoReadings struct {
 	keyed
 	clock *ratelimittest.Clock
@@ -189,7 +189,7 @@ func (l twoReadings) Take(ctx context.Context, key string, cost int) (ratelimit.
 	return l.keyed.Take(ctx, key, cost)
 }
 
-// fullRefund gives back everything that was not booked, whenever it is.
+// fullRefund gives back the units of a reservation without a delay at any time, even if they no longer count.
 type fullRefund struct{ keyed }
 
 func (l fullRefund) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
@@ -200,7 +200,7 @@ func (l fullRefund) Reserve(ctx context.Context, key string, cost int, maxDelay 
 	return ratelimit.NewReservation(r.Decision, func(actual int) error { return l.Adjust(context.Background(), key, actual-cost) }), err
 }
 
-// bookingLeaks keeps the spending of a cancelled reservation.
+// bookingLeaks does not give back a cancelled reservation.
 type bookingLeaks struct{ keyed }
 
 func (l bookingLeaks) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
@@ -208,7 +208,7 @@ func (l bookingLeaks) Reserve(ctx context.Context, key string, cost int, maxDela
 	return ratelimit.NewReservation(r.Decision, func(int) error { return nil }), err
 }
 
-// freshOnChange hands everyone a full budget with every new limit.
+// freshOnChange gives every key a full budget with each new limit.
 type freshOnChange struct {
 	*sync.Mutex
 	make func(ratelimit.Limit) keyed
@@ -234,12 +234,12 @@ func (l freshOnChange) SetLimit(limit ratelimit.Limit) error {
 	return nil
 }
 
-// newKeysOnly lets a new limit reach no key that there is.
+// newKeysOnly applies a new limit only to new keys.
 type newKeysOnly struct{ keyed }
 
 func (l newKeysOnly) SetLimit(ratelimit.Limit) error { return nil }
 
-// floatBucket is a token bucket in floating point, the usual twenty lines.
+// floatBucket is a token bucket in floating point, as it is usually written.
 type floatBucket struct {
 	*sync.Mutex
 	limit ratelimit.Limit
@@ -300,7 +300,7 @@ func (l floatBucket) refilled(key string, now time.Duration) *floats {
 	return k
 }
 
-// overflows multiplies the cost by the time of one unit in 64 bits, unchecked.
+// overflows multiplies the cost by a unit's time in 64 bits, and ignores overflow.
 type overflows struct {
 	keyed
 	limit ratelimit.Limit
@@ -314,8 +314,8 @@ func (l overflows) Take(ctx context.Context, key string, cost int) (ratelimit.De
 	return l.keyed.Take(ctx, key, cost)
 }
 
-// deadOnArrival denies a key for ever whose capacity is worth more time than 64 bits of
-// a sixteenth of a nanosecond hold.
+// deadOnArrival denies a key for ever if its capacity takes more time
+// to regain than 64 bits can hold in sixteenths of a nanosecond.
 type deadOnArrival struct {
 	keyed
 	limit ratelimit.Limit
@@ -329,7 +329,7 @@ func (l deadOnArrival) Take(ctx context.Context, key string, cost int) (ratelimi
 	return l.keyed.Take(ctx, key, cost)
 }
 
-// losesCharges forgets a charge that meets a sweep.
+// losesCharges loses a charge that coincides with a sweep.
 type losesCharges struct {
 	*sync.Mutex
 	limit ratelimit.Limit
@@ -352,7 +352,7 @@ func (l losesCharges) find(key string) *int {
 
 func (l losesCharges) Take(_ context.Context, key string, cost int) (ratelimit.Decision, error) {
 	spent := l.find(key)
-	runtime.Gosched() // the sweep comes here
+	runtime.Gosched() // the sweep runs here
 	l.Lock()
 	defer l.Unlock()
 	d := ratelimit.Decision{Limit: l.limit, Allowed: *spent+cost <= l.limit.Capacity()}
@@ -373,7 +373,7 @@ func (l losesCharges) Sweep() int {
 	return 0
 }
 
-// forgetsUnderFlood makes room by forgetting the oldest, throttled or not.
+// forgetsUnderFlood forgets the oldest key to make room, even if it is throttled.
 type forgetsUnderFlood struct {
 	keyed
 	*sync.Mutex
@@ -394,16 +394,17 @@ func (l forgetsUnderFlood) Take(ctx context.Context, key string, cost int) (rate
 	return l.keyed.Take(ctx, key, cost)
 }
 
-// wrong is a config for a limiter with a bug in it, and the suite's verdict.
+// wrong is the config of a limiter with a bug, and the failure that the suite must report.
 type wrong struct {
-	wide      bool // it takes ints of 64 bits
-	name      string
-	build     func(limit ratelimit.Limit, clock *ratelimittest.Clock) ratelimit.Limiter[string]
-	newly     func(limit ratelimit.Limit, clock *ratelimittest.Clock) (ratelimit.Limiter[string], error) // instead of build, if New has the bug
+	wide  bool // the bug needs ints of 64 bits
+	name  string
+	build func(limit ratelimit.Limit, clock *ratelimittest.Clock) ratelimit.Limiter[string]
+	// replaces build if the bug is in New
+	newly     func(limit ratelimit.Limit, clock *ratelimittest.Clock) (ratelimit.Limiter[string], error)
 	accepts   func(limit ratelimit.Limit) bool
 	promise   string // the broken promise
-	text      string // a part of the message
-	histories int    // if zero, 16
+	text      string // a part of the failure's text
+	histories int    // 0 means 16
 }
 
 func put(bug func(k keyed, limit ratelimit.Limit, clock *ratelimittest.Clock) ratelimit.Limiter[string]) func(ratelimit.Limit, *ratelimittest.Clock) ratelimit.Limiter[string] {
@@ -484,7 +485,7 @@ func TestWrongLimitersAreFoundOut(t *testing.T) {
 	findAll(t, wrongs)
 }
 
-// isFoundIn reports whether one of the errors of Check has both the promise and the words.
+// isFoundIn reports whether one of the errors of Check contains both the promise and the text.
 func (w wrong) isFoundIn(err error) bool {
 	for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
 		first, _, _ := strings.Cut(e.Error(), " is broken by ")
@@ -495,7 +496,7 @@ func (w wrong) isFoundIn(err error) bool {
 	return false
 }
 
-// The limiter that the bugs are put into has none of them.
+// The limiter to which the bugs are added has none of them.
 func TestWithoutABugNothingIsFound(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	assert.NoError(t, ratelimittest.Check(ratelimittest.Config{
