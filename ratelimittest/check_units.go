@@ -36,8 +36,8 @@ func (c *Config) unitsLimit(n int, rng *rand.Rand) (ratelimit.Limit, bool) {
 	return ratelimit.Limit{}, false
 }
 
-// withoutUnits returns the reason for which no limits of units in use are tried, or "" if they are. An engine need not
-// count by them: its New refuses them then.
+// withoutUnits returns the reason why limits of units in use are left
+// out, or "" if they are not. An engine without them refuses them in New.
 func (c *Config) withoutUnits() string {
 	if slices.Contains(c.Skip, concurrents) {
 		return "Config.Skip names " + concurrents

@@ -1,5 +1,5 @@
-// Package apis plays clients of public APIs in virtual time: how well they use the limits of servers, and how often they are refused. The
-// servers have the limits and header fields that the APIs' documentation describes.
+// Package apis plays clients of public APIs in virtual time. It measures how much of a server's limit they use, and
+// how often they are refused. The servers have the limits and header fields that the APIs' documentation describes.
 package apis
 
 import (
@@ -14,23 +14,24 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// API is a server's limit and the way in which it reports the limit.
+// API is a server's limit, and the way in which it announces the limit.
 type API struct {
 	Name  string
 	Limit ratelimit.Limit
-	// Figures reports that the answers contain the remaining budget.
+	// Figures reports whether the answers contain the remaining budget.
 	Figures bool
-	// Few reports windows of few requests: a process that cannot see the others' requests is refused in most of them.
+	// Few marks windows of few requests. In most of them a process is
+	// refused, because it cannot know the other processes' requests.
 	Few    bool
 	answer func(h http.Header, d ratelimit.Decision, limit ratelimit.Limit)
-	own    *httplimit.Options // of this library's middleware, in place of answer
+	own    *httplimit.Options // the options of this library's middleware, which replaces answer
 }
 
-// PerHour is the maximum number of requests that the limit serves in an hour, its burst included.
+// PerHour returns the maximum number of requests that the limit serves in an hour, including its burst.
 func (a API) PerHour() int { return within(a.Limit, time.Hour, true) }
 
-// Cycle is the time in which so many processes get room for one request each:
-// a bucket regains that many units in it, and a window its whole capacity.
+// Cycle returns the time in which each of several processes gets room for one
+// request. In it, a bucket regains that many units, and a window its whole capacity.
 func (a API) Cycle(processes int) time.Duration {
 	per, units := a.Limit.Rate.Per, a.Limit.Rate.Units
 	switch a.Limit.Algorithm {
@@ -40,7 +41,7 @@ func (a API) Cycle(processes int) time.Duration {
 	return per
 }
 
-// within is the maximum number of requests in a time, with or without a full budget at its beginning.
+// within returns the maximum number of requests in a time. If fresh is true, the budget is full at the beginning.
 func within(l ratelimit.Limit, d time.Duration, fresh bool) int {
 	n := int(math.Floor(float64(d) / float64(l.Rate.Per) * float64(l.Rate.Units)))
 	if l.Algorithm == ratelimit.AlgorithmTokenBucket && fresh {
@@ -49,7 +50,7 @@ func within(l ratelimit.Limit, d time.Duration, fresh bool) int {
 	return n
 }
 
-// Dialects of this library's server, and the APIs.
+// The dialects of this library's server, and the APIs.
 var (
 	minute = ratelimit.PerMinute(50)
 	bucket = ratelimit.TokenBucket(minute, 50)
@@ -133,7 +134,7 @@ func shopify(h http.Header, d ratelimit.Decision, limit ratelimit.Limit) {
 	}
 }
 
-// clock is the server's clock, as its answer's Date has it.
+// clock returns the server's time in the answer's Date.
 func clock(h http.Header) time.Time {
 	at, err := http.ParseTime(h.Get("Date"))
 	if err != nil {
@@ -142,14 +143,14 @@ func clock(h http.Header) time.Time {
 	return at.Add(time.Duration(time.Now().Nanosecond()))
 }
 
-// up rounds up to whole seconds.
+// up rounds up to whole seconds, which it returns as a number.
 func up(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// server is an API that is running.
+// server is an API in operation.
 type server struct {
 	limiter *ratelimit.Keyed[string]
 	handler http.Handler
-	skew    time.Duration // of its clock
+	skew    time.Duration // how far its clock is ahead
 }
 
 func (a API) start(skew time.Duration) *server {
@@ -175,7 +176,7 @@ func (a API) start(skew time.Duration) *server {
 	return s
 }
 
-// Named returns the APIs whose names begin so.
+// Named returns the APIs whose names have a prefix.
 func Named(prefix string) (found []API) {
 	for _, a := range All() {
 		if strings.HasPrefix(a.Name, prefix) {

@@ -15,29 +15,29 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// Event is the difference between an hour and a calm one.
+// Event is an event in an hour, or Calm.
 type Event string
 
 // The events.
 const (
-	Calm    Event = "calm"    // workers are always busy
+	Calm    Event = "calm"    // no event: all workers are busy all the time
 	Bursts  Event = "bursts"  // each process sends 40 requests at once every three minutes
 	Changed Event = "changed" // the limit is halved for the hour's second third
 	Skewed  Event = "skewed"  // the server's clock is five minutes ahead
-	Outage  Event = "outage"  // no connection is accepted for half an hour, from the tenth minute on
-	Failing Event = "failing" // the server answers 500 for that time
+	Outage  Event = "outage"  // no connection is accepted for half an hour, from the tenth minute
+	Failing Event = "failing" // the server answers 500 in the same half hour
 )
 
 // Events are all events.
 var Events = []Event{Calm, Bursts, Changed, Skewed, Outage, Failing}
 
-// Send sends a request, as often as it takes. It returns an error if the request was not served.
+// Send sends a request, and retries until it is served. It returns an error if it was not served.
 type Send func(ctx context.Context) error
 
-// Retries is how often a Transport tries a request again.
+// Retries is the number of times that a Transport sends a refused request again.
 const Retries = 20
 
-// Transport returns a process that sends through this library's Transport, with an option that gives a 500 its meaning.
+// Transport returns a process that sends through this library's Transport. The Transport reads a 500 as a refusal.
 func Transport(base http.RoundTripper) Send {
 	failing := func(resp *http.Response) (httplimit.Advice, bool) {
 		return httplimit.Advice{Refused: true}, resp.StatusCode == http.StatusInternalServerError
@@ -54,7 +54,7 @@ func Transport(base http.RoundTripper) Send {
 	}
 }
 
-// Served reads a response, and returns an error unless the request was served.
+// Served reads a response, and returns an error if the request was not served.
 func Served(resp *http.Response, err error) error {
 	if err != nil {
 		return err
@@ -67,30 +67,31 @@ func Served(resp *http.Response, err error) error {
 	return nil
 }
 
-// Play is an hour of several processes that share one account.
+// Play is an hour in which several processes share one account.
 type Play struct {
 	API       API
 	Processes int
 	Event     Event
 	Seed      uint64
-	Hour      time.Duration // its length; defaults to an hour
-	Workers   int           // of each process; defaults to ten
-	// Client returns a process that sends over the transport.
+	Hour      time.Duration // the length of the play; defaults to an hour
+	Workers   int           // the number for each process; defaults to ten
+	// Client returns the Send of a process that uses the transport.
 	Client func(base http.RoundTripper) Send
 }
 
-// Result is what the server saw.
+// Result contains the server's counts.
 type Result struct {
 	Served, Refused, Failed int
-	Goodput                 float64       // Served, of the maximum that the limit allows or that the workers asked for
+	Goodput                 float64       // Served, divided by the number that the limit allows or that the workers requested, if that is lower
 	Silence                 time.Duration // the longest time without a served request, while there were requests
-	By                      []int         // Served, by process
+	By                      []int         // the parts of Served, by process
 }
 
-// Share returns the refused part of all requests that reached the server.
+// Share returns the ratio of the refused requests to all requests that reached the server.
 func (r Result) Share() float64 { return float64(r.Refused) / float64(max(1, r.Refused+r.Served)) }
 
-// Spread returns how far the least and the most served process are from the mean: -0.1 and 0.1 are 10 % below and above.
+// Spread returns the deviation of the processes with the fewest and the most
+// served requests from the mean. For example, -0.1 means 10 % below the mean.
 func (r Result) Spread() (least, most float64) {
 	mean := float64(r.Served) / float64(len(r.By))
 	least, most = 1, 0
@@ -100,20 +101,20 @@ func (r Result) Spread() (least, most float64) {
 	return least, most
 }
 
-// String is a line of a table.
+// String returns a line of a table.
 func (r Result) String() string {
 	least, most := r.Spread()
 	return fmt.Sprintf("%6d served, %5.1f %% goodput, %5.1f %% refused, %+4.0f..%+.0f %%, %v of silence, %d failed",
 		r.Served, 100*r.Goodput, 100*r.Share(), 100*least, 100*most, r.Silence.Round(100*time.Millisecond), r.Failed)
 }
 
-// The outage, and the change of the limit.
+// The times of the outage, and of the change of the limit.
 const (
 	outageFrom = 10 * time.Minute
 	outageFor  = 30 * time.Minute
 )
 
-// world is a play that runs.
+// world is a play in progress.
 type world struct {
 	Play
 	server *server
@@ -122,12 +123,12 @@ type world struct {
 	mu        sync.Mutex
 	rnd       *rand.Rand
 	result    Result
-	last      time.Time // when a request was served
-	requested int       // requests of bursts
-	open      int       // requests that a worker waits for
+	last      time.Time // the time of the last served request
+	requested int       // the number of requests in bursts
+	open      int       // the number of requests that workers wait for
 }
 
-// Run plays the hour. It is called in a bubble of testing/synctest.
+// Run plays the hour. It must be called in a bubble of testing/synctest.
 func (p Play) Run(ctx context.Context) Result {
 	if p.Hour == 0 {
 		p.Hour = time.Hour
@@ -135,7 +136,8 @@ func (p Play) Run(ctx context.Context) Result {
 	if p.Workers == 0 {
 		p.Workers = 10
 	}
-	time.Sleep(time.Until(time.Date(2026, time.March, 3, 9, 30, 12, 345e6, time.UTC)))               // a bubble begins in 2000, before the Unix times that are read as such
+	// a bubble begins in 2000, when Unix times are too small for clients to read them as such
+	time.Sleep(time.Until(time.Date(2026, time.March, 3, 9, 30, 12, 345e6, time.UTC)))
 	w := &world{Play: p, begin: time.Now(), last: time.Now(), rnd: rand.New(rand.NewPCG(p.Seed, 0))} //nolint:gosec
 	w.result.By = make([]int, p.Processes)
 	skew := time.Duration(0)
@@ -143,7 +145,7 @@ func (p Play) Run(ctx context.Context) Result {
 		skew = 5 * time.Minute
 	}
 	w.server = p.API.start(skew)
-	ctx, cancel := context.WithCancel(ctx) // no deadline: with one, a request fails at once that would be sent after the end
+	ctx, cancel := context.WithCancel(ctx) // has no deadline, with which a request would fail at once if its turn was after the end
 	defer cancel()
 	time.AfterFunc(p.Hour, cancel)
 	var all sync.WaitGroup
@@ -172,7 +174,7 @@ func (p Play) Run(ctx context.Context) Result {
 	return w.result
 }
 
-// most returns the maximum number of requests that may be served.
+// most returns the maximum number of requests that the server could serve.
 func (w *world) most() int {
 	fresh := within(w.API.Limit, w.Hour, true)
 	switch w.Event {
@@ -254,18 +256,18 @@ func (w *world) send(ctx context.Context, send Send) {
 	}
 	w.mu.Unlock()
 	if failed {
-		w.sleep(ctx, 200*time.Millisecond) // as a program that logs its error
+		w.sleep(ctx, 200*time.Millisecond) // a program that logs its error takes about as long
 	}
 }
 
-// served counts a request of a process.
+// served counts a served request of a process.
 func (w *world) served(n int) {
 	w.result.Served++
 	w.result.By[n]++
 	w.quiet(time.Now())
 }
 
-// quiet measures the silence until an instant.
+// quiet measures the silence up to an instant.
 func (w *world) quiet(now time.Time) {
 	if up := w.begin.Add(outageFrom + outageFor); (w.Event == Outage || w.Event == Failing) && now.After(up) && w.last.Before(up) {
 		w.last = up
@@ -273,13 +275,13 @@ func (w *world) quiet(now time.Time) {
 	w.result.Silence, w.last = max(w.result.Silence, now.Sub(w.last)), now
 }
 
-// base is the way of one process to the server.
+// base is the transport of one process to the server.
 type base struct {
 	w *world
 	n int
 }
 
-// RoundTrip takes 30 to 70 ms.
+// RoundTrip sends the request, which takes 30 to 70 ms.
 func (b base) RoundTrip(r *http.Request) (*http.Response, error) {
 	w := b.w
 	w.mu.Lock()
@@ -312,7 +314,7 @@ func (b base) RoundTrip(r *http.Request) (*http.Response, error) {
 	return rec.Result(), nil
 }
 
-// pause sleeps, as long as the context lasts.
+// pause sleeps until the time is over or the context ends.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -322,7 +324,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// connectionError is the error of a connection that is refused.
+// connectionError is the error of a refused connection.
 type connectionError struct{}
 
 func (*connectionError) Error() string   { return "dial tcp 192.0.2.1:443: connect: connection refused" }

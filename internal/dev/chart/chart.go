@@ -1,5 +1,5 @@
-// Package chart draws the project's pictures as SVG: readable in light and dark,
-// and the same bytes for the same numbers on every machine.
+// Package chart draws the project's pictures as SVG. They can be read in
+// light and dark mode. The same numbers make the same bytes on every machine.
 package chart
 
 import (
@@ -10,13 +10,14 @@ import (
 	"strings"
 )
 
-// Canvas is a picture being drawn. Coordinates are in pixels from the upper left corner. The look of a thing is up to its class: see style.
+// Canvas is a picture. Coordinates are in pixels from the upper left
+// corner. The class of an element determines its look: see style.
 type Canvas struct {
 	width, height int
 	body          strings.Builder
 }
 
-// New returns an empty picture with its title and description, which screen readers read out.
+// New returns an empty picture. Screen readers read its title and its description.
 func New(width, height int, title, description string) *Canvas {
 	c := &Canvas{width: width, height: height}
 	c.add("<title>%s</title>", escape(title))
@@ -39,12 +40,12 @@ func (c *Canvas) Line(class string, x1, y1, x2, y2 float64) {
 	c.add(`<line class="%s" x1="%s" y1="%s" x2="%s" y2="%s"/>`, class, num(x1), num(y1), num(x2), num(y2))
 }
 
-// Text writes a line of text. The anchor is start, middle or end, and y the baseline.
+// Text writes a line of text at the baseline y. The anchor is start, middle or end.
 func (c *Canvas) Text(class, anchor string, x, y float64, text string) {
 	c.add(`<text class="%s" text-anchor="%s" x="%s" y="%s">%s</text>`, class, anchor, num(x), num(y), escape(text))
 }
 
-// Upright writes a line of text that reads from below, centred on x and y.
+// Upright writes a line of text upwards, centred on x and y.
 func (c *Canvas) Upright(class string, x, y float64, text string) {
 	c.add(`<text class="%s" text-anchor="middle" transform="translate(%s %s) rotate(-90)">%s</text>`,
 		class, num(x), num(y), escape(text))
@@ -53,7 +54,7 @@ func (c *Canvas) Upright(class string, x, y float64, text string) {
 // Point is a place on the canvas.
 type Point struct{ X, Y float64 }
 
-// Curve joins the points by straight lines, and marks each.
+// Curve joins the points with straight lines, and marks each point.
 func (c *Canvas) Curve(class string, points []Point) {
 	var at []string
 	for _, p := range points {
@@ -75,11 +76,11 @@ func (c *Canvas) String() string {
 
 func escape(s string) string {
 	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(s)) // a Builder does not fail
+	_ = xml.EscapeText(&b, []byte(s)) // a Builder returns no error
 	return b.String()
 }
 
-// num prints a coordinate to a tenth of a pixel.
+// num returns a coordinate rounded to a tenth of a pixel.
 func num(x float64) string {
 	return strconv.FormatFloat(math.Round(x*10)/10+0, 'f', -1, 64) // +0: no "-0"
 }
@@ -87,13 +88,12 @@ func num(x float64) string {
 // Scale maps values to pixels.
 type Scale func(value float64) float64
 
-// Linear maps from … to evenly to start … end.
+// Linear maps the values from … to evenly to the pixels start … end.
 func Linear(from, to, start, end float64) Scale {
 	return func(v float64) float64 { return start + (v-from)/(to-from)*(end-start) }
 }
 
-// Log maps from … to, both above zero, to start … end so that equal ratios are
-// equally far apart.
+// Log maps the positive values from … to to the pixels start … end, so that equal ratios have equal distances.
 func Log(from, to, start, end float64) Scale {
 	linear := Linear(math.Log10(from), math.Log10(to), start, end)
 	return func(v float64) float64 { return linear(math.Log10(v)) }

@@ -1,9 +1,8 @@
 package chart
 
-// style holds for all pictures. They are embedded as images, so the reader's
-// preference is all they know; each brings its own paper, and so can be read on a page of
-// the other colour. Some viewers know neither variables nor preferences: colours are spelt
-// out, light ones first.
+// style applies to all pictures. An embedded image knows only the reader's preference, and not the colour of
+// the page around it. So each picture has its own background, with which it can be read on any page. Some
+// viewers support neither variables nor preferences. So all colours are written out, with the light ones first.
 const style = `
 text { font-family: system-ui, -apple-system, "Segoe UI", "Noto Sans", "DejaVu Sans", sans-serif; font-size: 13px; fill: #1f2328; }
 .paper { fill: #ffffff; stroke: #d1d9e0; }

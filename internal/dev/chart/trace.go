@@ -2,8 +2,8 @@ package chart
 
 import "strings"
 
-// Trace joins the points by straight lines, as [Canvas.Curve] does, without marks: for
-// many points that are close together.
+// Trace joins the points with straight lines, without marks, for
+// points that are close together. For marks see [Canvas.Curve].
 func (c *Canvas) Trace(class string, points []Point) {
 	var at []string
 	for _, p := range points {

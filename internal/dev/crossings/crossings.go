@@ -1,5 +1,5 @@
-// Package crossings plays random traffic of a fleet. A rule notifies of shares of its limit, and the package compares
-// the notices with a model that adds up the settled costs. The tests of packages policy and policyredis use it.
+// Package crossings plays random traffic of a fleet under a rule that sends notices when shares of its limit are spent. It
+// compares the notices with those of a model, which adds up the settled costs. Packages policy and policyredis test with it.
 package crossings
 
 import (
@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Process is one process of the fleet, as its callers use it. The rule has a window, the plans "" with 100 units and "pro" with 300, and
-// notifies at the Shares.
+// Process is one process of the fleet. Its rule has a window, and limits of
+// 100 units for the plan "" and 300 for "pro". It sends notices at the Shares.
 type Process struct {
 	Take    func(user, plan string, cost int) (allowed bool)
 	Reserve func(user, plan string, cost int) (settle func(actual int), allowed bool)
@@ -18,28 +18,28 @@ type Process struct {
 	Reset   func(user string)
 }
 
-// Shares are the percentages of which the rule notifies.
+// Shares are the percentages at which the rule sends notices.
 var Shares = []int{50, 80, 100}
 
-// Fleet is what is played on.
+// Fleet is a fleet of processes, with its clock.
 type Fleet struct {
 	Processes []Process
-	Advance   func() // lets time pass
+	Advance   func() // moves the clock forward
 	Window    func() int
 	Notices   func() []string // since the last call: "process user percent"
-	Stored    bool            // in a store a denial leaves the key under its limit
+	Stored    bool            // whether a denial leaves the key under its former limit, as in a store
 }
 
 // key is a user in the model.
 type key struct {
 	window  int
-	settled int                  // in this window
-	open    int                  // estimates of reservations of this window
-	plan    string               // of the last decision
-	charged string               // of the last charge
+	settled int                  // the settled units of this window
+	open    int                  // the estimates of this window's open reservations
+	plan    string               // the plan of the last decision
+	charged string               // the plan of the last charge
 	made    int                  // the number of resets
-	denials map[int]map[int]bool // the recorded notices that were denials
-	noticed map[int][]int        // by process: the capacities for which it sent a notice of 100 %
+	denials map[int]map[int]bool // the denials for which notices were recorded
+	noticed map[int][]int        // for each process, the capacities for which it sent a notice of 100 %
 }
 
 type reservation struct {
@@ -57,7 +57,7 @@ func capacityOf(plan string) int {
 	return 100
 }
 
-// Play plays as many calls for as many users, and returns the number of notices.
+// Play plays calls for a number of users, and returns the number of notices.
 func Play(t *testing.T, seed uint64, f Fleet, users, calls int) (notices int) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 74))
@@ -71,7 +71,7 @@ func Play(t *testing.T, seed uint64, f Fleet, users, calls int) (notices int) {
 			*k = key{window: w, plan: k.plan, charged: k.charged, made: k.made}
 		}
 		n := random.IntN(20)
-		if n < 13 && k.settled+k.open <= 100 && random.IntN(10) == 0 { // the limit of the last decision stays in force
+		if n < 13 && k.settled+k.open <= 100 && random.IntN(10) == 0 { // the limit of the last decision is still in force
 			k.plan = []string{"", "pro"}[random.IntN(2)]
 		}
 		capacity := capacityOf(k.plan)
@@ -156,7 +156,7 @@ func Play(t *testing.T, seed uint64, f Fleet, users, calls int) (notices int) {
 	return notices
 }
 
-// change returns the notices of a change of the settled spending, or of a denial.
+// change returns the notices for a change of the settled spending, or for a denial.
 func (k *key) change(process int, user string, before, after, capacity int, denied bool) (want []string) {
 	if k.noticed == nil {
 		k.noticed = map[int][]int{}
@@ -186,7 +186,7 @@ func (k *key) change(process int, user string, before, after, capacity int, deni
 	return want
 }
 
-// notice records a process's notice of 100 %. A notice for a larger limit covers smaller limits, too.
+// notice records that a process has sent a notice of 100 %. The notice also covers smaller limits.
 func (k *key) notice(process, capacity int, denied bool) {
 	k.noticed[process] = append(slices.DeleteFunc(k.noticed[process], func(of int) bool { return of <= capacity }), capacity)
 	if k.denials == nil {

@@ -1,4 +1,4 @@
-// Package crowd plays callers who wait for a limiter in real time and leave before their turn.
+// Package crowd plays callers that wait for a limiter in real time and leave before their turn.
 package crowd
 
 import (
@@ -17,27 +17,28 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// Crowd is callers that arrive at random instants (Poisson), each at one of several processes.
+// Crowd is a crowd of callers that arrive at random instants (Poisson). Each uses one of several processes.
 type Crowd struct {
 	PerSecond float64       // the number of callers that arrive per second
 	Patience  time.Duration // the time after which a caller cancels its context
 	Warm      time.Duration // the time before callers count in Result.PerSecond
-	For       time.Duration // the time during which they count; after it, all that still wait leave at once
+	For       time.Duration // the time during which callers count; after it, all waiting callers leave at once
 	Seed      uint64
 }
 
-// Result is the result of a crowd.
+// Result contains the counts of a crowd.
 type Result struct {
 	PerSecond float64       // the rate at which callers were served after the warm-up
 	Callers   int           // the number of all callers
 	Served    int           // the number of served callers
-	Unsure    int           // the number of callers whose booking may have stayed, by their errors
+	Unsure    int           // the number of callers whose errors mean that a booking may have stayed
 	Took      time.Duration // the time until the last caller returned
 	Steady    bool          // whether this process ran nearly all the time after the warm-up, so that PerSecond is meaningful
-	Errors    []error       // errors other than the caller's own end
+	Errors    []error       // errors other than that of a caller's own context
 }
 
-// Play plays the crowd. Each element of processes is the Wait of one process. It returns 100 ms after the last caller has.
+// Play plays the crowd, and returns 100 ms after the last caller
+// has left. Each element of processes is the Wait of one process.
 func (c Crowd) Play(processes ...func(context.Context) error) Result {
 	rng := rand.New(rand.NewPCG(c.Seed, 1))
 	start := time.Now()
@@ -85,13 +86,14 @@ func (c Crowd) Play(processes ...func(context.Context) error) Result {
 	leave()
 	wg.Wait()
 	r.Took = time.Since(start)
-	time.Sleep(100 * time.Millisecond) // a served caller does not wait for the return of the slots left vacant
+	time.Sleep(100 * time.Millisecond) // callers return before their vacant slots are given back
 	r.PerSecond = float64(counted.Load()) / c.For.Seconds()
 	r.Served = int(served.Load())
 	return r
 }
 
-// Twice returns a crowd of twice a rate: for a few seconds of real time, or at full size with a patience of 2 s.
+// Twice returns a crowd that arrives at twice the given rate. It
+// lasts a few seconds of real time. At full size its patience is 2 s.
 func Twice(rate int) Crowd {
 	c := Crowd{PerSecond: 2 * float64(rate), Patience: 500 * time.Millisecond, Warm: 1500 * time.Millisecond, For: 2500 * time.Millisecond, Seed: testsize.Seed(1)}
 	if testsize.Long() {
@@ -100,15 +102,16 @@ func Twice(rate int) Crowd {
 	return c
 }
 
-// Check makes a test fail if the result of a crowd that Twice returns is not a token bucket's. RetryAfter is the time for one unit after
-// the crowd has left.
+// Check fails the test if the result of a crowd of Twice is not as under a token
+// bucket. RetryAfter is the time until one unit is free after the crowd has left.
 func (r Result) Check(t testing.TB, name string, limit ratelimit.Limit, retryAfter time.Duration, processes int) {
 	t.Helper()
 	assert.Empty(t, r.Errors, name)
 	rate := float64(limit.Rate.Units) / limit.Rate.Per.Seconds()
 	assert.LessOrEqual(t, float64(r.Served), 1.02*rate*r.Took.Seconds()+float64(limit.Capacity()), "%s: the limit holds", name)
-	if r.Unsure == 0 { // else the rest of the patience may stay booked
-		// The last callers would have waited for about the patience. The rest is the spending of callers that were served just now.
+	if r.Unsure == 0 { // otherwise some callers' bookings may stay
+		// The callers that arrived last would have waited for about the whole
+		// patience. Only the spending of callers that were just served may remain.
 		assert.Less(t, retryAfter, 50*time.Millisecond, "%s: nothing stays booked", name)
 	}
 	least := 0.85
@@ -124,10 +127,10 @@ func (r Result) String() string {
 	return fmt.Sprintf("%.1f per second, %d of %d callers served, %d unsure, steady %v", r.PerSecond, r.Served, r.Callers, r.Unsure, r.Steady)
 }
 
-// isOwnEnd reports whether an error is the error of a cancelled context, with no other error joined to it.
+// isOwnEnd reports whether an error is that of a cancelled context, and joins no other error.
 func isOwnEnd(err error) bool {
 	for err != nil && err != context.Canceled {
-		err = errors.Unwrap(err) // nil if errors are joined
+		err = errors.Unwrap(err) // nil for joined errors
 	}
 	return err != nil
 }

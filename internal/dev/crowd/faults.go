@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Moody returns a call that fails in every way at random: of oneIn calls one returns the error, one panics, one waits for the end of its
-// context, and one takes up to late.
+// Moody returns a function that fails at random. Of oneIn calls, one returns err,
+// one panics, one waits for the end of its context, and one takes up to late.
 func Moody(oneIn int, err error, late time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error {
 		switch rand.IntN(oneIn) {
@@ -28,7 +28,8 @@ func Moody(oneIn int, err error, late time.Duration) func(context.Context) error
 	}
 }
 
-// Gone waits until at most that many goroutines are running: a goroutine without work needs a moment to end.
+// Gone waits until at most the given number of goroutines run,
+// because a goroutine that has no more work needs a moment to end.
 func Gone(t testing.TB, most int) {
 	t.Helper()
 	for begin := time.Now(); runtime.NumGoroutine() > most; time.Sleep(time.Millisecond) {
@@ -39,8 +40,8 @@ func Gone(t testing.TB, most int) {
 	}
 }
 
-// Unlocked reports whether a lock is free, or soon will be: another goroutine that holds it runs again within 0.4 s, while the caller's own
-// goroutine never releases it.
+// Unlocked reports whether a lock is free, or becomes free within 0.4 s. Another goroutine that
+// holds it only has to run again. If the caller's goroutine holds it, it never becomes free.
 func Unlocked(mu *sync.Mutex) bool {
 	for range 2_000_000 {
 		if mu.TryLock() {

@@ -16,28 +16,28 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// Opener makes limiters that share one budget in a store. Each stands for a process.
+// Opener returns a limiter of one process. All limiters of a test share one budget in a store.
 type Opener func(t *testing.T, limit ratelimit.Limit, limitFor func(string) ratelimit.Limit) Budget
 
-// late is how late a busy machine may be.
+// late is the maximum delay of a busy machine.
 const late = 1500 * time.Millisecond
 
-// bookings is the reservations that wait in one test, in real time.
+// bookings are the waiting reservations of one test, in real time.
 type bookings struct {
 	*testing.T
 	open  func(limitFor func(string) ratelimit.Limit) Budget
-	here  Budget // their process
+	here  Budget // the limiter of the process that reserves
 	spent *ratelimit.Reservation
 	all   []*ratelimit.Reservation
 	wg    sync.WaitGroup
 
 	mu     sync.Mutex // guards the fields below
 	begin  time.Time
-	served []time.Duration // by reservation, -1 if it has not been served
+	served []time.Duration // the time at which each reservation was served, -1 if it was not
 	errs   []error
 }
 
-// comes adds reservations that wait.
+// comes adds n waiting reservations.
 func (b *bookings) comes(ctx context.Context, n, cost int) {
 	b.restart()
 	for range n {
@@ -60,19 +60,19 @@ func (b *bookings) comes(ctx context.Context, n, cost int) {
 			}
 		})
 	}
-	time.Sleep(50 * time.Millisecond) // until they wait
+	time.Sleep(50 * time.Millisecond) // until these reservations wait
 	b.restart()
 }
 
-// restart has the time counted from now.
+// restart sets the origin of all times to now.
 func (b *bookings) restart() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.begin = time.Now()
 }
 
-// requireServed waits until n callers have been served. It checks that
-// no more were served, their order, and the time of the last one.
+// requireServed waits until n callers were served. It checks that no
+// others were, and checks their order and the time of the last one.
 func (b *bookings) requireServed(n int, last time.Duration) {
 	b.Helper()
 	var served int
@@ -96,11 +96,11 @@ func (b *bookings) requireServed(n int, last time.Duration) {
 	time.Sleep(200 * time.Millisecond)
 	count()
 	require.Equal(b, n, served)
-	require.GreaterOrEqual(b, at, last-late/3) // less than a machine may take until they wait
+	require.GreaterOrEqual(b, at, last-late/3) // a shorter time than a slow start may take
 	require.LessOrEqual(b, at, last+late)
 }
 
-// requireFailed waits until n have failed, all with an error.
+// requireFailed waits until n callers have failed, all with the given error.
 func (b *bookings) requireFailed(n int, target error) {
 	b.Helper()
 	failed := func() []error {
@@ -119,7 +119,7 @@ func (b *bookings) set(limit ratelimit.Limit) { require.NoError(b, b.here.SetLim
 
 func hourly(n int) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerHour(n), n) }
 
-// booked are the changes of a budget whose units are all spent.
+// booked are changes of a budget that is completely spent.
 var booked = []struct {
 	name  string
 	limit ratelimit.Limit
@@ -188,7 +188,7 @@ var booked = []struct {
 	{"a grant of a whole window", ratelimit.FixedWindow(ratelimit.PerHour(10)), func(b *bookings) {
 		b.comes(b.Context(), 12, 1)
 		require.NoError(b, b.here.Adjust(b.Context(), "k", -10))
-		b.requireServed(9, 0) // one unit is taken from the last booking, and the window goes on
+		b.requireServed(9, 0) // the last booking loses one unit, and the window continues
 	}},
 	{"a grant to a counter", ratelimit.SlidingCounter(ratelimit.PerHour(10)), func(b *bookings) {
 		b.comes(b.Context(), 12, 1)
@@ -210,7 +210,7 @@ var booked = []struct {
 		b.set(hourly(15))
 		require.NoError(b, other.SetLimit(hourly(15)))
 		time.Sleep(300 * time.Millisecond)
-		require.NoError(b, spent.Settle(8)) // those who wait find out within a second
+		require.NoError(b, spent.Settle(8)) // waiting calls notice the change within a second
 		r, err := b.here.Reserve(b.Context(), "k", 1, math.MaxInt64)
 		require.NoError(b, err)
 		require.Greater(b, r.Delay, 30*time.Minute, "it overtakes those who wait")
@@ -277,7 +277,7 @@ var booked = []struct {
 	}},
 }
 
-// Booked tests reservations that wait while their budget changes, in real time.
+// Booked tests that waiting reservations follow changes of their budget, in real time.
 func (s Opener) Booked(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds of real time")
@@ -304,7 +304,7 @@ func (s Opener) Booked(t *testing.T) {
 		run(c.name, c.limit, nil, c.test)
 	}
 	var raised atomic.Bool
-	run("another process's raise", bucket(1, 1), func(string) ratelimit.Limit { // by what all processes read
+	run("another process's raise", bucket(1, 1), func(string) ratelimit.Limit { // through LimitFor, which all processes read
 		if raised.Load() {
 			return bucket(100, 1)
 		}
@@ -316,14 +316,14 @@ func (s Opener) Booked(t *testing.T) {
 	})
 }
 
-// Dead is a process that dies after it has booked ahead, at 10 units a second with a burst of 1.
+// Dead is a process that dies after it has booked ahead, under 10 units a second with a burst of 1.
 type Dead struct {
 	Limiter, Other Budget
 	Advance        func(time.Duration)
-	Raised         bool // the other process has raised the limit
+	Raised         bool // whether the other process has raised the limit
 }
 
-// Test tests how long others have to wait.
+// Test checks how long other processes have to wait.
 func (d Dead) Test(t *testing.T) {
 	const ahead = 2 * time.Second
 	require.True(t, d.Limiter.Allow("k", 1))
@@ -343,7 +343,7 @@ func (d Dead) Test(t *testing.T) {
 		require.NoError(t, d.Other.SetLimit(bucket(rate, 1)))
 	}
 	passed := func() (n int) {
-		for range rate { // in a second
+		for range rate { // the units of one second
 			d.Advance(time.Second / time.Duration(rate))
 			if d.Other.Allow("k", 1) {
 				n++

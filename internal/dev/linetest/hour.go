@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	hourTokens  = 100_000 // a minute, and the burst
+	hourTokens  = 100_000 // the units of a minute, and of the burst
 	hourLargest = 8000    // the largest estimate
 	hourGrant   = 5000
 	hourFleet   = 3
-	hourCallers = 20 // of each process
+	hourCallers = 20 // the number for each process
 )
 
 // hour is an hour of calls to a language model. Callers of several processes
-// wait in line with estimates, and use a quarter of them on average.
+// reserve estimates, wait in line, and use a quarter of the estimate on average.
 type hour struct {
 	*testing.T
 	fleet []Process
@@ -33,8 +33,8 @@ type hour struct {
 
 	mu    sync.Mutex // guards the fields below
 	used  float64
-	gives float64            // what calls under way will give back
-	open  [hourFleet]float64 // what the open reservations of each process have charged, and not used
+	gives float64            // the units that calls under way will give back
+	open  [hourFleet]float64 // for each process, the units that its open reservations have charged but not used
 	dead  [hourFleet]bool
 }
 
@@ -45,7 +45,7 @@ func (h *hour) set(limit ratelimit.Limit) {
 	}
 }
 
-// calls makes one call after the other. A caller waits for 5 s to 2 minutes, and then comes again.
+// calls makes calls one after the other. Each waits for at most 5 s to 2 minutes.
 func (h *hour) calls(ctx context.Context, p int, rng *rand.Rand) {
 	for ctx.Err() == nil {
 		estimate := 1000 + rng.IntN(hourLargest-999)
@@ -57,7 +57,7 @@ func (h *hour) calls(ctx context.Context, p int, rng *rand.Rand) {
 	}
 }
 
-// charged adds to what the open reservations of a process have charged. It reports whether the process is alive.
+// charged adds units to those of a process's open reservations. It reports whether the process is alive.
 func (h *hour) charged(p, units int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -68,7 +68,7 @@ func (h *hour) charged(p, units int) bool {
 	return true
 }
 
-// kill kills a process with its callers. It returns what their reservations have charged, and nobody gives back.
+// kill kills a process with its callers. It returns the units that their reservations have charged and will not give back.
 func (h *hour) kill(p int, kill func(Process)) float64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -111,7 +111,7 @@ func (h *hour) add(used, gives int) {
 	h.gives += float64(gives)
 }
 
-// reset frees what is spent, except for what calls under way would have given back.
+// reset resets the key. It returns the freed units, without those that calls under way would have given back.
 func (h *hour) reset(p Process) float64 {
 	d, err := p.Peek(h.Context(), "k", 1)
 	require.NoError(h, err)
@@ -122,7 +122,7 @@ func (h *hour) reset(p Process) float64 {
 	return free
 }
 
-// alive returns a random process that lives.
+// alive returns a random process that is alive.
 func (h *hour) alive(rng *rand.Rand) Process {
 	i := rng.IntN(hourFleet)
 	for !h.charged(i, 0) {
@@ -131,7 +131,7 @@ func (h *hour) alive(rng *rand.Rand) Process {
 	return h.fleet[i]
 }
 
-// operate raises, brakes, grants, resets, blocks or lifts. It returns how much that sets free.
+// operate raises or lowers the limit, grants, resets, blocks or unblocks. It returns the units that this frees.
 func (h *hour) operate(rng *rand.Rand) (free float64) {
 	now := *h.limit.Load()
 	bucket := func(tokens int) ratelimit.Limit {
@@ -157,12 +157,13 @@ func (h *hour) operate(rng *rand.Rand) (free float64) {
 	return 0
 }
 
-// Hour plays an hour, or some minutes, of calls of three processes that reserve estimates, wait and settle, while an operator changes the
-// limit or the budget each minute. The calls use at least a part of what the limits allow, and no more than the bound.
+// Hour plays an hour, or some minutes. Calls of three processes reserve estimates,
+// wait and settle. Each minute an operator changes the limit or the budget. The calls
+// must use at least a given part of what the limits allow, and no more than the bound.
 func (s Bubble) Hour(t *testing.T, minutes int, least float64) { s.hour(t, minutes, least, nil) }
 
-// Killed is an hour in which one process is killed after a third of the time: its calls
-// of the store then fail. What its open reservations have charged counts as used.
+// Killed is Hour with one process that is killed after a third of the time. From then on its
+// calls of the store fail. The units that its open reservations have charged count as used.
 func (s Bubble) Killed(t *testing.T, minutes int, least float64, kill func(Process)) {
 	s.hour(t, minutes, least, kill)
 }
@@ -177,9 +178,9 @@ func (s Bubble) hour(t *testing.T, minutes int, least float64, kill func(Process
 		defer func() {
 			end()
 			wg.Wait()
-			time.Sleep(time.Minute) // in which the last bookings are given back
+			time.Sleep(time.Minute) // until the last bookings were given back
 		}()
-		lives, dies := context.WithCancel(ctx) // the first process
+		lives, dies := context.WithCancel(ctx) // the context of the first process
 		defer dies()
 		for range hourFleet {
 			h.fleet = append(h.fleet, process(limit))
@@ -193,7 +194,7 @@ func (s Bubble) hour(t *testing.T, minutes int, least float64, kill func(Process
 				wg.Go(func() { h.calls(ctx, i, rand.New(rand.NewPCG(uint64(i), uint64(j)))) })
 			}
 		}
-		time.Sleep(time.Minute) // in which the burst is used up
+		time.Sleep(time.Minute) // until the burst was used up
 		h.mu.Lock()
 		h.used = 0
 		h.mu.Unlock()
@@ -205,7 +206,7 @@ func (s Bubble) hour(t *testing.T, minutes int, least float64, kill func(Process
 			}
 			begin, rate := time.Now(), float64(h.limit.Load().Rate.Units)
 			may += h.operate(rng)
-			may -= rate * time.Since(begin).Minutes() // while another limit holds, nothing is counted
+			may -= rate * time.Since(begin).Minutes() // nothing counts while another limit holds
 			time.Sleep(time.Until(begin.Add(time.Minute)))
 			may += float64(h.limit.Load().Rate.Units)
 		}

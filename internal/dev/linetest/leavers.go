@@ -14,14 +14,14 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Leavers is calls of random costs that come to several processes, three times as many as the rate serves. Each hangs up after up to three
-// seconds if it is not served by then.
+// Leavers are calls with random costs on several processes, three times as many as the rate
+// serves. Each cancels if it was not served after a random time of up to three seconds.
 type Leavers struct {
 	Rate, Burst, Processes int
 	Most                   int           // the largest cost
-	Takes                  time.Duration // each call of the store
-	For                    time.Duration // for which served costs count, after five seconds
-	Stay                   bool          // nobody hangs up: as many calls as the rate needs come again and again
+	Takes                  time.Duration // the duration of each call of the store
+	For                    time.Duration // the time for which served costs count; it begins after five seconds
+	Stay                   bool          // no call cancels, and only as many calls wait at a time as the rate needs
 	Seed                   uint64
 }
 
@@ -29,7 +29,7 @@ func (l Leavers) String() string {
 	return fmt.Sprintf("%d a second by %d processes, costs to %d, %v for a call, all stay: %v", l.Rate, l.Processes, l.Most, l.Takes, l.Stay)
 }
 
-// Leavers returns the part of the rate that is used.
+// Leavers returns the used share of the rate.
 func (s Bubble) Leavers(t *testing.T, l Leavers) (used float64) {
 	synctest.Test(t, func(t *testing.T) {
 		process, rng := s.Open(t, l.Takes), rand.New(rand.NewPCG(l.Seed, 68))
@@ -42,7 +42,7 @@ func (s Bubble) Leavers(t *testing.T, l Leavers) (used float64) {
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		units := 0
-		all, leave := context.WithCancel(context.Background()) // without a deadline, of which a limiter would know
+		all, leave := context.WithCancel(context.Background()) // has no deadline, which a limiter could see
 		time.AfterFunc(time.Until(end), leave)
 		call := func(p Process, cost int, patience time.Duration) {
 			ctx, hangUp := context.WithCancel(all)
@@ -81,7 +81,7 @@ func (s Bubble) Leavers(t *testing.T, l Leavers) (used float64) {
 		}
 		leave()
 		wg.Wait()
-		time.Sleep(2 * time.Second) // in which the last bookings are given back
+		time.Sleep(2 * time.Second) // until the last bookings were given back
 		d, err := fleet[0].Peek(context.Background(), "k", 1)
 		assert.NoError(t, err)
 		assert.True(t, d.Allowed, "nothing stays booked")

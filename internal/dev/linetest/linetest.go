@@ -1,4 +1,4 @@
-// Package linetest tests calls that wait while their budget changes: in one table, for each way to wait.
+// Package linetest tests calls that wait while their budget changes. One table of changes serves all ways to wait.
 package linetest
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Budget is the limiter whose key "k" is waited for.
+// Budget is a limiter. The calls wait for its key "k".
 type Budget interface {
 	ratelimit.Reserver[string]
 	SetLimit(limit ratelimit.Limit) error
@@ -21,17 +21,17 @@ type Budget interface {
 	Reset(ctx context.Context, key string) error
 }
 
-// Way is a way to wait for a budget.
+// Way is a way to wait for a budget, for example Wait or a middleware's hold.
 type Way struct {
-	// New returns a budget and a call that waits for it.
+	// New returns a budget, and a function that waits for it.
 	New func(t *testing.T, limit ratelimit.Limit) (Budget, func(ctx context.Context, cost int) error)
 
-	Late   time.Duration // by which a call may notice a change late
-	Booked time.Duration // for which bookings keep their instants
-	Kept   int           // units of a burst that are kept for others, in a budget that is shared: it has a rate and a burst whatever changes
+	Late   time.Duration // the maximum time after which a call notices a change
+	Booked time.Duration // how far ahead a booking keeps its instant
+	Kept   int           // the units of a burst that a shared budget keeps for others; such a budget has only a rate and a burst
 }
 
-// queue is the calls that wait in one test.
+// queue is the waiting calls of one test.
 type queue struct {
 	*testing.T
 	way    Way
@@ -43,7 +43,7 @@ type queue struct {
 	errs   []error
 }
 
-// comes adds calls.
+// comes adds n waiting calls.
 func (q *queue) comes(ctx context.Context, n, cost int) {
 	for range n {
 		q.wg.Go(func() {
@@ -60,7 +60,7 @@ func (q *queue) comes(ctx context.Context, n, cost int) {
 	}
 }
 
-// requireServed checks how many calls have been served.
+// requireServed checks the number of served calls.
 func (q *queue) requireServed(least, most int) {
 	q.Helper()
 	synctest.Wait()
@@ -73,16 +73,16 @@ func (q *queue) requireServed(least, most int) {
 // set changes the limit.
 func (q *queue) set(limit ratelimit.Limit) { require.NoError(q, q.budget.SetLimit(limit)) }
 
-// bucket returns a token bucket, whose rate is by the second.
+// bucket returns a token bucket with a rate per second.
 func bucket(rate, burst int) ratelimit.Limit {
 	return ratelimit.TokenBucket(ratelimit.PerSecond(rate), burst)
 }
 
-// changes are the changes of a budget whose units are all spent.
+// changes are changes of a budget that is completely spent.
 var changes = []struct {
 	name  string
 	limit ratelimit.Limit
-	kinds bool // no change of a budget that is shared
+	kinds bool // whether the test needs other kinds of limits, which a shared budget cannot have
 	test  func(q *queue)
 }{
 	{"a raise", bucket(1, 1), false, func(q *queue) {
@@ -184,7 +184,7 @@ func (w Way) Test(t *testing.T) {
 	})
 }
 
-// run runs one test. The calls that still wait at its end are served or leave.
+// run runs one test. Calls that still wait at its end are served or cancelled.
 func (w Way) run(t *testing.T, name string, limit ratelimit.Limit, test func(q *queue)) {
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

@@ -11,11 +11,11 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// Mover makes a limiter with a full budget. It returns a function that books, in
-// place of another booking or nil, and a function that returns its key's state.
+// Mover returns functions for a new limiter with a full budget. The first one books,
+// and may replace another booking. The second returns the state of the limiter's key.
 type Mover func(t *testing.T, limit ratelimit.Limit) (book func(cost int, ahead time.Duration, instead any) outcome.Made, stands func() ratelimit.Decision)
 
-// Moves tests bookings that take the place of others.
+// Moves tests bookings that replace other bookings.
 func (m Mover) Moves(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		bucket(1, 2), ratelimit.FixedWindow(ratelimit.PerSecond(2)), ratelimit.SlidingLog(ratelimit.PerSecond(2)), ratelimit.SlidingCounter(ratelimit.PerSecond(2)),
@@ -32,7 +32,7 @@ func (m Mover) Moves(t *testing.T) {
 
 			if limit.Algorithm == ratelimit.AlgorithmTokenBucket {
 				require.NoError(t, spent.Settle(1))
-				early := book(2, first.Delay-time.Millisecond, first.Ref) // less than its cost is free
+				early := book(2, first.Delay-time.Millisecond, first.Ref) // one unit too few is free
 				require.True(t, early.Allowed)
 				require.Equal(t, first.Delay-time.Second, early.Delay)
 				first = early

@@ -18,23 +18,24 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// Process is a limiter of one process, whose budgets are in a store that others share.
+// Process is one process's limiter, whose budgets are in a store that other processes share.
 type Process interface {
 	Budget
 	ratelimit.Waiter[string]
 	ratelimit.Peeker[string]
 }
 
-// Bubble is a store of budgets in a bubble of package synctest, whose time it counts by.
+// Bubble is a store of budgets in a bubble of package synctest. The store uses the bubble's time.
 type Bubble struct {
-	// Open is called in the bubble. It returns a function that makes processes with a common, empty budget. Each call
-	// of the store takes the time takes.
+	// Open is called in the bubble. It returns a function that makes processes
+	// with a common, empty budget. Each call of the store takes the given time.
 	Open func(t *testing.T, takes time.Duration) (process func(limit ratelimit.Limit) Process)
 
-	Calls int // the most calls of the store that one decision takes
+	Calls int // the maximum number of calls of the store for one decision
 }
 
-// randomLimits are the limits of random histories, by algorithm: a history changes the figures of one, and from time to time takes another one.
+// randomLimits are the limits of random histories, by algorithm. A history
+// mostly changes the figures of one limit, and sometimes takes another one.
 func randomLimits() []ratelimit.Limit {
 	return []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerSecond(3), 5), ratelimit.TokenBucket(ratelimit.Per(7, 4*time.Second), 4), ratelimit.TokenBucket(ratelimit.PerMinute(100), 20),
@@ -44,13 +45,14 @@ func randomLimits() []ratelimit.Limit {
 	}
 }
 
-// history is one random history, which the processes of a store and a limiter in memory play at the same time. Both get the same calls at the
-// same instants. They may serve the waiting calls of several processes in another order, so what they have served is compared by its sum.
+// history is one random history. The processes of a store and a limiter in memory play it at
+// the same time, with the same calls at the same instants. They may serve waiting calls of
+// several processes in a different order, so only the sums of the served units are compared.
 type history struct {
 	*testing.T
 	rng     *rand.Rand
 	begin   time.Time
-	takes   time.Duration // the longest time of a decision of the store
+	takes   time.Duration // the maximum duration of a decision of the store
 	limit   ratelimit.Limit
 	memory  *ratelimit.Keyed[string]
 	fleet   []Process
@@ -61,13 +63,13 @@ type history struct {
 
 	mu sync.Mutex // guards the results of waiters, and the sums
 
-	// Since the last fresh start:
+	// since the last fresh start
 	inMemory, inStore sum
-	late              time.Duration // by which the store may serve later
-	early             int           // units by which it may be ahead
+	late              time.Duration // how much later the store may serve
+	early             int           // the number of units by which the store may be ahead
 }
 
-// sum is the units that were served, and when.
+// sum is the served units, with the times of service.
 type sum struct {
 	at    []time.Time
 	units []int
@@ -83,7 +85,7 @@ func (s *sum) add(at time.Time, units int) {
 	s.at, s.units = slices.Insert(s.at, i, at), slices.Insert(s.units, i, units)
 }
 
-// by returns the units that were served by an instant.
+// by returns the units that were served up to an instant.
 func (s *sum) by(at time.Time) (n int) {
 	for i, u := range s.units {
 		if !s.at[i].After(at) {
@@ -93,12 +95,12 @@ func (s *sum) by(at time.Time) (n int) {
 	return n
 }
 
-// waiter is a call that waits, in memory and in the store.
+// waiter is a call that waits both in memory and in the store.
 type waiter struct {
 	process, cost int
 	came          time.Time
 	leave         context.CancelFunc
-	gone          bool // it was told to leave
+	gone          bool // whether its context was cancelled
 	memory, store result
 }
 
@@ -109,11 +111,11 @@ type taking struct {
 }
 
 type result struct {
-	at  time.Time // zero: it waits
+	at  time.Time // zero while the call waits
 	err error
 }
 
-// pair is an open reservation in memory and in the store.
+// pair is a reservation that is open both in memory and in the store.
 type pair struct {
 	memory, store *ratelimit.Reservation
 	cost          int
@@ -128,9 +130,9 @@ func (h *history) fail(format string, args ...any) {
 	h.Fatalf("%s\nafter\n%s", fmt.Sprintf(format, args...), strings.Join(h.log, "\n"))
 }
 
-// Random plays random histories of calls while the limit changes: they wait, leave, reserve and settle. Each
-// history runs on one to three processes of a store, and in memory. The store must serve the callers of one process
-// in memory's order, and must serve as much as memory by the same instant. In the end nothing may be left in it.
+// Random plays random histories of calls that wait, leave, reserve and settle while the limit changes. Each history
+// runs on one to three processes of a store, and in memory. The store must serve the callers of one process in
+// memory's order. It must serve as much as memory by the same instant. In the end the store must be empty.
 func (s Bubble) Random(t *testing.T, rounds uint64) {
 	for i, limit := range randomLimits() {
 		for seed := range rounds {
@@ -158,7 +160,7 @@ func (s Bubble) play(t *testing.T, limit ratelimit.Limit, seed uint64) {
 		for _, w := range h.waiters {
 			w.leave()
 		}
-		time.Sleep(time.Minute) // in which the last bookings are given back
+		time.Sleep(time.Minute) // until the last bookings were given back
 	}()
 	for range 60 {
 		h.step()
@@ -171,24 +173,26 @@ func (s Bubble) play(t *testing.T, limit ratelimit.Limit, seed uint64) {
 	h.quiet()
 }
 
-// fresh begins the sums anew: nobody waits, and nothing is spent.
+// fresh restarts the sums. No call waits then, and nothing is spent.
 func (h *history) fresh() {
 	h.inMemory, h.inStore = sum{}, sum{}
 	h.early = 0
 	h.late = time.Second + 8*h.takes + 10*time.Millisecond
-	if len(h.fleet) > 1 { // one serves a small cost while another one waits for a large one
+	if len(h.fleet) > 1 { // one process may serve a small cost while another waits for a large one
 		h.early = h.most()
 	}
-	if windows := h.limit.Burst == 0; windows && h.takes > 0 { // a call at the end of a window may count in the next one in memory, and not in the store
+	// a call at the end of a window may count in that window in the store, and in the next one in memory
+	if windows := h.limit.Burst == 0; windows && h.takes > 0 {
 		h.early = max(h.early, h.most())
 	}
 	h.open = nil
 }
 
-// most is the largest cost.
+// most returns the largest cost.
 func (h *history) most() int { return min(h.limit.Capacity(), 4) }
 
-// cost returns a random cost. Processes fill a window in the order of their turns: only costs of 1 fill it the same way in any order.
+// cost returns a random cost. If several processes fill a window in the
+// order of their turns, only costs of 1 fill it equally in any order.
 func (h *history) cost() int {
 	if windows := h.limit.Burst == 0; windows && len(h.fleet) > 1 {
 		return 1
@@ -196,7 +200,7 @@ func (h *history) cost() int {
 	return 1 + h.rng.IntN(h.most())
 }
 
-// agree compares what was served.
+// agree compares the served units.
 func (h *history) agree() {
 	h.Helper()
 	synctest.Wait()
@@ -239,15 +243,15 @@ func (h *history) agree() {
 	}
 }
 
-// waits reports whether a call waits.
+// waits reports whether any call waits.
 func (h *history) waits() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.ContainsFunc(h.waiters, func(w *waiter) bool { return w.memory.at.IsZero() || w.store.at.IsZero() })
 }
 
-// swap returns by how much time two calls of a process may be served
-// in another order. The process may call the store for both at once.
+// swap returns the maximum time by which the order of two calls of a
+// process may differ. The process may call the store for both at once.
 func (h *history) swap(first, second *waiter) time.Duration {
 	most := 5*time.Millisecond + 4*h.takes
 	if h.limit.Burst > 0 && first.cost == second.cost {
@@ -256,10 +260,9 @@ func (h *history) swap(first, second *waiter) time.Duration {
 	return most
 }
 
-// contended reports whether another call has taken units of a window just before a call was served:
-// a call of another process, or one that does not wait. A process lets as many callers call the
-// store at once as had room according to the last answer. If there is less room by then, the store
-// serves whichever of these calls arrives first, and the others wait for the next window.
+// contended reports whether another call has taken units of a window just before a call was served. The other call is of
+// another process, or does not wait. A process lets as many callers call the store at once as the last answer had room for.
+// If there is less room by then, the store serves the calls that arrive first, and the others wait for the next window.
 func (h *history) contended(w *waiter) bool {
 	windows := h.limit.Burst == 0
 	return windows && slices.ContainsFunc(h.taken, func(t taking) bool {
@@ -286,7 +289,7 @@ func (h *history) step() {
 		delta = max(min(delta, 8), -8)
 		h.note("Adjust(%d) by process %d", delta, i)
 		if delta < 0 {
-			if h.waits() { // a grant above the spending forgives costs that are booked in the store, whose callers are served all the same
+			if h.waits() { // a grant above the spending also forgives booked costs, whose callers the store serves nevertheless
 				h.early -= delta
 			}
 			h.improved()
@@ -328,14 +331,14 @@ func (h *history) set(limit ratelimit.Limit) {
 	}
 }
 
-// comes adds a call that waits.
+// comes adds a waiting call.
 func (h *history) comes(process, cost int) {
 	h.note("Wait(%d) by process %d", cost, process)
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &waiter{process: process, cost: cost, came: time.Now(), leave: cancel}
 	for _, o := range h.waiters {
 		if o.process == process && o.cost != cost && w.came.Sub(o.came) <= h.takes {
-			h.early = max(h.early, h.most()) // both may call the store at once, and the second one be served first
+			h.early = max(h.early, h.most()) // both calls may reach the store at once, in any order
 		}
 	}
 	h.waiters = append(h.waiters, w)
@@ -356,7 +359,7 @@ func (h *history) comes(process, cost int) {
 	wait(h.fleet[process], &h.inStore, &w.store)
 }
 
-// leaves has a call leave that waits in memory and in the store.
+// leaves cancels a call that waits both in memory and in the store.
 func (h *history) leaves() {
 	h.improved()
 	var all []*waiter
@@ -374,7 +377,7 @@ func (h *history) leaves() {
 	h.note("the one of cost %d of process %d leaves", w.cost, w.process)
 	w.gone = true
 	w.leave()
-	time.Sleep(2*h.takes + time.Millisecond) // in which the store gives its booking back
+	time.Sleep(2*h.takes + time.Millisecond) // until the store has got the booking back
 	synctest.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -386,7 +389,7 @@ func (h *history) leaves() {
 			h.fail("a call that leaves got %v", r.err)
 		}
 	}
-	switch { // one of them had served it by then
+	switch { // memory or the store had served it by then
 	case w.memory.err == nil && w.store.err != nil:
 		h.inStore.add(time.Now(), w.cost)
 	case w.memory.err != nil && w.store.err == nil:
@@ -434,34 +437,34 @@ func (h *history) settles() {
 	require.NoError(h, r.store.Settle(actual))
 }
 
-// improved records a change that only one process knows, and that would let calls of
-// other processes be served earlier. Those calls keep their bookings until new ones come.
+// improved records a change that only one process knows, and that would let other
+// processes serve calls earlier. Those calls keep their bookings until new calls come.
 func (h *history) improved() {
 	if len(h.fleet) == 1 {
 		return
 	}
 	d, err := h.fleet[0].Peek(context.Background(), "k", 1)
 	require.NoError(h, err)
-	h.late += max(0, d.RetryAfter-time.Second, d.Delay-time.Second) // a queue lets in, and then delays
+	h.late += max(0, d.RetryAfter-time.Second, d.Delay-time.Second) // a leaky bucket admits a call and then delays it
 }
 
-// worse records that bookings may begin before the charge of a debt.
+// worse records that bookings may precede the charge of a debt.
 func (h *history) worse() {
-	perSecond := h.limit.Rate.Units // of a calendar
+	perSecond := h.limit.Rate.Units // a calendar's units
 	if per := h.limit.Rate.Per; per > 0 {
 		perSecond = int(time.Second * time.Duration(h.limit.Rate.Units) / per)
 	}
 	h.early += perSecond + h.most()*len(h.fleet)
 }
 
-// take records that a call which does not wait has taken units, or is about to.
+// take records that a call without a wait has taken units, or is about to.
 func (h *history) take() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.taken = append(h.taken, taking{-1, time.Now()})
 }
 
-// ends has all waiting calls end under another limit. Then the history begins anew, perhaps with a limit of another kind.
+// ends ends all waiting calls by another limit. Then the history begins again, perhaps with a limit of another kind.
 func (h *history) ends(limit ratelimit.Limit, want error) {
 	h.note("SetLimit(%v)", limit)
 	h.set(limit)
@@ -488,7 +491,7 @@ func (h *history) ends(limit ratelimit.Limit, want error) {
 	h.fresh()
 }
 
-// quiet waits until all calls are served, and requires a full budget once it has been regained.
+// quiet waits until all calls are served. The budget must be full when it was regained.
 func (h *history) quiet() {
 	for n := 0; h.waits(); n++ {
 		if n == 1000 {
@@ -497,12 +500,12 @@ func (h *history) quiet() {
 		time.Sleep(h.limit.RefillTime())
 		h.agree()
 	}
-	r, err := h.fleet[0].Reserve(context.Background(), "k", 1, 0) // a key comes under its limit by a decision
+	r, err := h.fleet[0].Reserve(context.Background(), "k", 1, 0) // a decision puts the key under the new limit
 	require.NoError(h, err)
 	require.NoError(h, r.Cancel())
 	m, err := h.memory.Peek(context.Background(), "k", 1)
 	require.NoError(h, err)
-	time.Sleep(h.late + max(2*h.limit.RefillTime(), m.ResetAfter)) // a debt may be more than the capacity
+	time.Sleep(h.late + max(2*h.limit.RefillTime(), m.ResetAfter)) // a debt may be above the capacity
 	h.agree()
 	d, err := h.fleet[0].Peek(context.Background(), "k", h.limit.Capacity())
 	require.NoError(h, err)
@@ -511,7 +514,8 @@ func (h *history) quiet() {
 	}
 }
 
-// Reset tests that a caller who has booked is charged again after another process has reset its key: before its instant the next one calls.
+// Reset tests a caller that has booked, while another process resets the key. The
+// caller must be charged again, although the next one calls before its instant.
 func (s Bubble) Reset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		process := s.Open(t, time.Millisecond)
@@ -521,7 +525,7 @@ func (s Bubble) Reset(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() { require.NoError(t, here.Wait(t.Context(), "k", 1)) })
-			time.Sleep(50 * time.Millisecond) // until the first has booked, behind which the others wait
+			time.Sleep(50 * time.Millisecond) // until the first has booked and the others wait behind it
 		}
 		require.NoError(t, there.Reset(t.Context(), "k"))
 		begin := time.Now()
@@ -530,6 +534,6 @@ func (s Bubble) Reset(t *testing.T) {
 		d, err := there.Peek(t.Context(), "k", 1)
 		require.NoError(t, err)
 		require.Equal(t, 2, d.Remaining)
-		time.Sleep(time.Second) // in which the last bookings are given back
+		time.Sleep(time.Second) // until the last bookings were given back
 	})
 }
