@@ -7,20 +7,20 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Engine is a limiter whose decisions and errors a test sets.
+// Engine is a limiter that returns the decisions and errors that a test sets.
 type Engine struct {
 	Answer     func() (ratelimit.Decision, error)
 	Settled    []int // the actual costs of settlements
-	SettleFail error // of Settle
+	SettleFail error // the error of Settle
 }
 
-// Allows returns an engine that allows every cost by a decision.
+// Allows returns an engine that allows every cost with the given decision.
 func Allows(d ratelimit.Decision) *Engine {
 	d.Allowed = true
 	return &Engine{Answer: func() (ratelimit.Decision, error) { return d, nil }}
 }
 
-// Fails returns an engine that fails.
+// Fails returns an engine whose calls return the error.
 func Fails(err error) *Engine {
 	return &Engine{Answer: func() (ratelimit.Decision, error) { return ratelimit.Decision{}, err }}
 }

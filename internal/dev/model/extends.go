@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/held"
 )
 
-// Holding returns a limiter under Concurrent, of 3 units and a minute.
+// Holding returns a limiter under Concurrent with 3 units and a hold of a minute.
 func Holding(t testing.TB, clock ratelimit.Clock) *ratelimit.Keyed[string] {
 	t.Helper()
 	l, err := ratelimit.New(ratelimit.Concurrent(3, time.Minute).Named("streams"), &ratelimit.Options[string]{Clock: clock})
@@ -19,8 +19,8 @@ func Holding(t testing.TB, clock ratelimit.Clock) *ratelimit.Keyed[string] {
 	return l
 }
 
-// Extends plays a limiter in front of one that Holding has made: its reservations hold units, are extended and end as those inside do, and calls
-// without an end hold nothing.
+// Extends tests a limiter that wraps one of Holding. Its reservations must hold, extend
+// and give back the units of the wrapped limiter. Calls without an end must hold nothing.
 func Extends(t testing.TB, clock Clock, outer ratelimit.Reserver[string], inner *ratelimit.Keyed[string]) {
 	t.Helper()
 	ctx := t.Context()
@@ -34,7 +34,7 @@ func Extends(t testing.TB, clock Clock, outer ratelimit.Reserver[string], inner 
 	require.ErrorContains(t, err, "has no end at which")
 	require.ErrorContains(t, ratelimit.Wait(ctx, outer, "endless", 1), "has no end at which")
 	require.Eventually(t, func() bool { return inUse("endless") == 0 }, time.Minute, time.Millisecond, "a call without an end holds nothing")
-	for _, key := range []string{"a", "b"} { // with what the first has found out
+	for _, key := range []string{"a", "b"} { // for b, the limiter may use what it has learnt from a
 		one, err := outer.Reserve(ctx, key, 1, 0)
 		require.NoError(t, err)
 		require.True(t, one.Allowed)

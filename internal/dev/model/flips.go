@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// algorithms lists the algorithms that Flips plays.
+// algorithms lists the algorithms of Flips.
 var algorithms = []ratelimit.Algorithm{ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket, ratelimit.AlgorithmFixedWindow,
 	ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmSlidingCounter, ratelimit.AlgorithmCalendar}
 
@@ -24,15 +24,16 @@ type FlipClock interface {
 	Wall() time.Time
 }
 
-// Flipped is a limiter whose limit changes.
+// Flipped is a limiter with a limit that can change.
 type Flipped interface {
 	ratelimit.Reserver[string]
 	Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error)
 	SetLimit(limit ratelimit.Limit) error
 }
 
-// Alike reports whether a change from one limit to the other keeps the instants at which spending is regained. A limit in memory that
-// changes to one of another kind, and back, goes on where it would be. Stores convert the spending at each change.
+// Alike reports whether a change from one limit to the other keeps the instants at which
+// spending is regained. If a limiter in memory changes to another kind of limit and
+// back, the former limit continues to count. Stores convert the spending at each change.
 func Alike(a, b ratelimit.Limit) bool {
 	buckets := func(l ratelimit.Limit) bool { return l.Algorithm <= ratelimit.AlgorithmLeakyBucket }
 	switch a.Algorithm {
@@ -44,10 +45,10 @@ func Alike(a, b ratelimit.Limit) bool {
 	return a.Algorithm == b.Algorithm && a.Rate.Per == b.Rate.Per
 }
 
-// Flips changes the limits of keys back and forth between two limits of any algorithms, and settles reservations before and after the
-// changes. The real costs must stay within the bound of docs/promises.md. In every second history one process changes its limit; in the
-// others two processes have one limit each. New returns a limiter that shares the keys of others with its name. Flips plays n histories
-// of each pair of algorithms.
+// Flips tests keys whose limits change back and forth between two limits of any algorithms. It settles reservations
+// before and after the changes. The real costs must stay within the bound of docs/promises.md. In every second
+// history, one process changes its limit. In the others, two processes have one limit each. The function new returns a
+// limiter, which shares its keys with other limiters of its name. Flips plays n histories of each pair of algorithms.
 func Flips(t testing.TB, clock FlipClock, seed uint64, n int, new func(name string, l ratelimit.Limit) Flipped) {
 	played, late := 0, 0
 	for _, a := range algorithms {
@@ -76,18 +77,20 @@ type flips struct {
 	limits [2]ratelimit.Limit
 	tick   time.Duration
 
-	limiters [2]Flipped // of two processes
-	alone    bool       // the first of them decides alone, and changes its limit
+	limiters [2]Flipped // one for each process
+	alone    bool       // only the first one decides, and its limit changes
 
-	i, changes, late    int
-	seldom, pause, take int // the limit changes in one step of seldom; the longest pause in ticks; quarters of the spendings that are not settled
+	i, changes, late int
+	// the limit changes in one of seldom steps; the longest pause
+	// in ticks; the quarters of the spendings that are not settled
+	seldom, pause, take int
 	all, open           []*flipCharge
 	log                 []string
 }
 
 type flipCharge struct {
 	*ratelimit.Reservation
-	at, until  time.Duration // of the spending; when its own limit has regained it
+	at, until  time.Duration // the instant of the spending; the instant at which its own limit has regained it
 	cost, real int
 	changes    int
 	algorithm  ratelimit.Algorithm
@@ -120,7 +123,7 @@ func (f *flips) note(format string, args ...any) {
 	f.log = append(f.log, fmt.Sprintf("%v: ", f.clock.Now())+fmt.Sprintf(format, args...))
 }
 
-// step passes some time, may change the limit, settles some reservations, and spends.
+// step lets time pass, may change the limit, settles some reservations, and spends.
 func (f *flips) step(t testing.TB, key string) {
 	f.clock.Advance(time.Duration(f.r.IntN(f.pause)) * f.tick)
 	if f.r.IntN(f.seldom) == 0 {
@@ -138,7 +141,7 @@ func (f *flips) step(t testing.TB, key string) {
 		f.open = slices.Delete(f.open, k, k+1)
 		changed := c.changes != f.changes
 		if c.real = f.r.IntN(c.cost + 1); changed && c.algorithm == limit.Algorithm && c.until <= now {
-			continue // the exception
+			continue // the bound does not cover this case
 		}
 		if changed {
 			f.late++
@@ -170,7 +173,7 @@ func (f *flips) step(t testing.TB, key string) {
 	}
 	ahead := time.Duration(0)
 	if limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
-		ahead = 1000 * time.Hour // more than its delay in the queue
+		ahead = 1000 * time.Hour // longer than its delay in the queue
 	}
 	c.Reservation, err = l.Reserve(t.Context(), key, cost, ahead)
 	require.NoError(t, err)
@@ -178,7 +181,7 @@ func (f *flips) step(t testing.TB, key string) {
 	f.open = append(f.open, c)
 }
 
-// bound requires that the real costs of any interval are at most the larger capacity and the regain of both limits.
+// bound requires that the real costs of any interval are at most the larger capacity and the units that both limits regain.
 func (f *flips) bound(t testing.TB) {
 	most := max(f.limits[0].Capacity(), f.limits[1].Capacity())
 	windows, fixed := 0, false
@@ -201,19 +204,19 @@ func (f *flips) bound(t testing.TB) {
 	}
 }
 
-// regain returns the units that a limit regains at most within a span, of the units that were spent within it.
+// regain returns the maximum number of units spent within a span that a limit regains in that span.
 func regain(l ratelimit.Limit, span time.Duration) int {
 	units, per := l.Rate.Units, l.Rate.Per
 	if l.Algorithm == ratelimit.AlgorithmCalendar {
 		per = l.RefillTime()
 	}
-	ended := int((span + per - 1) / per) // windows
+	ended := int((span + per - 1) / per) // the number of ended windows
 	switch part := int(time.Duration(units) * span / per); l.Algorithm {
 	case ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket:
 		return part
 	case ratelimit.AlgorithmSlidingLog:
 		return units * int(span/per)
-	case ratelimit.AlgorithmSlidingCounter: // the weight of each window is rounded up, and so regains one unit late
+	case ratelimit.AlgorithmSlidingCounter: // weights are rounded up, so each window regains one unit late
 		return min(units*ended, part+2*ended)
 	}
 	return units * ended

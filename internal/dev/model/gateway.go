@@ -16,15 +16,15 @@ import (
 // Stream is a request for a streamed answer of a language model.
 type Stream struct{ User, Team string }
 
-// The caps of a Gateway, and the hold of their units.
+// The caps of a Gateway, and the hold of a stream's units.
 const (
 	StreamsOfUser = 8
 	StreamsOfTeam = 30
 	StreamHold    = time.Minute
 )
 
-// GatewayLayers are the limits of a gateway, on limiters that the function makes: streams of a user and of a team, requests and tokens a
-// minute.
+// GatewayLayers returns the limits of a gateway, on limiters that made returns:
+// the streams of a user and of a team, and their requests and tokens in a minute.
 func GatewayLayers(made func(limit ratelimit.Limit) ratelimit.Reserver[string]) []ratelimit.Layer[Stream] {
 	layer := func(limit ratelimit.Limit, key func(Stream) string, one bool) ratelimit.Layer[Stream] {
 		y := ratelimit.By(made(limit), func(r Stream) (string, error) { return key(r), nil })
@@ -42,19 +42,20 @@ func GatewayLayers(made func(limit ratelimit.Limit) ratelimit.Reserver[string]) 
 	}
 }
 
-// gatewayClient is a client that asks for one stream after the other.
+// gatewayClient is a client that requests one stream after the other.
 type gatewayClient struct {
 	Stream
 	process int
-	res     *ratelimit.Reservation // of its stream, nil while it waits
+	res     *ratelimit.Reservation // the reservation of its stream, nil while it waits
 	end     time.Duration
-	at      time.Duration // of its next event
+	at      time.Duration // the instant of its next event
 	index   int
 }
 
-// GatewayHour plays a team of six users with eight clients each at three processes of a gateway, whose third is killed after a third of the
-// time. Clients that are denied ask again after RetryAfter, and a tenth leave in the middle of their stream. No cap is ever exceeded. It
-// returns the share of the team's cap that is in use while clients wait, without the minute after the kill.
+// GatewayHour plays a team of six users with eight clients each, on three processes of a gateway. The
+// third process is killed after a third of the time. Denied clients try again after RetryAfter, and a
+// tenth of the clients leave in the middle of their stream. No cap may ever be exceeded. GatewayHour
+// returns the used share of the team's cap while clients wait, without the minute after the kill.
 func GatewayHour(t testing.TB, clock Clock, span time.Duration, processes [3]ratelimit.Reserver[Stream]) (share float64) {
 	g := &gateway{t: t, clock: clock, rng: rand.New(rand.NewPCG(70, 7)), processes: processes, begin: clock.Now(), users: map[string]int{}}
 	for u := range 6 {
@@ -98,14 +99,14 @@ type gateway struct {
 	processes [3]ratelimit.Reserver[Stream]
 	events    gatewayEvents
 	begin     time.Duration
-	users     map[string]int // streams of each user
+	users     map[string]int // the number of streams of each user
 	inUse     int
-	killed    time.Duration // the instant; 0 before
-	used      float64       // shares of the cap in use, times seconds, while clients wait
-	waited    float64       // seconds in which clients wait
+	killed    time.Duration // the instant of the kill, 0 before
+	used      float64       // the sum of the used share of the cap times seconds, while clients wait
+	waited    float64       // the seconds in which clients wait
 }
 
-// pass moves the time on.
+// pass moves time forward.
 func (g *gateway) pass(at time.Duration) {
 	d := at - g.clock.Now()
 	if waiting := len(g.events) - g.inUse; waiting > 0 && (g.killed == 0 || at > g.killed+StreamHold+10*time.Second) && at > g.begin+10*time.Second {
@@ -115,7 +116,7 @@ func (g *gateway) pass(at time.Duration) {
 	g.clock.Advance(d)
 }
 
-// kill ends a process. Its streams break off, and are neither settled nor extended. Its clients go to the others.
+// kill ends a process. Its streams end without being settled or extended. Its clients move to the other processes.
 func (g *gateway) kill() {
 	g.killed = g.clock.Now()
 	for _, c := range g.events {
@@ -132,7 +133,7 @@ func (g *gateway) kill() {
 	heap.Init(&g.events)
 }
 
-// event is the next thing that a client does.
+// event is a client's next action.
 func (g *gateway) event(c *gatewayClient) {
 	now := g.clock.Now()
 	switch {
@@ -146,7 +147,7 @@ func (g *gateway) event(c *gatewayClient) {
 			return
 		}
 		c.res, c.end = r, now+time.Duration(5000+g.rng.IntN(70_000))*time.Millisecond
-		if g.rng.IntN(10) == 0 { // it leaves
+		if g.rng.IntN(10) == 0 { // the client leaves
 			c.end = now + time.Duration(g.rng.IntN(5000))*time.Millisecond
 		}
 		g.inUse++

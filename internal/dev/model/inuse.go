@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Holder is a limiter under ratelimit.Concurrent, on a clock set by hand.
+// Holder is a limiter under ratelimit.Concurrent, on a clock that a test sets.
 type Holder interface {
 	Flipped
 	Adjust(ctx context.Context, key string, delta int) error
@@ -34,7 +34,7 @@ type use struct {
 	res  *ratelimit.Reservation
 }
 
-// at drops what has lapsed, and returns the units in use and the sum of their ages.
+// at drops lapsed units. It returns the units in use and the sum of their ages.
 func (m *counter) at(now time.Duration) (used int, ages float64) {
 	m.inUse = slices.DeleteFunc(m.inUse, func(u *use) bool { return now-u.from >= m.hold })
 	for _, u := range m.inUse {
@@ -43,7 +43,7 @@ func (m *counter) at(now time.Duration) (used int, ages float64) {
 	return used, ages
 }
 
-// back returns the estimate for so many units.
+// back returns the estimated time until the given units are back.
 func (m *counter) back(now time.Duration, units int) time.Duration {
 	used, ages := m.at(now)
 	if used == 0 || units <= 0 {
@@ -52,8 +52,8 @@ func (m *counter) back(now time.Duration, units int) time.Duration {
 	return min(max(time.Duration(ages/float64(used)/float64(used)*float64(units)), min(10*time.Millisecond, m.hold)), m.hold)
 }
 
-// InUse compares limiters that share their keys, for example those of several processes, with a counter, over a random
-// history. The tick is the precision of their times. It plays two keys, and leaves the clock at the end of the history.
+// InUse compares limiters that share their keys, for example those of several processes, with a counter over a random
+// history. The tick is the precision of their times. InUse uses two keys, and leaves the clock at the end of the history.
 func InUse(t testing.TB, clock Clock, seed uint64, steps int, tick time.Duration, new func(ratelimit.Limit) []Holder) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 70))
@@ -80,7 +80,7 @@ type inUse struct {
 	hold  time.Duration
 	all   []Holder
 	keys  [2]*counter
-	made  [2][]*use // also of calls that have ended, and whose units have lapsed
+	made  [2][]*use // includes calls that have ended and whose units have lapsed
 	where string
 }
 
@@ -173,7 +173,7 @@ func (h *inUse) setLimits(limit ratelimit.Limit) {
 	}
 }
 
-// otherAlgorithm puts all keys under a rate and back: nothing is in use then.
+// otherAlgorithm changes the limit of all keys to a rate and back. Afterwards no units are in use.
 func (h *inUse) otherAlgorithm(ctx context.Context) {
 	units := h.keys[0].units
 	rates := []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerHour(9), 9), ratelimit.LeakyBucket(ratelimit.PerHour(9), 9), ratelimit.FixedWindow(ratelimit.PerHour(9)),

@@ -20,7 +20,7 @@ func Five(r ratelimit.Rate) []ratelimit.Limit {
 
 const Century = 100 * Year
 
-// EdgeLimits are the last that New accepts on some side.
+// EdgeLimits are limits that are just within a bound of New.
 func EdgeLimits() []ratelimit.Limit {
 	units, span := Whole(1<<53), time.Duration(Century)
 	limits := []ratelimit.Limit{
@@ -41,7 +41,7 @@ func EdgeLimits() []ratelimit.Limit {
 	return limits
 }
 
-// Saturated are limits for debts without end: ordinary, fast, slow and extreme ones.
+// Saturated are ordinary, fast, slow and extreme limits, for tests of very large debts.
 func Saturated() (limits []ratelimit.Limit) {
 	for _, r := range []ratelimit.Rate{
 		ratelimit.PerSecond(10), ratelimit.PerDay(1), ratelimit.PerSecond(Whole(3_000_000_019)), ratelimit.Per(7, 11*time.Second),
@@ -52,14 +52,14 @@ func Saturated() (limits []ratelimit.Limit) {
 	return limits
 }
 
-// Year is a hundredth of the 100 years of the documentation.
+// Year is a hundredth of the documented 100 years.
 const Year = int64(8766 * time.Hour)
 
-// Whole is n as an int, or the largest there is where an int has 32 bits.
+// Whole returns n, or the largest int if an int has 32 bits and n is larger.
 func Whole(n int64) int { return int(min(n, math.MaxInt)) }
 
-// Rounds is how many seeds a property is tried with: n at its full size, a quarter of it for each change, and with -short still fewer,
-// for variants that count by the same arithmetic.
+// Rounds returns the number of seeds for a property: n at full size, and a quarter of n
+// for each change. With -short it is even less, for variants that use the same arithmetic.
 func Rounds(n int) uint64 {
 	if testing.Short() {
 		return uint64(n / 20)

@@ -12,16 +12,16 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// spent is one admitted cost, as it was settled.
+// spent is one admitted cost, at which it was settled.
 type spent struct {
 	op
 	at   int64 // the instant at which it counts, or at which it enters a leaky bucket
-	left int64 // when it may be passed on
+	left int64 // the instant at which a leaky bucket lets it pass
 	cost int64
 }
 
-// trace runs a script of spending, settling and cancelling and returns the spending that stays. It settles
-// nothing for more than was reserved, because the excess is a debt, to which the bound does not apply.
+// trace runs a script that spends, settles and cancels. It returns the spending that stays. It settles
+// no reservation above its cost, because the excess is a debt, to which the bound does not apply.
 func trace(t testing.TB, data []byte) (ratelimit.Limit, []*spent) {
 	s := &script{data: data, onward: true, only: []opKind{opTake, opTake, opReserve, opReserve, opReserve, opReserve, opSettle, opCancel}}
 	s.pickLimit()
@@ -76,7 +76,7 @@ func TestTheBoundHoldsWhateverIsSettledAndCancelled(t *testing.T) {
 	}
 }
 
-// within reports whether a limit lets so much through in a closed interval of d.
+// within reports whether a limit permits the sum in a closed interval of length d.
 func within(l ratelimit.Limit, sum, d int64) bool {
 	units, per := int64(l.Rate.Units), int64(l.Rate.Per)
 	switch l.Algorithm {
@@ -96,7 +96,7 @@ func TestLeakyBucketSpacesItsReleases(t *testing.T) {
 		l, all := trace(t, data)
 		all = slices.DeleteFunc(all, func(e *spent) bool { return e.cost == 0 })
 		for i := 1; i < len(all); i++ {
-			// Both instants are rounded up, so 1 ns less than cost·per/units may lie between.
+			// Both instants are rounded up, so their distance may be 1 ns less than cost·per/units.
 			gap, want := all[i].left-all[i-1].left, new(big.Int).Div(mul(all[i-1].cost, int64(l.Rate.Per)), big.NewInt(int64(l.Rate.Units)))
 			if gap < want.Int64() {
 				require.Fail(t, "too close", "seed %d, %v: %d ns, want %v\n%v", seed, l, gap, want, dump(all[:i+1]))

@@ -4,10 +4,10 @@ import (
 	"time"
 )
 
-// The models' calendars. They find a window by time.Date alone, on zones that have no steps at midnight, and its end by adding days or
-// months to its first date.
+// The models' calendars. They use zones without steps at midnight. They find the beginning
+// of a window only with time.Date, and its end by adding days or months to its first date.
 
-// dates are a calendar's windows. Their instants are Unix nanoseconds, as a test's clock reads them.
+// dates are a calendar's windows. Their instants are Unix nanoseconds, as are the readings of a test's clock.
 type dates struct{ Period }
 
 func (d dates) open(t int64) int64    { return d.Begins(time.Unix(0, t).In(d.Location)).UnixNano() }

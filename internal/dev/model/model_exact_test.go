@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// greedy spends all there is at each step, from 0 to the end, and returns how much that was.
+// greedy spends everything that remains at each step from 0 to the end, and returns the sum.
 func greedy(t *testing.T, l ratelimit.Limit, step, end int64) *big.Int {
 	r, sum := newRig(t, l), new(big.Int)
 	for now := int64(0); ; now = min(now+step, end) {
@@ -29,7 +29,7 @@ func greedy(t *testing.T, l ratelimit.Limit, step, end int64) *big.Int {
 	}
 }
 
-// regained is rate·t, rounded down.
+// regained returns rate·t, rounded down.
 func regained(r ratelimit.Rate, t int64) *big.Int {
 	n := mul(int64(r.Units), t)
 	return n.Div(n, big.NewInt(int64(r.Per)))
@@ -45,7 +45,7 @@ func TestGreedyCallerGetsBurstAndRate(t *testing.T) {
 		ratelimit.TokenBucket(huge, Whole(3600*int64(huge.Units))),
 	} {
 		t.Run(l.String(), func(t *testing.T) {
-			// All but one of the burst are regained in a step, so that nothing is lost.
+			// A step regains all units of the burst but one, so that nothing is lost.
 			step := floorDiv(mul(int64(l.Burst-1), int64(l.Rate.Per)), int64(l.Rate.Units))
 			for _, end := range []int64{int64(time.Minute), Year} {
 				if end/step > 10_000_000 {
@@ -58,13 +58,14 @@ func TestGreedyCallerGetsBurstAndRate(t *testing.T) {
 	}
 }
 
-// A burst of 1 cannot be held to the bound and to the Whole rate as well, as the clock has no thirds of a nanosecond; from 2 on it can.
+// A burst of 1 cannot keep both the bound and the whole rate,
+// because the clock has no thirds of a nanosecond. A burst of 2 can.
 func TestGreedyCallerWithASmallBurstLosesNothing(t *testing.T) {
 	testsize.Arithmetic(t)
 	tests := []struct {
 		limit ratelimit.Limit
 		step  int64
-		want  string // in a minute
+		want  string // the sum of a minute
 	}{
 		{ratelimit.TokenBucket(ratelimit.PerSecond(3), 2), 333_333_333, "182"},
 		{ratelimit.TokenBucket(ratelimit.Per(7, 11*time.Second), 2), 1_571_428_571, "40"},
@@ -81,7 +82,7 @@ func TestGreedyCallerGetsTheUnitsOfEachWindow(t *testing.T) {
 	testsize.Arithmetic(t)
 	for _, l := range windows(ratelimit.Per(7, 11*time.Second))[:2] {
 		t.Run(l.String(), func(t *testing.T) {
-			const n = 20_000 // windows
+			const n = 20_000 // the number of windows
 			per := int64(l.Rate.Per)
 			require.Equal(t, fmt.Sprint(7*n), greedy(t, l, per/4, n*per-1).String())
 			require.Equal(t, fmt.Sprint(7*(n+1)), greedy(t, l, per/4, n*per).String())
@@ -155,7 +156,7 @@ func checkDebt(t *testing.T, l ratelimit.Limit, ops []op) {
 	peek := op{kind: opPeek, raw: ops[len(ops)-1].raw, n: 1}
 	ops = append(ops[:len(ops):len(ops)], peek)
 	p := &probe{T: t, limit: l, ops: ops, last: peek, d: replay(t, l, ops).do(peek).d}
-	most := add(big.NewInt(Century), mul(2, int64(l.Rate.Per))) // windows end when they end
+	most := add(big.NewInt(Century), mul(2, int64(l.Rate.Per))) // a debt ends only at the end of a window
 	require.GreaterOrEqual(t, p.d.RetryAfter, time.Duration(0), p)
 	require.Positive(t, p.d.ResetAfter, p)
 	require.Zero(t, p.d.Remaining, p)
@@ -193,7 +194,7 @@ func TestAnyReadingOfTheClockWillDo(t *testing.T) {
 	}
 }
 
-// spendAll spends a fresh key's capacity, and holds the limiter to the exact times after that.
+// spendAll spends a fresh key's capacity, and then compares the limiter's times with the exact ones.
 func spendAll(t *testing.T, r *rig, text string) {
 	ctx := context.Background()
 	d, err := r.limiter.Peek(context.Background(), "k", 1)
@@ -208,7 +209,7 @@ func spendAll(t *testing.T, r *rig, text string) {
 	require.Zero(t, r.limiter.Sweep(), text)
 }
 
-// shake makes every call there is, at a reading that may be far away.
+// shake makes every kind of call, at a reading that may be far away.
 func shake(r *rig, raw int64) {
 	for kind := opTake; kind <= opSweep; kind++ {
 		if kind == opSettle || kind == opCancel {

@@ -2,10 +2,10 @@ package model
 
 import "github.com/weir-go/ratelimit"
 
-// The models' rules for bookings from before a change of the limit: they keep their instants, and others go before them where there is
-// room.
+// The models' rules for bookings from before a change of the limit. They
+// keep their instants. Later costs are spent before them if there is room.
 
-// due returns the spending by an instant, the bookings that are left, and a copy of the spending.
+// due returns the spending up to an instant, the bookings after it, and the instant.
 func (m *model) due(now int64) (s spending, left []*booking, from int64) {
 	s, left = m.base.clone(), m.ahead
 	for len(left) > 0 && left[0].at <= now {
@@ -15,8 +15,8 @@ func (m *model) due(now int64) (s spending, left []*booking, from int64) {
 	return s, left, now
 }
 
-// first returns the first instant at which a cost fits: behind all bookings, or before those that have room. A booking that does not fit
-// itself leaves none before it.
+// first returns the first instant at which a cost fits: behind all bookings, or before bookings
+// that leave room. A booking that does not fit at its own instant leaves no room before it.
 func (m *model) first(now, cost int64) int64 {
 	s, left, from := m.due(now)
 	full, log := len(left), m.limit.Algorithm == ratelimit.AlgorithmSlidingLog
@@ -45,10 +45,11 @@ func fitsAt(m *model, s spending, b *booking) bool {
 	return b.cost <= int64(m.limit.Capacity()) && s.earliest(b.at, b.cost) <= b.at
 }
 
-// leavesRoom reports whether later bookings fit after another one. None that would begin a window comes into one that has begun.
+// leavesRoom reports whether later bookings still fit after b. A booking
+// that would begin a window must not come into a window that has begun.
 func (m *model) leavesRoom(s spending, b *booking, later []*booking) bool {
 	begins := m.limit.Algorithm == ratelimit.AlgorithmFixedWindow || m.limit.Algorithm == ratelimit.AlgorithmSlidingCounter
-	open := s.reset(b.at) > b.at // and b begins no window
+	open := s.reset(b.at) > b.at // open: b begins no window
 	with := s.clone()
 	with.spend(b)
 	s = s.clone()

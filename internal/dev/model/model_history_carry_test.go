@@ -6,10 +6,10 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// The models' rules for a limit that changes: spending by then is spending under the new limit too, and bookings stay booked for their
-// instants.
+// The models' rules for a limit that changes. Past spending also
+// counts under the new limit, and bookings keep their instants.
 
-// adopt carries the spending over to another limit.
+// adopt converts the spending to another limit.
 func (m *model) adopt(l ratelimit.Limit, now int64) {
 	old := m.limit
 	m.record(now)
@@ -18,7 +18,7 @@ func (m *model) adopt(l ratelimit.Limit, now int64) {
 	m.left = m.left || !Alike(old, l)
 	switch {
 	case old.Named("") == l.Named(""):
-	case again: // the limits that it has left go on counting: internal/meter plays these changes
+	case again: // the former limits still count: internal/meter tests these changes
 		m.blurry = true
 	case m.base.reset(now) <= now && len(m.ahead) == 0 && !m.outlives(now) && (m.aside.units == 0 || m.aside.until <= now):
 		m.base, m.aside = newSpending(l), aside{}
@@ -27,16 +27,17 @@ func (m *model) adopt(l ratelimit.Limit, now int64) {
 	default:
 		m.blurry = !m.carry(old, l, now)
 	}
-	if m.blurry { // the content of the model has no meaning any more
+	if m.blurry { // the state of the model has no meaning any more
 		m.base, m.ahead, m.aside = newSpending(l), nil, aside{}
 	}
 }
 
-// aside is spending that a lowered limit does not count, until the old limit would have regained it.
+// aside is spending that a lowered limit does not count. It counts
+// again after a raise, until the old limit would have regained it.
 type aside struct{ units, until int64 }
 
-// carry carries the spending over, with no more counted than the new capacity, and debts. It reports false where more than one outcome
-// would be right.
+// carry converts the spending. At most the new capacity, and debts,
+// count then. It returns false if more than one result would be right.
 func (m *model) carry(old, l ratelimit.Limit, now int64) bool {
 	if m.aside.until <= now {
 		m.aside = aside{}
@@ -79,9 +80,8 @@ func aged(start, used, units, per, fewer, now int64) (at, left, before int64) {
 	return start + k*per, used - units, before
 }
 
-// canCarry reports whether the conversion of the old limit's figures to the new limit is specified. It is not in four
-// cases: a debt is capped at a Century, a debt takes very many windows, a queue must be put in order again, or a log
-// finds a debt before or in a booking.
+// canCarry reports whether the conversion of the old limit's state is specified. There are four exceptions: a debt is capped
+// at a Century, a debt takes very many windows, a queue must be reordered, or a log has a debt before a booking or in it.
 func (m *model) canCarry(old, l ratelimit.Limit, now int64) bool {
 	owed := m.base.spent(now)
 	for _, b := range m.ahead {
@@ -91,16 +91,16 @@ func (m *model) canCarry(old, l ratelimit.Limit, now int64) bool {
 		return false
 	}
 	if l.Algorithm > ratelimit.AlgorithmLeakyBucket && owed/int64(l.Rate.Units) > 20 {
-		return false // the models count window by window
+		return false // the models would count each window
 	}
 	if log, ok := m.base.(*modelLog); ok && log.debt > 0 && old.Algorithm == l.Algorithm {
 		return false
 	}
 	if m.outlives(now) {
-		return false // internal/meter plays these changes
+		return false // internal/meter tests these changes
 	}
 	if old.Algorithm == ratelimit.AlgorithmSlidingLog && l.Algorithm == old.Algorithm && m.aside.units > 0 {
-		return false // the log counts the units set aside at their instants, and the model has only their sum
+		return false // the log keeps the instants of the units that were set aside, and the model has only their sum
 	}
 	if len(m.ahead) == 0 {
 		return true
@@ -112,13 +112,13 @@ func (m *model) canCarry(old, l ratelimit.Limit, now int64) bool {
 	return l.Algorithm != ratelimit.AlgorithmSlidingLog || owed <= int64(l.Rate.Units)
 }
 
-// carried returns the spending under one limit, converted to another.
+// carried returns spending that was converted from one limit to another.
 func carried(from spending, old, l ratelimit.Limit, now int64) spending {
 	if old.Algorithm <= ratelimit.AlgorithmLeakyBucket && l.Algorithm <= ratelimit.AlgorithmLeakyBucket {
 		return converted(from, l, now)
 	}
 	units, per := int64(l.Rate.Units), int64(l.Rate.Per)
-	switch s := from.(type) { // the windows keep their beginning, and the log its instants
+	switch s := from.(type) { // windows keep their beginning, and a log keeps its instants
 	case *modelWindow:
 		s.pass(now)
 		if l.Period == old.Period && l.Algorithm == ratelimit.AlgorithmCalendar {
@@ -167,13 +167,13 @@ func carried(from spending, old, l ratelimit.Limit, now int64) spending {
 	return to
 }
 
-// converted returns the debt of one bucket, converted to another: as many units, and as much of one, rounded up to the resolution of the
-// other's figures in lowest terms.
+// converted returns a bucket's debt under another bucket's limit. It has as many whole units,
+// and the same fraction of a unit, rounded up to the new limit's resolution in lowest terms.
 func converted(from spending, l ratelimit.Limit, now int64) spending {
 	b := bucketOf(from)
 	to := newSpending(l)
 	t := bucketOf(to)
-	owed := sub(b.full, mul(now, b.units)) // of a unit, in 1/per
+	owed := sub(b.full, mul(now, b.units)) // in parts of a unit, 1/per each
 	g := gcd(t.units, t.per)
 	owed.Mul(owed, mul(t.per/g, 1)).Add(owed, mul(b.per-1, 1)).Div(owed, mul(b.per, 1))
 	t.full = add(mul(now, t.units), owed.Mul(owed, mul(g, 1)))
@@ -194,7 +194,7 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-// spent is the spending that counts now, in Whole units: with it, another algorithm begins.
+// spent returns the spending that counts now, in whole units. Another algorithm begins with it.
 
 func (s *modelBucket) spent(now int64) int64 {
 	return max(0, ceilDiv(sub(s.full, mul(now, s.units)), s.per))
@@ -216,9 +216,9 @@ func (s *modelCounter) spent(now int64) int64 {
 	return c.curr + c.weight(now)
 }
 
-// keepReceipts changes the reservations when the limit's figures change. A booking can be cancelled until its time. Of the past, buckets
-// give nothing back, fixed windows give back a spending that still counts, and for other windows it is not specified. A reservation from
-// before the key was dropped as fresh has no part in it.
+// keepReceipts adjusts the reservations when the limit's figures change. A booking can still be cancelled before its
+// instant. For past reservations, buckets give nothing back, and fixed windows give back spending that still counts.
+// For other windows this is not specified. Reservations from before the key was dropped as fresh are not affected.
 func (j *judge) keepReceipts() {
 	for id, r := range j.made {
 		switch {

@@ -15,8 +15,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// The histories of this file are of stacks whose layers are all on one limiter, with limits and costs of their own and
-// shadows, beside calls of the limiter itself. Each key has a model, and the stack's answer is the sum of the models' answers:
+// The histories in this file are of stacks with all layers on one limiter. The layers
+// have their own limits and costs, and some are shadows. The limiter is also called
+// itself. Each key has a model, and the stack's answer follows from the models' answers:
 //
 //   - Enforcing layers that meet at a key are one charge, under the limit of the first that counts. Unlimited and Blocked
 //     count nothing, and leave the key as it is.
@@ -27,25 +28,25 @@ import (
 //   - Adjust and the settlement of a reservation of cost 0 put a key under the limiter's limit only if it was not under a
 //     request's, which only a decision ends. A request's limit that equals the limiter's counts as the limiter's.
 
-// layering is a layer's form. Its limit comes with the request.
+// layering is the form of a layer. Its limit is part of the request.
 type layering struct {
-	key    int // of the request's two keys
-	own    int // the layer's own cost; 0 if it charges the caller's
+	key    int // which of the request's two keys
+	own    int // the layer's own cost; if 0, the caller's cost counts
 	shadow bool
 }
 
-// demand is a request of such a stack.
+// demand is a request of a stack of these layers.
 type demand struct {
 	keys   [2]string
 	limits [4]ratelimit.Limit
 }
 
-// layerMove is one call, of the stack or of the limiter.
+// layerMove is a call of the stack or of the limiter.
 type layerMove struct {
 	op
 	stacked bool
 	demand
-	limit ratelimit.Limit // of SetLimit
+	limit ratelimit.Limit // the limit of SetLimit
 }
 
 func (m layerMove) String() string {
@@ -61,8 +62,7 @@ func (m layerMove) String() string {
 var (
 	none = ratelimit.Limit{}
 
-	// layerLimits are the limits of a limiter and of requests: buckets and windows that differ in their units, in their
-	// time and in their capacity.
+	// layerLimits are the limits of limiters and requests: buckets and windows with different units, times and capacities.
 	layerLimits = []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerSecond(3), 6), ratelimit.TokenBucket(ratelimit.Per(7, 11*time.Second), 10),
 		ratelimit.FixedWindow(ratelimit.PerSecond(5)), ratelimit.FixedWindow(ratelimit.Per(10, 4*time.Second)),
@@ -73,7 +73,7 @@ var (
 	requestLimits = append([]ratelimit.Limit{none, none, none, ratelimit.Unlimited(), ratelimit.Blocked()}, layerLimits...)
 )
 
-// query is the cost of one decision for one key: the model's charge.
+// query is the cost of one decision for one key: the charge of a model.
 type query struct {
 	key       string
 	limit     ratelimit.Limit
@@ -82,14 +82,15 @@ type query struct {
 	cost      int
 	own       int
 	shares    int
-	insert    bool // one of its layers inserts the key if all fits
+	insert    bool // one of its layers inserts the key if all costs fit
 }
 
 func (c *query) never() bool { return c.cost > c.limit.Capacity() }
 
 func counts(l ratelimit.Limit) bool { return l.Capacity() > 0 && l.Capacity() < math.MaxInt }
 
-// hold is a reservation's charge of one key. Without a receipt it is of cost 0, and is charged when settled at more.
+// hold is a reservation's charge of one key. A hold without a
+// receipt has a cost of 0, and is charged if it is settled at more.
 type hold struct {
 	query
 	receipt *receipt
@@ -102,9 +103,9 @@ type pile struct {
 	stack  *ratelimit.Layered[demand]
 	now    ratelimit.Limit
 	judges map[string]*judge
-	under  map[string]bool // keys that are under a request's limit
+	under  map[string]bool // the keys that are under a request's limit
 	holds  map[int][]hold
-	fogged bool // the models do not specify the outcome of the call
+	fogged bool // whether the models do not specify the result of the call
 	fogs   int  // the number of such calls
 }
 
@@ -126,7 +127,7 @@ func newPile(t testing.TB, limit ratelimit.Limit, form []layering) *pile {
 	return p
 }
 
-// judge returns a key's model. A key that is not tracked begins under the limit.
+// judge returns a key's model. An untracked key begins under the given limit.
 func (p *pile) judge(key string, limit ratelimit.Limit) *judge {
 	j := p.judges[key]
 	if j == nil {
@@ -139,7 +140,7 @@ func (p *pile) judge(key string, limit ratelimit.Limit) *judge {
 	return j
 }
 
-// adopt puts a tracked key under a limit.
+// adopt changes the limit of a tracked key.
 func (p *pile) adopt(j *judge, key string, limit ratelimit.Limit, ofRequest bool, raw int64) {
 	if !j.known {
 		return
@@ -155,7 +156,7 @@ func (j *judge) freshAt(raw int64) bool {
 	return j.all().reset(now) <= now && (j.aside.units == 0 || j.aside.until <= now)
 }
 
-// viewed returns the model as it would be under a limit.
+// viewed returns the model as it would be under another limit.
 func (p *pile) viewed(j *judge, limit ratelimit.Limit, raw int64) *model {
 	c := *j.model
 	c.base, c.ahead = j.base.clone(), slices.Clone(j.ahead)
@@ -166,7 +167,7 @@ func (p *pile) viewed(j *judge, limit ratelimit.Limit, raw int64) *model {
 	return &c
 }
 
-// limitOf returns the limit that a request's limit means, and whether it is one of the request's own.
+// limitOf returns the limit that a request's limit stands for, and whether it is the request's own.
 func (p *pile) limitOf(limit ratelimit.Limit) (ratelimit.Limit, bool) {
 	if limit == none || limit == p.now {
 		return p.now, false
@@ -174,7 +175,7 @@ func (p *pile) limitOf(limit ratelimit.Limit) (ratelimit.Limit, bool) {
 	return limit, true
 }
 
-// charges sums up the costs of a request for each key.
+// charges adds up the costs of a request for each key.
 func (p *pile) charges(r demand, cost int) (firm, shadows []query) {
 	enter := func(i int, to *[]query) {
 		y := p.form[i]
@@ -308,7 +309,7 @@ func (p *pile) decide(m layerMove) (d ratelimit.Decision, held []hold, err error
 	return sum, held, err
 }
 
-// queued returns how far ahead a stack may book under a limit: only in a queue.
+// queued returns how far ahead a stack may book under a limit. Only a leaky bucket may book.
 func queued(l ratelimit.Limit, ahead int64) int64 {
 	if l.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		return ahead
@@ -316,10 +317,10 @@ func queued(l ratelimit.Limit, ahead int64) int64 {
 	return 0
 }
 
-// spend commits all enforcing charges, and then each shadow that fits.
+// spend charges all enforcing layers, and then each shadow that fits.
 func (p *pile) spend(raw, ahead int64, all []query) []hold {
 	held := []hold{}
-	for _, c := range all { // first, keys are inserted
+	for _, c := range all { // keys are inserted before any spends
 		if j := p.judge(c.key, c.limit); counts(c.limit) && c.insert && !j.known {
 			j.record(j.at(raw))
 			p.under[c.key] = c.ofRequest
@@ -339,7 +340,7 @@ func (p *pile) spend(raw, ahead int64, all []query) []hold {
 	return held
 }
 
-// later returns the holds of a reservation of cost 0, which are charged when it is settled at more.
+// later returns the holds of a reservation of cost 0. They are charged if it is settled at more.
 func (p *pile) later(r demand) []hold {
 	held := []hold{}
 	firm, _ := p.charges(r, 0)
@@ -351,7 +352,7 @@ func (p *pile) later(r demand) []hold {
 	return held
 }
 
-// adjust charges or grants under a limit; or under the limiter's limit as of now.
+// adjust charges or grants under the request's limit, or under the present limit of the limiter.
 func (p *pile) adjust(raw int64, key string, limit ratelimit.Limit, ofRequest bool, delta int) {
 	if !ofRequest {
 		limit = p.now
@@ -391,7 +392,7 @@ func (p *pile) settle(raw int64, id, actual int) {
 	delete(p.holds, id)
 }
 
-// play makes a call, and returns the difference between the answer and the models', "" if there is none.
+// play makes a call. It returns the difference between the answer and the models', or "" if there is none.
 func (p *pile) play(m layerMove) (text string) {
 	p.clock.now.Store(m.raw)
 	p.fogged = false
@@ -440,7 +441,7 @@ func (p *pile) play(m layerMove) (text string) {
 	return ""
 }
 
-// lift resets all keys, after a call whose outcome the models do not specify.
+// lift resets all keys after a call whose result the models do not specify.
 func (p *pile) lift() {
 	p.fogs++
 	for key, j := range p.judges {
@@ -480,7 +481,7 @@ func (p *pile) playStack(m layerMove) (got, want answer, ok bool) {
 	return got, want, true
 }
 
-// hold keeps a reservation's charges, also for keepReceipts.
+// hold records a reservation's charges, so that keepReceipts can adjust them.
 func (p *pile) hold(id int, held []hold) {
 	p.holds[id] = held
 	for i, h := range held {
@@ -490,7 +491,7 @@ func (p *pile) hold(id int, held []hold) {
 	}
 }
 
-// settles reports whether a reservation can be settled, and the models specify the outcome.
+// settles reports whether a reservation can be settled with a result that the models specify.
 func (p *pile) settles(id int) bool {
 	for i, h := range p.holds[id] {
 		if h.receipt != nil {
@@ -503,7 +504,7 @@ func (p *pile) settles(id int) bool {
 	return p.made[id] != nil && p.holds[id] != nil
 }
 
-// forgetMade leaves all reservations unsettled: after a grant, it is not specified which of their units are given back.
+// forgetMade drops all reservations, because after a grant it is not specified which of their units are given back.
 func (p *pile) forgetMade() { p.made, p.holds = map[int]*ratelimit.Reservation{}, map[int][]hold{} }
 
 func (p *pile) playKey(m layerMove) (got, want answer, ok bool) {
@@ -571,13 +572,13 @@ type pileDraw struct {
 	raw  int64
 	made int
 	last ratelimit.Decision
-	few  [4][2]ratelimit.Limit // the limits of each layer's requests
+	few  [4][2]ratelimit.Limit // the limits that each layer's requests may have
 }
 
 func (r *pileDraw) limitOf(from []ratelimit.Limit) ratelimit.Limit {
 	n := len(from)
 	if r.IntN(4) > 0 {
-		n -= 3 // mostly token buckets and fixed windows
+		n -= 3 // this makes token buckets and fixed windows more frequent
 	}
 	return from[r.IntN(n)]
 }

@@ -8,12 +8,10 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// A table with RefuseNew forgets a key only when it is fresh, which changes no answer. So the
-// models know all keys, and when there is room: a new key needs it, and only keys that are
-// not fresh take it.
+// A table with RefuseNew drops a key only if it is fresh, which changes no answer. So the models know all
+// keys, and whether there is room. Only a new key needs room, and only keys that are not fresh take it.
 
-// refusal judges a call that may need room for its key. It reports whether the key was
-// refused: then nothing has changed.
+// refusal checks a call that may need room for its key. It reports whether the key was refused; then nothing has changed.
 func (w *world) refusal(m move, got answer) (text string, refused bool) {
 	if !w.needsRoom(m) {
 		return "", false
@@ -26,17 +24,17 @@ func (w *world) refusal(m move, got answer) (text string, refused bool) {
 		case isUnknown:
 			if j.blurry || j.limit.Named("") != w.now.Named("") {
 				return "", false
-			} // else it is fresh under its limit, and may have left the table
+			} // otherwise the key is fresh under its limit, and may have left the table
 		}
-		err = ratelimit.ErrTableFull // nothing else denies a fresh key
+		err = ratelimit.ErrTableFull // nothing but a full table denies a fresh key
 	}
 	if text, refused = w.full(m.raw, []string{m.key}, err); refused && m.kind == opSettle {
-		w.judge(m.key).made[m.id].settled = true // only the first call counts
+		w.judge(m.key).made[m.id].settled = true // only the first settlement counts
 	}
 	return text, refused
 }
 
-// needsRoom reports whether the call inserts its key if that is new.
+// needsRoom reports whether the call would insert its key.
 func (w *world) needsRoom(m move) bool {
 	switch m.kind {
 	case opTake, opAllow, opReserve, opWait:
@@ -50,12 +48,12 @@ func (w *world) needsRoom(m move) bool {
 	return false
 }
 
-// full holds an error of a call that needs room for all of the keys against the models. If
-// it was not refused, other keys that are fresh may have left the table.
+// full checks the error of a call that needs room for all of its keys.
+// If the call was not refused, other fresh keys may have left the table.
 func (w *world) full(raw int64, keys []string, err error) (text string, refused bool) {
 	for _, key := range keys {
 		if w.standing(key, raw) == isSpent && len(keys) == 1 {
-			return "", false // it is in the table
+			return "", false // the key is in the table
 		}
 	}
 	least, most := len(keys), len(keys)
@@ -79,7 +77,7 @@ func (w *world) full(raw int64, keys []string, err error) (text string, refused 
 	return "", refused
 }
 
-// keyStanding is a model's knowledge of its key.
+// keyStanding is whether a model's key is fresh.
 type keyStanding int
 
 const (
@@ -88,7 +86,7 @@ const (
 	isUnknown
 )
 
-// standing returns a key's standing by its own limit, which may be an earlier limit than the one in force.
+// standing returns whether a key is fresh under its own limit, which may be older than the limit in force.
 func (w *world) standing(key string, raw int64) keyStanding {
 	switch j := w.judges[key]; {
 	case j == nil || !j.known && !j.blurry:
@@ -110,8 +108,8 @@ func (w *world) names() (all []string) {
 	return all
 }
 
-// forgetReceipts leaves reservations of all other keys that are fresh, or may be, unsettled: if their key has left the table, there is
-// nothing to settle, and it is unknown whether it has.
+// forgetReceipts drops the reservations of all other keys that may be fresh. If such a key has
+// left the table, its reservations have no effect, and the models do not know whether it has.
 func (w *world) forgetReceipts(keys []string) {
 	for key, j := range w.judges {
 		if !w.refuse || slices.Contains(keys, key) || w.standing(key, w.clock.now.Load()) == isSpent {
@@ -125,8 +123,8 @@ func (w *world) forgetReceipts(keys []string) {
 	}
 }
 
-// outlives reports whether a log may have spendings that an earlier, longer window still counts, and its own does not: they count again if the limit
-// is raised, so the table may keep the key.
+// outlives reports whether a log may have spending that only an earlier, longer window
+// still counts. It counts again if the limit is raised, so the table may keep the key.
 func (m *model) outlives(now int64) bool {
 	log, ok := m.base.(*modelLog)
 	return ok && log.until > now

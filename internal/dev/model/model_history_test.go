@@ -14,9 +14,9 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Most defects that were found in limiters sat where two features met. So here all calls are made in one random history, each key beside a
-// model of its own: the models of model_property_test.go, and Wait, SetLimit, Refresh, stacks of two keys and a table that is too small. A
-// failure is reported as the shortest history that still fails.
+// Most defects of limiters were found where two features met. So one random history contains all kinds of calls,
+// and each key has a model. The calls are those of model_property_test.go, and Wait, SetLimit, Refresh, and
+// stacks of two keys. The table may be too small. A failure is reported as the shortest history that still fails.
 
 const (
 	opWait opKind = opSweep + 1 + iota
@@ -25,11 +25,11 @@ const (
 	opStack
 )
 
-// move is one call of a history on one of its keys.
+// move is one call of a history, on one of its keys.
 type move struct {
 	op
-	key, other string          // other: the second key of a stack
-	limit      ratelimit.Limit // of SetLimit
+	key, other string          // other is the second key of a stack
+	limit      ratelimit.Limit // the limit of SetLimit
 }
 
 func (m move) String() string {
@@ -46,24 +46,24 @@ func (m move) String() string {
 	return m.key + ": " + m.op.String()
 }
 
-// setting is the beginning of a history.
+// setting is the configuration of a history.
 type setting struct {
 	limit ratelimit.Limit
-	keys  int // if above 1, the clock never steps back: keys that are forgotten forget their time
-	max   int // of keys, if the table is too small for all of them; else 0
+	keys  int // above 1 the clock never steps back, because a forgotten key also forgets its time
+	max   int // the size of a table that is too small for all keys; otherwise 0
 
-	refuse   bool // the table is too small, and refuses new keys
+	refuse   bool // whether the table that is too small refuses new keys
 	remember int  // the number of evicted keys that are remembered
 }
 
-// evicts reports whether keys are forgotten although they have spent: no model knows which.
+// evicts reports whether keys are forgotten although they have spent. The models do not know which.
 func (s setting) evicts() bool { return s.max > 0 && !s.refuse }
 
-// world is a limiter and the models of its keys.
+// world is a limiter, and the models of its keys.
 type world struct {
 	*rig
 	setting
-	now    ratelimit.Limit // in force
+	now    ratelimit.Limit // the limit in force
 	judges map[string]*judge
 	stack  *ratelimit.Layered[[2]string]
 }
@@ -75,7 +75,7 @@ func newWorld(t testing.TB, s setting) *world {
 		opts.OnFull = ratelimit.RefuseNew
 	}
 	if s.keys > 1 && !s.evicts() {
-		opts.IdleTTL = math.MaxInt64 // which of several fresh keys leave as others come is not for the model
+		opts.IdleTTL = math.MaxInt64 // the models cannot know which fresh keys leave when others come, so none expires
 	}
 	w.limiter = newWith(t, s.limit, opts)
 	layer := func(i int) ratelimit.Layer[[2]string] {
@@ -99,7 +99,7 @@ func (w *world) judge(key string) *judge {
 	return j
 }
 
-// play makes a call and returns the difference between the answer and the model's, "" if there is none.
+// play makes a call. It returns the difference between the answer and the model's, or "" if there is none.
 func (w *world) play(m move) string {
 	w.clock.now.Store(m.raw)
 	w.key = m.key
@@ -125,7 +125,7 @@ func (w *world) play(m move) string {
 	return w.compare(m, got)
 }
 
-// makes reports whether the call can be made: a reservation is settled with its own key.
+// makes reports whether the call is possible: a reservation can only be settled with its own key.
 func (w *world) makes(m move) bool {
 	if m.kind != opSettle && m.kind != opCancel {
 		return true
@@ -134,11 +134,11 @@ func (w *world) makes(m move) bool {
 	return (own || w.evicts()) && w.made[m.id] != nil && !w.judge(m.key).convertsRefund(r, w.now)
 }
 
-// convertsRefund reports whether a settlement gives back of a token bucket units that
-// were reserved under other figures. The limiter converts such refunds, and rounds
-// them down: internal/meter compares them with a replay. The model gives nothing back.
+// convertsRefund reports whether a settlement gives back units of a token bucket that
+// were reserved under other figures. The limiter converts such refunds, and rounds them
+// down, while the model gives nothing back. internal/meter compares them with a replay.
 func (j *judge) convertsRefund(r *receipt, now ratelimit.Limit) bool {
-	pending := j.known && j.limit.Named("") != now.Named("") // until the key's next decision
+	pending := j.known && j.limit.Named("") != now.Named("") // the key adopts the limit at its next decision
 	if r != nil && r.changed && pending && j.limit.Algorithm == ratelimit.AlgorithmTokenBucket {
 		return true
 	}
@@ -160,7 +160,7 @@ func (w *world) request(m move) answer {
 	return answer{d: ratelimit.Decision{Allowed: err == nil}, err: err, len: w.limiter.Stats().Keys}
 }
 
-// agrees returns the difference between Peek and the Take after it at the same instant, "" if there is none.
+// agrees returns the difference between a Peek and the Take after it at the same instant, or "" if there is none.
 func agrees(m move, reported ratelimit.Decision, peeked error, got answer) string {
 	if m.kind != opTake || m.n < 1 || got.err != nil {
 		return ""
@@ -171,8 +171,8 @@ func agrees(m move, reported ratelimit.Decision, peeked error, got answer) strin
 	return ""
 }
 
-// compare has the key's model make the same call. Where the table is too small, no model knows
-// which keys are forgotten: there Peek and Take agree, and the table keeps its bound.
+// compare makes the same call on the key's model. If the table is too small, the models do not
+// know which keys are forgotten. Then Peek and Take must agree, and the table must keep its bound.
 func (w *world) compare(m move, got answer) string {
 	if n := w.limiter.Stats().Keys; w.max > 0 && n > w.max {
 		return fmt.Sprintf("%d keys are tracked, of %d at most", n, w.max)
@@ -196,7 +196,7 @@ func (w *world) differs(j *judge, m move, got answer) string {
 		if got.err == nil {
 			return "a Wait whose context has ended does not fail"
 		}
-		return "" // it has charged nothing, as the next answers have to show
+		return "" // the call must have charged nothing, which later answers show
 	}
 	if m.kind == opWait {
 		m.kind = opAllow
@@ -221,7 +221,7 @@ func (w *world) differs(j *judge, m move, got answer) string {
 	return ""
 }
 
-// withLimit makes a call that does not adopt a new limit, as if it had.
+// withLimit makes a call that does not adopt a new limit, as if the call had adopted it.
 func (j *judge) withLimit(now ratelimit.Limit, o op) answer {
 	settles := o.kind == opSettle || o.kind == opCancel || o.kind == opReset
 	if !j.known || j.limit == now || settles {
@@ -236,8 +236,8 @@ func (j *judge) withLimit(now ratelimit.Limit, o op) answer {
 	return a
 }
 
-// adopts puts the key under another limit if the call is of a kind that does that: a decision, also of a cost of 0 or too much, an Adjust,
-// or a settlement that charges like one.
+// adopts changes the key's limit if the call is of a kind that does so: a decision, even at
+// a cost of 0 or above the capacity, an Adjust, or a settlement that charges as Adjust does.
 func (j *judge) adopts(now ratelimit.Limit, o op) {
 	if !j.known || j.limit == now || !j.charges(now, o) {
 		return
@@ -254,8 +254,8 @@ func (j *judge) charges(now ratelimit.Limit, o op) bool {
 		if o.n > 0 && o.n <= now.Capacity() {
 			return true
 		}
-		// It only returns the key's standing. That comes true if the key is under the limit from now on. Of a fresh key, and if the figures
-		// stay the same, there is nothing to come true.
+		// The call only returns the key's state. Its times are true if the key adopts the limit
+		// now. If the key is fresh, or if the figures stay the same, it returns no times.
 		return o.n >= 0 && j.limit.Named("") != now.Named("") && !j.freshAt(o.raw)
 	case opAdjust:
 		return o.n != 0
@@ -274,7 +274,7 @@ func (w *world) setLimit(m move) string {
 	return ""
 }
 
-// playSweep sweeps. With several keys none is dropped, as they are kept for ever when idle.
+// playSweep sweeps. If there are several keys, they never expire, so none is dropped.
 func (w *world) playSweep(m move) string {
 	swept, want := w.limiter.Sweep(), 0
 	if w.evicts() {
@@ -339,7 +339,7 @@ func (w *world) playStack(m move) string {
 	return ""
 }
 
-// blur marks some keys as unknown.
+// blur marks the models of some keys as unknown.
 func (w *world) blur(keys []string) {
 	for _, key := range keys {
 		w.judge(key).blurry = true
@@ -348,7 +348,7 @@ func (w *world) blur(keys []string) {
 
 // ---- drawing, and reporting ----
 
-// drawn turns bytes into moves.
+// drawn converts bytes to moves.
 type drawn struct {
 	*script
 	setting
@@ -393,7 +393,7 @@ func (d *drawn) draw() move {
 	return m
 }
 
-// another is a limit that differs from the one before in its name, its figures or its algorithm.
+// another returns a limit that differs from the one before in its name, its figures or its algorithm.
 func (d *drawn) another() ratelimit.Limit {
 	l := d.script.limit
 	switch d.byte() % 4 {
@@ -413,13 +413,13 @@ func (d *drawn) another() ratelimit.Limit {
 		l = other.limit
 	}
 	if l.Validate() != nil || int64(l.RefillTime()) > Year/2 {
-		return d.script.limit // no model represents a debt capped at a Century
+		return d.script.limit // the models have no debt that is capped at a Century
 	}
 	d.script.limit = l
 	return l
 }
 
-// playHistory plays the data, and reports a failure as the shortest history that still fails.
+// playHistory plays a history from data, and reports a failure as the shortest history that still fails.
 func playHistory(t testing.TB, data []byte, most int) {
 	d := draw(data)
 	w := newWorld(t, d.setting)
@@ -436,7 +436,7 @@ func playHistory(t testing.TB, data []byte, most int) {
 	}
 }
 
-// failure plays moves, and describes the first wrong answer, "" if there is none.
+// failure plays moves, and describes the first wrong answer. It returns "" if all are right.
 func failure(t testing.TB, s setting, moves []move) string {
 	w := newWorld(t, s)
 	for _, m := range moves {
@@ -447,7 +447,7 @@ func failure(t testing.TB, s setting, moves []move) string {
 	return ""
 }
 
-// shortest leaves out the moves that a failure does not need: halves first, then ever smaller parts.
+// shortest removes the moves that a failure does not need. It tries halves first, and then smaller parts.
 func shortest[M any](moves []M, fails func([]M) bool) []M {
 	for size := len(moves) / 2; size > 0; size /= 2 {
 		for i := 0; i+size <= len(moves); {
@@ -477,7 +477,7 @@ func TestAllCallsTogetherAnswerAsTheModels(t *testing.T) {
 	}
 }
 
-// FuzzHistory reads its input as a limit, a number of keys, and a history of all calls.
+// FuzzHistory reads its input as a limit, a number of keys and a history of all kinds of calls.
 func FuzzHistory(f *testing.F) {
 	for seed := range uint64(20) {
 		f.Add(seeded(10<<32|seed, 200))

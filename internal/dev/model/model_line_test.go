@@ -17,8 +17,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// modelLine is a model of one key and its waiters. Before anything else happens, all waiters are served that are due by
-// then, each at the first instant at which its cost fits.
+// modelLine is a model of one key and its waiters. Before any other event, it serves
+// all waiters that are due, each at the first instant at which its cost fits.
 type modelLine struct {
 	*model
 	turns  []modelTurn
@@ -37,7 +37,7 @@ func (l *modelLine) clone() *modelLine {
 	return &modelLine{&c, slices.Clone(l.turns), maps.Clone(l.served), maps.Clone(l.failed)}
 }
 
-// spendTurn spends a turn's cost as early as it fits, from an instant on.
+// spendTurn spends a waiter's cost at the first instant at which it fits, but not before from.
 func spendTurn(s spending, from, cost int64) *booking {
 	b := &booking{cost: cost}
 	if q, ok := s.(*modelQueue); ok {
@@ -68,7 +68,7 @@ func (l *modelLine) serve(now int64) {
 	}
 }
 
-// retryAfter is that of a cost which is denied behind the line.
+// retryAfter returns the RetryAfter of a cost that is denied behind the line.
 func (l *modelLine) retryAfter(now, cost int64) time.Duration {
 	s, from := l.base.clone(), now
 	for _, t := range l.turns {
@@ -81,7 +81,7 @@ func (l *modelLine) retryAfter(now, cost int64) time.Duration {
 	return time.Duration(s.earliest(from, cost) - now)
 }
 
-// bubbleClock follows a bubble's time.
+// bubbleClock is a clock with a bubble's time.
 type bubbleClock struct{ start time.Time }
 
 func (c bubbleClock) Now() time.Duration { return time.Since(c.start) }
@@ -110,7 +110,7 @@ func (g *lineGame) note(format string, args ...any) {
 	g.log = append(g.log, fmt.Sprintf("%v ", time.Since(g.start))+fmt.Sprintf(format, args...))
 }
 
-// try makes a change in the model, and then in the limiter, unless several outcomes would be right.
+// try makes a change in the model and in the limiter, unless several results would be right.
 func (g *lineGame) try(what string, change func(l *modelLine, now int64), real func()) {
 	now := int64(time.Since(g.start))
 	g.want.serve(now)
@@ -192,7 +192,7 @@ func (g *lineGame) step(id int) {
 		before := o.want.settled
 		done := false
 		g.try(fmt.Sprintf("settle %d at %d", o.want.cost, actual), func(m *modelLine, now int64) {
-			// A log has the instants of the units that a lowered limit sets aside. The model does not.
+			// A log keeps the instants of the units that a lowered limit sets aside, and the model does not.
 			m.blurry = m.aside.units > 0 && limit.Algorithm == ratelimit.AlgorithmSlidingLog
 			m.settle(now, o.want, actual)
 		}, func() {
@@ -209,7 +209,7 @@ func (g *lineGame) step(id int) {
 		g.try(fmt.Sprintf("Adjust(%d)", delta), func(m *modelLine, now int64) { m.adjust(now, delta) }, func() {
 			require.NoError(g, l.Adjust(ctx, "k", delta))
 			if delta < 0 && queue {
-				g.open = nil // a grant may have given back a place in the queue already
+				g.open = nil // a grant may already have given a place in the queue back
 			}
 		})
 	case 10:
@@ -233,10 +233,10 @@ func (g *lineGame) step(id int) {
 		}, func() {
 			require.NoError(g, l.SetLimit(next))
 			if limit.Algorithm == ratelimit.AlgorithmTokenBucket {
-				g.open = nil // what these give back is bounded by all limits since: internal/meter plays these changes
+				g.open = nil // all limits since then bound these refunds: internal/meter tests them
 			}
 			synctest.Wait()
-			g.newcomer(1, queue) // which puts the key under it, also if nobody waits
+			g.newcomer(1, queue) // puts the key under the limit, even if no call waits
 		})
 	case 11:
 		g.try("Blocked, and again the limit, and Reset", func(m *modelLine, _ int64) {
@@ -272,7 +272,7 @@ func (g *lineGame) meanwhile(limit ratelimit.Limit) {
 	require.NoError(g, g.limiter.Reset(context.Background(), "k"))
 }
 
-// restart calls Peek on the key as it would be after a restart: without waiters.
+// restart calls Peek on the key as it would be after a restart, without waiters.
 func (g *lineGame) restart(cost int) {
 	now := int64(time.Since(g.start))
 	g.want.serve(now)
@@ -326,9 +326,9 @@ func lineLimits() []ratelimit.Limit {
 	}
 }
 
-// Calls of a random history wait, leave, reserve, settle, adjust and reset, while the limit changes. Each waiter is
-// served at the first instant at which the model serves it, in the order of arrival, and never after a call that does
-// not wait.
+// In a random history, calls wait, leave, reserve, settle, adjust and reset while the
+// limit changes. Each waiter is served when the model serves it: at the first possible
+// instant, in the order of arrival, and never after a call that does not wait.
 func TestRandomLinesAreServedAsEarlyAsTheStateAllows(t *testing.T) {
 	testsize.Sequential(t)
 	for i, limit := range lineLimits() {

@@ -11,10 +11,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// The three figures of a Decision are promises about calls that are not made. Here they
-// are made, each on a limiter of its own with the same history.
+// The three figures of a Decision predict the results of later calls. Here
+// these calls are made, each on its own limiter with the same history.
 
-// replay returns a limiter to which all the ops have happened.
+// replay returns a limiter on which all ops were made.
 func replay(t testing.TB, l ratelimit.Limit, ops []op) *rig {
 	r := newRig(t, l)
 	for _, o := range ops {
@@ -23,7 +23,7 @@ func replay(t testing.TB, l ratelimit.Limit, ops []op) *rig {
 	return r
 }
 
-// probe checks the answer to the last op.
+// probe checks the last op's answer.
 type probe struct {
 	*testing.T
 	limit ratelimit.Limit
@@ -32,7 +32,7 @@ type probe struct {
 	d     ratelimit.Decision
 }
 
-// then returns the answer to the op that much later.
+// then returns the answer of an op some time later.
 func (p *probe) then(later time.Duration, o op) ratelimit.Decision {
 	o.raw += int64(later)
 	return replay(p, p.limit, p.ops).do(o).d
@@ -57,7 +57,7 @@ func (p *probe) remaining() {
 	require.False(p, p.then(0, o).Allowed, "Remaining: one more is allowed\n%s", p)
 }
 
-// resetAfter compares with a key never seen, by a history that follows.
+// resetAfter compares the key after ResetAfter with a new key, over a further history.
 func (p *probe) resetAfter() {
 	at := p.last.raw + int64(p.d.ResetAfter)
 	used, fresh := replay(p, p.limit, p.ops), newRig(p, p.limit)
@@ -82,8 +82,7 @@ func (p *probe) sweep(later time.Duration) int {
 
 func (p *probe) String() string { return fmt.Sprintf("limit: %v\n%s%+v", p.limit, history(p.ops), p.d) }
 
-// TestEveryFigureIsTrueToTheNanosecond needs no model, so it covers histories for which
-// the model has no answer too.
+// TestEveryFigureIsTrueToTheNanosecond needs no model, so it also covers histories that the model does not specify.
 func TestEveryFigureIsTrueToTheNanosecond(t *testing.T) {
 	testsize.Arithmetic(t)
 	for seed := range Rounds(600) {

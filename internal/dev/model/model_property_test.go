@@ -21,9 +21,9 @@ import (
 type op struct {
 	kind  opKind
 	raw   int64
-	n     int           // cost, delta or actual cost
+	n     int           // the cost, the delta or the actual cost
 	ahead time.Duration // the maxDelay of a Reserve
-	id    int           // of the reservation that is made or settled
+	id    int           // the reservation that is made or settled
 }
 
 type opKind int
@@ -54,7 +54,7 @@ type answer struct {
 	len   int
 }
 
-// rig is a limiter of one key under a clock that is set by hand.
+// rig is a limiter of one key, with a clock that is set by hand.
 type rig struct {
 	limiter *ratelimit.Keyed[string]
 	clock   *testClock
@@ -89,7 +89,7 @@ func (r *rig) do(o op) (a answer) {
 	return a
 }
 
-// change does the ops that decide nothing.
+// change makes the ops that are no decisions.
 func (r *rig) change(o op, a *answer) {
 	switch o.kind {
 	case opSettle:
@@ -105,13 +105,13 @@ func (r *rig) change(o op, a *answer) {
 	}
 }
 
-// judge is the model under the same calls.
+// judge makes the same calls on the model.
 type judge struct {
 	*model
 	made map[int]*receipt
 
-	// A key was swept away here while the model did not know its spending. So the instant at which it was fresh is unknown, and the
-	// instants that readings before this one count as.
+	// A key was swept away at this reading while the model did not know its spending. So it
+	// is unknown when the key became fresh, and as which instants earlier readings count.
 	sweptAt int64
 }
 
@@ -150,24 +150,24 @@ func (j *judge) change(o op, a *answer) {
 		j.reset()
 		j.blurry = false
 	case opSweep:
-		if !j.blurry { // else the limiter's answer counts
+		if !j.blurry { // otherwise the limiter's answer counts
 			a.swept = j.sweep(o.raw)
 		}
 	}
 }
 
-// script turns bytes into ops, so that a seed or a fuzzer can write them. It looks at
-// the answers, to aim at the instants and the costs that matter.
+// script converts bytes to ops, so that a seed or a fuzzer can supply
+// them. It reads the answers, to choose instants and costs that matter.
 type script struct {
 	data   []byte
 	limit  ratelimit.Limit
 	raw    int64
 	last   ratelimit.Decision
-	usable []int // reservations that may be settled
+	usable []int // reservations that can be settled
 	made   int
-	only   []opKind // the permitted calls, if not all
-	onward bool     // the clock never steps back
-	edge   bool     // the limit is so slow that the clock has to stay near its origin
+	only   []opKind // the permitted calls; nil permits all
+	onward bool     // whether the clock never steps back
+	edge   bool     // the limit is so slow that the clock must stay near its origin
 }
 
 // byte returns the next byte, or 0 if there is none left.
@@ -182,13 +182,13 @@ func (s *script) byte() int {
 
 func (s *script) word() int { return s.byte()<<8 | s.byte() }
 
-// scriptRates are rates that do not divide well, fast ones and slow ones.
+// scriptRates are rates with large divisors, and very fast and very slow ones.
 var scriptRates = []ratelimit.Rate{
 	ratelimit.PerSecond(3), ratelimit.Per(7, 11*time.Second), ratelimit.PerDay(999_983), ratelimit.PerSecond(Whole(3_000_000_019)),
 	ratelimit.PerDay(1), ratelimit.PerMinute(100), ratelimit.PerHour(123_457), ratelimit.PerSecond(1_000_000_000),
 }
 
-// counting are the algorithms that count anything.
+// counting are the algorithms except those that count nothing.
 var counting = []ratelimit.Algorithm{
 	ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket, ratelimit.AlgorithmFixedWindow,
 	ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmSlidingCounter, ratelimit.AlgorithmCalendar,
@@ -266,7 +266,7 @@ func (s *script) next() op {
 	case opReserve:
 		o.n, o.ahead, o.id = s.cost(), s.aheadBy(), s.made
 		if s.edge {
-			o.ahead = 0 // bookings may not take more than 100 years to regain either
+			o.ahead = 0 // bookings may also take at most 100 years to regain
 		}
 		s.usable = append(s.usable, s.made)
 		s.made++
@@ -279,7 +279,7 @@ func (s *script) next() op {
 	return o
 }
 
-// everything is how often each call is made.
+// everything lists each call as often as it is drawn.
 var everything = []opKind{
 	opTake, opTake, opTake, opTake, opTake, opAllow, opPeek, opPeek,
 	opReserve, opReserve, opReserve, opReserve, opReserve, opReserve,
@@ -312,7 +312,8 @@ func (s *script) aheadBy() time.Duration {
 	return -1
 }
 
-// adjust charges, or grants. After a grant the owners of the granted units are unspecified, so older reservations are left alone.
+// adjust charges or grants. A grant makes it unspecified which reservations
+// it gives back, so older reservations are not settled after it.
 func (s *script) adjust(o *op) {
 	o.n = 1 + s.word()%(3*min(s.limit.Capacity(), math.MaxInt/4)+1)
 	if s.byte()%2 == 0 {
@@ -320,7 +321,7 @@ func (s *script) adjust(o *op) {
 	}
 }
 
-// runScript runs the data against a limiter and the model.
+// runScript compares the limiter with the model over a script.
 func runScript(t testing.TB, data []byte, maxOps int) {
 	s := &script{data: data}
 	s.pickLimit()
@@ -343,7 +344,7 @@ func (s *script) run(t testing.TB, maxOps int) {
 	}
 }
 
-// accepts holds the limiter's answer against the model's, unless the model has none.
+// accepts reports whether the limiter's answer equals the model's. If the model has none, it returns true.
 func (j *judge) accepts(o op, got, want answer) bool {
 	if j.blurry {
 		if o.kind == opReserve {
@@ -359,16 +360,16 @@ func (j *judge) accepts(o op, got, want answer) bool {
 		got.d, want.d = outcome(got.d), outcome(want.d)
 	}
 	if o.kind <= opReserve && o.n == 0 {
-		got.d.Delay, want.d.Delay = 0, 0 // of nothing
+		got.d.Delay, want.d.Delay = 0, 0 // a cost of 0 has no delay that matters
 	}
 	if got.d.Debt > 0 && got.d.Remaining > 0 {
-		return false // of one key
+		return false // one key cannot have both
 	}
 	return agree(got.d, want.d) && sameError(got.err, want.err) && got.swept == want.swept && got.len == want.len
 }
 
-// reserved records the limiter's reservation while the model does not know the spending: if it is settled once the key has been dropped as
-// fresh, the model knows that again.
+// reserved records the limiter's reservation while the model does not know the spending. If the key is
+// dropped as fresh, the model knows its state again, and needs the reservation for a later settlement.
 func (j *judge) reserved(o op, got answer) {
 	if !got.d.Allowed {
 		j.made[o.id] = nil
@@ -382,7 +383,7 @@ func outcome(d ratelimit.Decision) ratelimit.Decision {
 	return ratelimit.Decision{Allowed: d.Allowed, RetryAfter: d.RetryAfter, Delay: d.Delay}
 }
 
-// fail reports the shortest history that can be found in which the model is contradicted.
+// fail reports the shortest history that it finds in which the limiter contradicts the model.
 func fail(t testing.TB, l ratelimit.Limit, ops []op) {
 	for i := len(ops) - 1; i >= 0; i-- {
 		if less := slices.Delete(slices.Clone(ops), i, i+1); contradiction(t, l, less) != "" {
@@ -393,7 +394,7 @@ func fail(t testing.TB, l ratelimit.Limit, ops []op) {
 	require.Fail(t, "the model answers otherwise", "limit: %v\n%s%s", l, history(ops), contradiction(t, l, ops))
 }
 
-// contradiction returns the difference of the last answers to the ops, "" if there is none.
+// contradiction returns the difference between the answers to the last op, or "" if there is none.
 func contradiction(t testing.TB, l ratelimit.Limit, ops []op) string {
 	rig, judge := newRig(t, l), newJudge(l)
 	for _, o := range ops {
@@ -411,7 +412,7 @@ func history(ops []op) (text string) {
 	return text
 }
 
-// seeded returns bytes that can be had again from the seed.
+// seeded returns the bytes of a seed.
 func seeded(seed uint64, n int) []byte {
 	r := rand.New(rand.NewPCG(testsize.Seed(seed), 0))
 	data := make([]byte, n)
@@ -429,15 +430,13 @@ func TestEveryAnswerIsTheModels(t *testing.T) {
 	}
 }
 
-// Each of a few keys has a model of its own. The clock only goes on, as a key that is
-// forgotten when others come forgets the time it has seen.
+// Each of some keys has its own model. The clock only moves forward, because a key that is forgotten also forgets its time.
 func TestKeysShareNoBudget(t *testing.T) {
 	for seed := range Rounds(1_000) {
 		s := &script{data: seeded(7<<32|seed, 600), onward: true, only: []opKind{opTake, opAllow, opPeek, opReserve, opSettle, opCancel, opAdjust, opReset}}
 		s.pickLimit()
 		rig := newRig(t, s.limit)
-		// A key that has been dropped as fresh is not tracked any more, and
-		// which ones are is up to chance: they stay.
+		// A dropped key is no longer tracked, and which keys are dropped depends on chance. So none is dropped.
 		rig.limiter = newWith(t, s.limit, ratelimit.Options[string]{Clock: rig.clock, IdleTTL: math.MaxInt64})
 		judges := map[string]*judge{}
 		for i := range 150 {
@@ -450,7 +449,7 @@ func TestKeysShareNoBudget(t *testing.T) {
 	}
 }
 
-// shareNothing makes calls on one of several keys. A reservation is settled with its own key.
+// shareNothing makes calls on one of several keys. A reservation is only settled with its own key.
 func shareNothing(t *testing.T, s *script, r *rig, j *judge, seed uint64) {
 	o := s.next()
 	if _, own := j.made[o.id]; o.kind >= opSettle && o.kind <= opCancel && !own {

@@ -11,37 +11,37 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// This file is the judge of the property and fuzz tests: a limiter of one key that is slow, plain and sequential. It counts in Whole
-// numbers of any size, and keeps each spending that lies ahead as itself: the effect of a booking or of its cancelling is found by spending
-// the others anew, at their own instants and in their order.
+// This file has the model of the property and fuzz tests: a slow, plain and sequential limiter of one key.
+// It counts in integers of any size. It stores each future spending separately. The effect of a booking, or
+// of its cancellation, is computed by spending all others again at their own instants and in their order.
 
 // booking is one spending of a key.
 type booking struct {
-	at   int64    // when it counts; in a leaky bucket, when it leaves
-	pos  *big.Int // leaky bucket: when it leaves, unrounded, in units/ns
+	at   int64    // the instant at which it counts; in a leaky bucket, at which it leaves
+	pos  *big.Int // the unrounded instant at which it leaves a leaky bucket, in units/ns
 	cost int64
 }
 
-// end is the position behind the booking in a leaky bucket.
+// end returns the position behind the booking in a leaky bucket.
 func (b *booking) end(per int64) *big.Int { return add(b.pos, mul(b.cost, per)) }
 
-// spending is the cost that was charged and is not yet regained, in one algorithm's terms.
+// spending is the cost that was charged and not yet regained, as one algorithm stores it.
 type spending interface {
 	clone() spending
-	// earliest is the first instant, t or later, at which the cost fits.
+	// earliest returns the first instant, not before t, at which the cost fits.
 	earliest(t, cost int64) int64
-	// spend spends, whether it fits or not.
+	// spend spends a booking, even if it does not fit.
 	spend(b *booking)
-	// charge is for debt, which need not fit into one window.
+	// charge spends a debt, which may need several windows.
 	charge(now, cost int64)
-	// spent is the spending that counts now, in whole units, rounded up.
+	// spent returns the spending that counts now, in whole units, rounded up.
 	spent(now int64) int64
-	// refund gives back some of a spending that is in the past.
+	// refund gives back a part of past spending.
 	refund(now int64, b *booking, amount int64)
-	// grant gives back anything, and reports false where more than one outcome would be right.
+	// grant gives back any spending. It returns false if more than one result would be right.
 	grant(now, amount int64) bool
 	remaining(t int64) int64
-	// reset is the instant, t or later, from which nothing is left.
+	// reset returns the first instant, not before t, from which no spending counts.
 	reset(t int64) int64
 }
 
@@ -67,16 +67,16 @@ func newSpending(l ratelimit.Limit) spending {
 
 type modelBucket struct {
 	units, per, burst int64
-	full              *big.Int // units × the instant at which all is regained
+	full              *big.Int // units × the instant at which everything is regained
 
-	before *big.Int      // full, before all that has happened
-	events []modelCharge // all of it
+	before *big.Int      // full before events
+	events []modelCharge // all charges and grants
 }
 
-// modelCharge is a charge, or a grant if the cost is below 0.
+// modelCharge is a charge, or a grant if the cost is negative.
 type modelCharge struct {
 	at, cost int64
-	b        *booking // nil if it was no spending
+	b        *booking // nil if it is no booking
 }
 
 func (s *modelBucket) clone() spending {
@@ -109,7 +109,7 @@ func (s *modelBucket) replay(e modelCharge) {
 	}
 }
 
-// refund is as if the spending had cost less from the beginning.
+// refund changes the spending as if its cost had been lower from the beginning.
 func (s *modelBucket) refund(_ int64, b *booking, amount int64) {
 	for i := range s.events {
 		if e := &s.events[i]; e.b == b {
@@ -136,7 +136,7 @@ func (s *modelBucket) remaining(t int64) int64 {
 
 func (s *modelBucket) reset(t int64) int64 { return max(t, ceilDiv(s.full, s.units)) }
 
-// ---- leaky bucket: entry is a token bucket's; queued work keeps its position ----
+// ---- leaky bucket: admits as a token bucket does; queued work keeps its position ----
 
 type modelQueue struct{ modelBucket }
 
@@ -160,7 +160,7 @@ func (s *modelQueue) enter(now, cost int64) *booking {
 }
 
 func (s *modelQueue) refund(now int64, b *booking, amount int64) {
-	if s.full.Cmp(b.end(s.per)) == 0 { // nothing has entered after it
+	if s.full.Cmp(b.end(s.per)) == 0 { // if nothing has entered after it
 		kept := sub(mul(b.cost, s.per), mul(now-b.at, s.units)) // the part that has not been regained
 		s.full = sub(s.full, later(new(big.Int), earlier(mul(amount, s.per), kept)))
 	}
@@ -172,13 +172,13 @@ type modelWindow struct {
 	units   int64
 	windows periods
 	start   int64
-	used    int64 // 0: no window is open
+	used    int64 // 0 if no window is open
 }
 
 // periods are the windows in which a modelWindow counts.
 type periods interface {
-	open(t int64) (start int64) // the window of a fresh key
-	end(start int64) int64      // of a window, the beginning of the next one
+	open(t int64) (start int64) // the window that a fresh key would begin
+	end(start int64) int64      // the beginning of the window after this one
 }
 
 // ownWindows begin with a key's first spending.
@@ -189,7 +189,7 @@ func (w ownWindows) end(start int64) int64 { return start + w.per }
 
 func (s *modelWindow) clone() spending { c := *s; return &c }
 
-// pass closes the windows that have ended by t; each takes its units of a debt along.
+// pass closes the windows that have ended by t. Each takes its units off a debt.
 func (s *modelWindow) pass(t int64) {
 	for s.used > 0 && t >= s.windows.end(s.start) {
 		s.used = max(0, s.used-s.units)
@@ -244,9 +244,9 @@ func (s *modelWindow) reset(t int64) int64 {
 
 type modelLog struct {
 	units, per int64
-	entries    []booking // in order; the entries of a debt may be ahead
-	debt       int       // how many entries at the end are one debt
-	until      int64     // when a longer window, of an earlier limit, stops to count its spendings
+	entries    []booking // sorted by instant; the entries of a debt may be in the future
+	debt       int       // the number of entries at the end that form one debt
+	until      int64     // the instant until which a longer window, of an earlier limit, counts its spending
 }
 
 func (s *modelLog) clone() spending {
@@ -255,7 +255,7 @@ func (s *modelLog) clone() spending {
 	return &c
 }
 
-// within returns the spending in the window that ends at t, including the entries placed after it.
+// within returns the spending in the window that ends at t, including later entries.
 func (s *modelLog) within(t int64) (sum int64) {
 	for _, e := range s.entries {
 		if e.at > t-s.per {
@@ -282,8 +282,8 @@ func (s *modelLog) spend(b *booking) {
 	s.entries, s.debt = append(s.entries, *b), 0
 }
 
-// charge places a debt where its first part fits, and the units of one window in each after that. The unspent part of an older debt is
-// placed anew with it.
+// charge puts a debt where its first part fits, and one window's units into
+// each window after that. It moves the unspent part of an older debt, too.
 func (s *modelLog) charge(now, cost int64) {
 	for n := len(s.entries) - 1; n >= 0 && s.debt > 0 && s.entries[n].at > now; n-- {
 		cost += s.entries[n].cost
@@ -311,7 +311,7 @@ func (s *modelLog) tidy() {
 	s.entries = slices.DeleteFunc(s.entries, func(e booking) bool { return e.cost == 0 })
 }
 
-// grant is specified only if everything goes: the order in which entries go is not.
+// grant is specified only if it takes all entries, because the order of entries is not.
 func (s *modelLog) grant(now, amount int64) bool {
 	if amount < s.within(now) {
 		return false
@@ -320,7 +320,8 @@ func (s *modelLog) grant(now, amount int64) bool {
 	return true
 }
 
-// grantOldest takes the entries that expire first. A debt is the charge of all that another algorithm had spent, so it is charged anew.
+// grantOldest removes the entries that expire first. A debt is one charge of
+// all spending under another algorithm, so the rest of it is charged again.
 func (s *modelLog) grantOldest(now, amount int64) {
 	if s.debt > 0 {
 		left := s.within(now) - amount
@@ -371,7 +372,7 @@ func (s *modelCounter) pass(t int64) {
 	}
 }
 
-// weight returns the weighted count of the window before at t, rounded up.
+// weight returns the weighted count of the earlier window at t, rounded up.
 func (s *modelCounter) weight(t int64) int64 {
 	return ceilDiv(mul(s.prev, s.start+s.per-t), s.per)
 }
@@ -411,8 +412,8 @@ func (s *modelCounter) refund(now int64, b *booking, amount int64) {
 	}
 }
 
-// grant is specified only where no earlier window counts, or all goes: the share of that window's count in a grant, when only a part of it
-// weighs, is not.
+// grant is specified only if no earlier window counts, or if it takes everything.
+// If a part of the earlier window counts, its share in a grant is not specified.
 func (s *modelCounter) grant(now, amount int64) bool {
 	if s.pass(now); s.prev > 0 && amount < s.curr+s.prev {
 		return false
@@ -439,33 +440,33 @@ func (s *modelCounter) reset(t int64) int64 {
 
 // ---- the limiter of one key ----
 
-// model answers as a limiter has to that gets calls for one key only.
+// model returns the answers of a right limiter that is called for one key only.
 type model struct {
 	limit  ratelimit.Limit
-	base   spending     // spending at or before last
+	base   spending     // the spending up to last
 	ahead  []*booking   // later bookings
-	loose  bool         // there is room before them: the limit has changed since they were made
-	known  bool         // the key is tracked
-	last   int64        // the highest reading it has seen
-	floor  int64        // a key that was swept away is created anew no earlier than it was fresh
+	loose  bool         // the limit has changed since the later bookings were made, so there may be room before them
+	known  bool         // whether the key is tracked
+	last   int64        // the highest reading of the key's calls
+	floor  int64        // the instant at which a key that was swept away was fresh: it starts again no earlier
 	aside  aside        // spending that a lowered limit does not count
-	life   int          // how many times the key was forgotten
-	ended  map[int]bool // the lives that Reset has ended
-	left   bool         // it has left a limit of another kind: see Alike
-	blurry bool         // no right answer is known any more
+	life   int          // how often the key was forgotten
+	ended  map[int]bool // the lives that ended by Reset
+	left   bool         // whether the key has left a limit of another kind: see Alike
+	blurry bool         // whether the right answer is unknown
 }
 
 func newModel(l ratelimit.Limit) *model {
 	return &model{limit: l, base: newSpending(l), floor: math.MinInt64, ended: map[int]bool{}}
 }
 
-// receipt is the record that settles a model's reservation.
+// receipt records a model's reservation, so that it can be settled.
 type receipt struct {
 	*booking
 	life    int
 	settled bool
-	free    bool // of a cost of 0, so that there is no booking
-	changed bool // the limit has changed since
+	free    bool // the cost is 0, so there is no booking
+	changed bool // whether the limit has changed since
 }
 
 // at returns the instant that a reading counts as.
@@ -476,7 +477,7 @@ func (m *model) at(raw int64) int64 {
 	return max(raw, m.floor)
 }
 
-// record lets time pass.
+// record moves the spending up to now.
 func (m *model) record(now int64) {
 	m.known, m.last = true, now
 	for len(m.ahead) > 0 && m.ahead[0].at <= now {
@@ -486,7 +487,7 @@ func (m *model) record(now int64) {
 	m.loose = m.loose && len(m.ahead) > 0
 }
 
-// all is everything that is spent and booked.
+// all returns the spending with all bookings.
 func (m *model) all() spending {
 	s := m.base.clone()
 	for _, b := range m.ahead {
@@ -505,8 +506,8 @@ func (m *model) check(cost int) error {
 	return nil
 }
 
-// take decides a cost that may be booked so far ahead, or as far as Take goes if that is below zero. It returns the charge, if there is one
-// and it is to be made.
+// take decides on a cost that may be booked up to ahead. If ahead is negative, it decides as Take
+// does. If spend is true and the cost is allowed, it also charges the cost and returns the receipt.
 func (m *model) take(raw int64, cost int, ahead int64, spend bool) (d ratelimit.Decision, r *receipt, err error) {
 	if err = m.check(cost); err != nil || cost == 0 {
 		m.standing(raw, &d)
@@ -532,7 +533,7 @@ func (m *model) take(raw int64, cost int, ahead int64, spend bool) (d ratelimit.
 	return d, r, nil
 }
 
-// plan returns the booking that the cost would make, and when it may.
+// plan returns the booking that the cost would make, and the reading from which it may be made.
 func (m *model) plan(raw, now, cost, ahead int64) (b *booking, retry int64) {
 	s := m.all()
 	if q, ok := s.(*modelQueue); ok {
@@ -547,7 +548,7 @@ func (m *model) plan(raw, now, cost, ahead int64) (b *booking, retry int64) {
 	}
 	b = &booking{at: m.first(now, cost), cost: cost}
 	if span := mul(b.at-raw, int64(m.limit.Rate.Units)); ahead > 0 && span.Cmp(mul(1<<61, int64(Span(m.limit)))) > 0 {
-		m.blurry = true // too many units come free until then to be counted: the distance of the booking is not specified
+		m.blurry = true // too many units are regained until then, so the instant of the booking is not specified
 	}
 	if retry = raw; b.at > now {
 		retry = max(raw, b.at-max(0, ahead))
@@ -565,7 +566,7 @@ func (m *model) book(b *booking, spend bool) *receipt {
 	return nil
 }
 
-// standing fills in how the key stands.
+// standing fills in the figures of the key's state.
 func (m *model) standing(raw int64, d *ratelimit.Decision) {
 	s, now := m.all(), m.at(raw)
 	d.Limit = m.limit
@@ -583,7 +584,7 @@ func (m *model) standing(raw int64, d *ratelimit.Decision) {
 	}
 }
 
-// next returns the instant at which a cost fits behind all else.
+// next returns the instant at which a cost fits behind all other spending.
 func (m *model) next(raw, now, cost int64) int64 {
 	if q, ok := m.all().(*modelQueue); ok {
 		return max(now, q.earliest(now, cost))
@@ -597,7 +598,8 @@ func (m *model) next(raw, now, cost int64) int64 {
 // unspecified is a debt that the model does not determine.
 const unspecified = -1
 
-// debt returns the units above the capacity. In windows, it is unspecified while a booking is to come: the windows before it count as full.
+// debt returns the units above the capacity. In windows it is unspecified while
+// there is a booking, because the windows before the booking count as full.
 func (m *model) debt(s spending, now int64) int {
 	switch s.(type) {
 	case *modelBucket, *modelQueue:
@@ -609,7 +611,7 @@ func (m *model) debt(s spending, now int64) int {
 	if _, left, _ := m.due(now); m.loose && len(left) > 0 {
 		spent := m.base.spent(now)
 		for i, s := 0, m.base.clone(); i < len(left); i++ {
-			if !fitsAt(m, s, left[i]) { // then all count
+			if !fitsAt(m, s, left[i]) { // from this booking on, all count
 				return int(max(0, m.all().spent(now)-int64(m.limit.Capacity())))
 			}
 			s.spend(left[i])
@@ -619,7 +621,7 @@ func (m *model) debt(s spending, now int64) int {
 	return int(max(0, s.spent(now)-int64(m.limit.Capacity())))
 }
 
-// agree reports whether two decisions are equal. An unspecified debt agrees with every debt.
+// agree reports whether two decisions are equal. An unspecified debt equals every debt.
 func agree(got, want ratelimit.Decision) bool {
 	if want.Debt == unspecified && got.Debt >= 0 {
 		want.Debt = got.Debt
@@ -627,7 +629,7 @@ func agree(got, want ratelimit.Decision) bool {
 	return got == want
 }
 
-// settle corrects a charge; only the first call counts.
+// settle corrects a charge. Only the first settlement counts.
 func (m *model) settle(raw int64, r *receipt, actual int) {
 	if r != nil && r.free && !r.settled {
 		r.settled = true
@@ -662,7 +664,7 @@ func (m *model) settle(raw int64, r *receipt, actual int) {
 	}
 }
 
-// late returns the charge of settling a reservation that is not over, but whose key was dropped as fresh since.
+// late returns the units to charge for a reservation that still counts, but whose key was dropped as fresh.
 func (m *model) late(r *receipt, actual int) int64 {
 	if r == nil || r.free || r.settled || r.life == m.life || m.ended[r.life] {
 		return 0
@@ -670,14 +672,14 @@ func (m *model) late(r *receipt, actual int) int64 {
 	return max(0, int64(actual)-r.cost)
 }
 
-// shared reports whether a place in a queue lies in the same nanosecond as another one. Which of these comes free is not specified: to
-// callers they are one instant.
+// shared reports whether a place in a queue is in the same nanosecond as another one.
+// It is not specified which of them becomes free. To callers they are one instant.
 func (m *model) shared(i int) bool {
 	return m.limit.Algorithm == ratelimit.AlgorithmLeakyBucket &&
 		slices.ContainsFunc(m.ahead, func(b *booking) bool { return b != m.ahead[i] && b.at == m.ahead[i].at })
 }
 
-// lower changes a booking ahead.
+// lower reduces the cost of a future booking.
 func (m *model) lower(i int, cost int64) {
 	if m.ahead[i].cost = cost; cost == 0 {
 		m.ahead = slices.Delete(slices.Clone(m.ahead), i, i+1)
@@ -685,13 +687,13 @@ func (m *model) lower(i int, cost int64) {
 	}
 }
 
-// giveBack lowers spending of the past. A booking ahead keeps its place for as long as it is booked.
+// giveBack reduces past spending. Bookings keep their places.
 func (m *model) giveBack(b *booking, amount int64) {
 	m.base.refund(m.last, b, amount)
 }
 
-// giveBackAside lowers spending from before a change of limit, if it still counts. The units that a lowered limit has set
-// aside go first.
+// giveBackAside reduces spending from before a change of the limit, if it
+// still counts. It takes the units first that a lowered limit has set aside.
 func (m *model) giveBackAside(b *booking, amount int64) {
 	base := m.base.clone()
 	base.refund(m.last, b, amount)
@@ -705,11 +707,11 @@ func (m *model) giveBackAside(b *booking, amount int64) {
 	m.base.refund(m.last, b, amount)
 }
 
-// charge spends a cost that need not fit. Where bookings lie ahead, the order of both is not specified. A debt of very many windows takes
-// too long to count, and a debt of a Century is capped.
+// charge spends a cost that need not fit. If there are bookings, the order of both is not
+// specified. A debt of very many windows takes too long to compute. A debt of a Century is capped.
 func (m *model) charge(cost int64) {
 	units, per := int64(m.limit.Rate.Units), int64(Span(m.limit))
-	windows := m.limit.Algorithm > ratelimit.AlgorithmLeakyBucket && cost/units > 1000 // which would be spent one by one
+	windows := m.limit.Algorithm > ratelimit.AlgorithmLeakyBucket && cost/units > 1000 // the windows would be computed one by one
 	if len(m.ahead) > 0 || windows || mul(cost, per).Cmp(mul(90*Year, units)) > 0 {
 		m.blurry = true
 		return
@@ -737,7 +739,7 @@ func (m *model) forget() {
 	m.aside, m.left = aside{}, false
 }
 
-// reset forgets the key, and ends its reservations.
+// reset forgets the key and ends its reservations.
 func (m *model) reset() {
 	if m.known {
 		m.ended[m.life] = true
@@ -764,7 +766,7 @@ func (m *model) len() int {
 	return 0
 }
 
-// sameError reports whether a limiter's error is the model's.
+// sameError reports whether a limiter's error is the one that the model expects.
 func sameError(got, want error) bool {
 	if want == nil {
 		return got == nil
@@ -792,7 +794,7 @@ func earlier(a, b *big.Int) *big.Int {
 	return b
 }
 
-// floorDiv divides by a positive number and Rounds down. A result beyond int64 becomes the farthest instant.
+// floorDiv divides by a positive number and rounds down. A result outside of int64 becomes the farthest instant.
 func floorDiv(a *big.Int, b int64) int64 {
 	q := new(big.Int).Div(a, big.NewInt(b))
 	switch {

@@ -12,9 +12,10 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Moves plays calls of a language model while the figures of their limit change: once while nine calls are
-// under way, by 1 % each second, and with each call, as if two versions of a service alternate. The open
-// reservations must still give their refunds. New returns a limiter; limiters of one name share their keys.
+// Moves plays calls of a language model while the figures of their limit change. In one case they
+// change once while nine calls are under way, in another by 1 % each second, and in a third with each
+// call, as if two versions of a service ran side by side. The open reservations must still give their
+// units back. The function new returns a limiter; limiters with the same name share their keys.
 func Moves(t *testing.T, clock Clock, new func(name string, l ratelimit.Limit) Flipped) {
 	t.Run("once", func(t *testing.T) {
 		l := new("once", perMinute(1_000_000))
@@ -54,14 +55,14 @@ func perMinute(tokens int) ratelimit.Limit {
 	return ratelimit.TokenBucket(ratelimit.PerMinute(tokens), tokens)
 }
 
-// moving is a limiter whose limit walks between 90 and 110 % of TokensPerMinute.
+// moving is a limiter whose limit moves between 90 and 110 % of TokensPerMinute.
 type moving struct {
 	Flipped
 	clock   Clock
-	at      time.Duration // of the next change
+	at      time.Duration // the instant of the next change
 	percent int
 	seconds int
-	sum     int // of the percentages
+	sum     int // the sum of the percentages
 	rnd     *rand.Rand
 }
 

@@ -22,19 +22,20 @@ type Clock interface {
 	Advance(time.Duration)
 }
 
-// Overlap plays calls of a language model under TokensPerMinute: each reserves 4,000 tokens, takes 3 seconds, and
-// settles at 500. As many calls run at once as the limiter admits. It returns the tokens used in a minute, after the
-// first one, in which the burst is used up. No interval may use more than the bound.
+// Overlap plays calls of a language model under TokensPerMinute. Each reserves 4,000 tokens, takes 3 seconds,
+// and settles at 500. As many calls run at once as the limiter admits. It returns the number of tokens used
+// in a minute, after a first minute that uses up the burst. No interval may use more than the bound.
 func Overlap[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], key K) (used int) {
 	used, over := play(t, clock, l, TokensPerMinute, []K{key}, 4*time.Minute, func() modelCall { return modelCall{4000, 500, 3 * time.Second, 0} })
 	require.Zero(t, over, "tokens beyond the bound")
 	return used
 }
 
-// StreamsPerMinute is the limit of Streams. Its burst has room for the estimates of 200 streams.
+// StreamsPerMinute is the limit of Streams. Its burst holds the estimates of 200 streams.
 var StreamsPerMinute = ratelimit.TokenBucket(ratelimit.PerMinute(100_000), 800_000)
 
-// Streams is Overlap under StreamsPerMinute, for two hours of calls that take 30 to 90 seconds: about 200 of them are open at any time.
+// Streams is Overlap under StreamsPerMinute, for two hours. Its calls
+// take 30 to 90 seconds, so about 200 of them are open at any time.
 func Streams[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], key K) (used int) {
 	rnd := rand.New(rand.NewPCG(67, 4))
 	used, over := play(t, clock, l, StreamsPerMinute, []K{key}, 2*time.Hour, func() modelCall {
@@ -44,9 +45,9 @@ func Streams[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], key K) (
 	return used
 }
 
-// Hour is Overlap for an hour, in which the keys share the limit, and random calls reserve 1,000 to 8,000 tokens, use a
-// quarter of them in the mean, and take up to 6 seconds. Some are cancelled. If ahead is above 0, every second call may be booked up to that
-// time ahead. Over is the number of tokens used beyond the bound, in the interval with most of them.
+// Hour is Overlap for an hour in which the keys share the limit. Random calls reserve 1,000 to 8,000 tokens, use
+// a quarter of them on average, and take up to 6 seconds. Some are cancelled. If ahead is positive, every second
+// call may be booked up to ahead. Over is the maximum number of tokens by which an interval exceeds the bound.
 func Hour[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], keys []K, ahead time.Duration) (used, over int) {
 	rnd := rand.New(rand.NewPCG(54, 1))
 	return play(t, clock, l, TokensPerMinute, keys, time.Hour, func() modelCall {
@@ -61,7 +62,7 @@ func Hour[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], keys []K, a
 	})
 }
 
-// InTurn returns one limiter that reserves with the limiters of several processes in turn.
+// InTurn returns one limiter that uses the limiters of several processes in turn.
 func InTurn[K any](all ...ratelimit.Reserver[K]) ratelimit.Reserver[K] {
 	return &inTurn[K]{Reserver: all[0], all: all}
 }
@@ -83,7 +84,7 @@ type modelCall struct {
 	length, ahead    time.Duration
 }
 
-// play runs calls for a time, as many at once as the limiter admits. The limit is a token bucket's.
+// play runs calls for a time, as many at once as the limiter admits. The limit must be a token bucket.
 func play[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], limit ratelimit.Limit, keys []K, lasts time.Duration, next func() modelCall) (used, over int) {
 	type running struct {
 		*ratelimit.Reservation
@@ -95,10 +96,10 @@ func play[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], limit ratel
 		tokens int
 	}
 	var (
-		open  []running // the first to end first
+		open  []running // sorted by the instant at which each ends
 		past  []spent
 		begin = clock.Now()
-		calls = make([]modelCall, len(keys)) // the next one of each key
+		calls = make([]modelCall, len(keys)) // the next call of each key
 	)
 	for i := range calls {
 		calls[i] = next()
@@ -135,10 +136,11 @@ func play[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], limit ratel
 		}
 		clock.Advance(pause)
 	}
-	// With the tokens of past[:i] before an interval and of past[:k] by its end, past[i:k] are used in it.
+	// past[:i] are the tokens used before an interval, and past[:k]
+	// those used by its end. So past[i:k] are used in the interval.
 	slices.SortStableFunc(past, func(a, b spent) int { return cmp.Compare(a.at, b.at) })
 	rate, per := int64(limit.Rate.Units), int64(limit.Rate.Per)
-	var sum, worst, least int64 // tokens by now; tokens·per − rate·time: the largest rise, and the least value
+	var sum, worst, least int64 // the tokens up to now; the largest rise of tokens·per − rate·time, and its least value
 	for _, s := range past {
 		level := sum*per - rate*int64(s.at)
 		least = min(least, level)

@@ -7,11 +7,11 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Period is a period that a model can count in.
+// Period is a calendar period of a model.
 type Period struct {
 	ratelimit.Period
 	Location *time.Location
-	Begins   func(at time.Time) time.Time // the window that an instant lies in
+	Begins   func(at time.Time) time.Time // the beginning of the window that contains an instant
 	Next     func(from time.Time) time.Time
 }
 
@@ -64,7 +64,7 @@ func modelMonth(name string, first int) Period {
 	return Period{ratelimit.Month(name, first), loc, begins, func(from time.Time) time.Time { return of(from.Year(), from.Month()+1) }}
 }
 
-// modelClock is a period of hours or minutes in a zone whose clock changes by whole hours.
+// modelClock returns a period of hours or minutes in a zone whose clock changes by whole hours.
 func modelClock(p ratelimit.Period, name string, length time.Duration) Period {
 	loc := Zone(name)
 	begins := func(at time.Time) time.Time {
@@ -90,7 +90,7 @@ func PeriodOf(p ratelimit.Period) Period {
 	panic("no model of " + p.String())
 }
 
-// Span returns how long a limit's windows are, or about that.
+// Span returns the length of a limit's windows. For months it is approximate.
 func Span(l ratelimit.Limit) time.Duration {
 	if l.Algorithm == ratelimit.AlgorithmCalendar {
 		const day = 24 * time.Hour

@@ -8,10 +8,10 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// Spread is how service times differ from their mean.
+// Spread is the distribution of service times around their mean.
 type Spread int
 
-// The spreads of the grid. The coefficients of variation are 0, 1, 1.3 and 1.4.
+// The spreads of the grid. Their coefficients of variation are 0, 1, 1.3 and 1.4.
 const (
 	Constant Spread = iota
 	Exponential
@@ -39,47 +39,47 @@ func (s Spread) draw(rng *rand.Rand) float64 {
 	return 1
 }
 
-// Phase is how a backend and its clients are for some time.
+// Phase is the state of a backend and its clients for some time.
 type Phase struct {
-	Servers int           // requests that the backend works on at once; others queue in it, first come, first served
-	Service time.Duration // mean time that a server takes
+	Servers int           // the number of requests that the backend serves at once; others queue in it, first come, first served
+	Service time.Duration // the mean time that a server takes
 	Spread  Spread
-	Load    float64       // requests that arrive, at random (Poisson), as a multiple of Capacity
-	Each    time.Duration // requests arrive in bursts only, one in so long. 0: always
-	Burst   time.Duration // for so long
-	Queue   int           // requests that wait in front of the gate for their permit; others that find none are lost
+	Load    float64       // the rate of arriving requests (Poisson), as a multiple of Capacity
+	Each    time.Duration // the interval between bursts, outside of which no requests arrive; 0 means that they always arrive
+	Burst   time.Duration // the length of a burst
+	Queue   int           // the number of requests that may wait at the gate for a permit; others without a permit are lost
 
-	Leave     time.Duration // after which clients cancel; the backend works on all the same. 0: never
-	LeaveVary bool          // Leave is the mean: times are uniform between half of it and one and a half
-	Deadline  bool          // they leave as a deadline ends, which counts as dropped
+	Leave     time.Duration // the time after which clients cancel, which the backend ignores; 0 means never
+	LeaveVary bool          // Leave is a mean: times are uniform between half of it and one and a half
+	Deadline  bool          // clients leave because of a deadline, which counts as Dropped
 	Abort     bool          // the backend does not begin cancelled requests
-	Fail      float64       // share of requests that fail at once by a bug
-	FailLate  float64       // share of requests that fail by a bug after the backend has worked on them
-	FailPart  float64       // share of requests that fail from a bug after a random part of that work
+	Fail      float64       // the share of requests that fail at once by a bug
+	FailLate  float64       // the share of requests that fail by a bug after the backend's work
+	FailPart  float64       // the share of requests that fail by a bug after a random part of the backend's work
 	Refuse    bool          // an outage: all requests fail at once with a status of overload
-	PauseEach time.Duration // how often the backend stops, as to collect garbage
-	Pause     time.Duration // and for how long
-	SlowShare float64       // share of requests that take SlowBy times as long
+	PauseEach time.Duration // the interval between pauses of the backend, for example for garbage collection
+	Pause     time.Duration // the length of a pause
+	SlowShare float64       // the share of requests that take SlowBy times as long
 	SlowBy    float64
 
-	FailAs   inflight.Outcome // the outcome of requests that fail by a bug. 0: Cancelled
+	FailAs   inflight.Outcome // the outcome of requests that fail by a bug; 0 means Cancelled
 	FailIn   time.Duration    // the time after which Fail fails a request
-	FailTo   float64          // Fail grows to this share
-	FailOver time.Duration    // over this time. 0: it stays the same
-	Short    float64          // share of requests whose clients leave after ShortIn
+	FailTo   float64          // the share to which Fail grows
+	FailOver time.Duration    // the time in which Fail grows; 0 means that it stays the same
+	Short    float64          // the share of requests whose clients leave after ShortIn
 	ShortIn  time.Duration
-	Cap      int           // requests in the backend, above which it refuses further ones as Dropped. 0: no cap
-	CapCost  time.Duration // the time that a refusal takes a server, before any other work
-	Retries  int           // times that a request is sent again, 50 ms after it has failed or found no permit
+	Cap      int           // the number of requests in the backend above which it refuses others as Dropped; 0 means no cap
+	CapCost  time.Duration // the time for which a refusal occupies a server, before any other work
+	Retries  int           // the number of times that a request is sent again, 50 ms after it has failed or got no permit
 
-	Hang     float64          // share of requests that hang, beside Fail, and take no server
-	HangIn   time.Duration    // until they end
-	HangAs   inflight.Outcome // with this outcome. 0: Cancelled
-	Wave     float64          // the load rises and falls by this part, as over a day
-	WaveEach time.Duration    // in each of these times
+	Hang     float64          // the share of requests that hang, in addition to Fail, and occupy no server
+	HangIn   time.Duration    // the time until they end
+	HangAs   inflight.Outcome // their outcome; 0 means Cancelled
+	Wave     float64          // the share by which the load rises and falls, as over a day
+	WaveEach time.Duration    // the period of that wave
 }
 
-// Capacity returns the number of requests a second that the backend can do.
+// Capacity returns the number of requests a second that the backend can serve.
 func (p *Phase) Capacity() float64 { return float64(p.Servers) / p.mean().Seconds() }
 
 // mean returns the mean service time, including slow requests.
@@ -87,36 +87,36 @@ func (p *Phase) mean() time.Duration {
 	return time.Duration(float64(p.Service) * (1 + p.SlowShare*max(0, p.SlowBy-1)))
 }
 
-// Gate is a limit in front of a backend. Now is the time in the simulation.
+// Gate is a limit in front of a backend. Now is the simulated time.
 type Gate interface {
 	Enter(now time.Duration, r *Request) bool
 	Leave(now time.Duration, r *Request, o inflight.Outcome)
 }
 
-// Request is one request. The handle that a Gate has returned for it is kept in Permit or Token.
+// Request is one request. Permit or Token holds the handle that its Gate has returned.
 type Request struct {
-	Sent   time.Duration // when it passed the gate
+	Sent   time.Duration // the time at which it passed the gate
 	Permit inflight.Permit
 	Token  any
 
-	serial  uint64 // its place among all; 0 once it has ended
-	tries   int    // earlier ones of the same request
-	via     Gate   // the member of a Fleet that let it pass
-	refused bool   // by the backend
-	gone    bool   // it has left the gate
-	fails   bool   // it ends by a bug
+	serial  uint64 // its number among all requests; 0 when it has ended
+	tries   int    // the number of earlier tries of the same request
+	via     Gate   // the member of a Fleet that admitted it
+	refused bool   // whether the backend has refused it
+	gone    bool   // whether it has left the gate
+	fails   bool   // whether it fails by a bug
 }
 
-// Tally counts the results of requests over a stretch of time.
+// Tally counts the results of requests for some time.
 type Tally struct {
-	Good    int           // answers that clients have waited for
-	Answers time.Duration // sum of the times of these in the backend
-	Latency time.Duration // sum of the times that requests took in the backend, or until the client left
-	Ended   int           // requests with a Latency
-	Lost    int           // found no permit
+	Good    int           // answers to clients that were still waiting
+	Answers time.Duration // the sum of their times in the backend
+	Latency time.Duration // the sum of the times of requests in the backend, or until the client left
+	Ended   int           // the number of requests in Latency
+	Lost    int           // requests without a permit
 }
 
-// Mean is the mean time in the backend.
+// Mean returns the mean time in the backend.
 func (t *Tally) Mean() time.Duration {
 	if t.Ended == 0 {
 		return 0
@@ -131,21 +131,21 @@ type World struct {
 	Tally
 
 	gate                         Gate
-	arrivals, services, failures *rand.Rand // apart, so that worlds of one seed differ only by their gates' decisions
-	serial                       uint64     // of the request that was sent last
+	arrivals, services, failures *rand.Rand // separate series, so that worlds of one seed differ only by the decisions of their gates
+	serial                       uint64     // the serial of the latest request
 	phase                        Phase
-	queued                       int           // in front of the gate
-	next                         time.Duration // arrival
-	busy                         int           // servers
-	stopped                      time.Duration // time in which the backend has stood still
-	resumes                      time.Duration // until then it stands still
-	pauses                       time.Duration // next pause
-	line                         ring          // in the backend, no server has begun
-	refusals                     ring          // the same, of requests that are refused
-	began                        time.Duration // the phase
-	again                        []retry       // in the order of their times
+	queued                       int           // requests that wait at the gate
+	next                         time.Duration // the time of the next arrival
+	busy                         int           // busy servers
+	stopped                      time.Duration // the time for which the backend has stood still
+	resumes                      time.Duration // the time until which it stands still
+	pauses                       time.Duration // the time of the next pause
+	line                         ring          // requests in the backend that no server has begun
+	refusals                     ring          // refused requests that no server has begun
+	began                        time.Duration // the time at which the phase began
+	again                        []retry       // sorted by time
 	served                       heapOf        // in backend time
-	leaving                      heapOf        // also ended requests, until their time comes
+	leaving                      heapOf        // includes ended requests, until their time comes
 	free                         []*Request
 }
 
@@ -156,8 +156,8 @@ func NewWorld(gate Gate, seed uint64) *World {
 	return w
 }
 
-// reseed begins the random series anew: from now on, requests arrive and servers take as long as in any other world that is reseeded so in
-// the same phase. So a difference between two gates is not due to luck.
+// reseed begins the random series again. From then on, requests arrive and servers take as long as in
+// any other world with the same seed and phase. So no difference between two gates is due to luck.
 func (w *World) reseed(seed uint64) {
 	w.arrivals, w.services, w.failures = rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 3)), rand.New(rand.NewPCG(seed, 4))
 	if w.phase.Servers > 0 {
@@ -188,7 +188,7 @@ const (
 	aRetry
 )
 
-// Play lets time pass.
+// Play simulates for some time.
 func (w *World) Play(d time.Duration) {
 	for end := w.Now + d; ; {
 		at, what := end, theEnd
@@ -222,7 +222,7 @@ func (w *World) Play(d time.Duration) {
 			w.answer(w.served.pop().r)
 		case aClientLeaves:
 			if c := w.leaving.pop(); c.serial == c.r.serial {
-				w.leave(c.r, c.outcome) // the backend still has it
+				w.leave(c.r, c.outcome) // the backend still works on the request
 			}
 		case aPause:
 			w.Stop(w.phase.Pause)
@@ -231,13 +231,13 @@ func (w *World) Play(d time.Duration) {
 	}
 }
 
-// Stop lets the backend stand still.
+// Stop stops the backend for some time.
 func (w *World) Stop(d time.Duration) {
 	w.stopped += d
 	w.resumes = w.Now + d
 }
 
-// backendTime is the time without the backend's standstills.
+// backendTime returns the time without the backend's stops.
 func (w *World) backendTime() time.Duration { return max(w.Now, w.resumes) - w.stopped }
 
 func (w *World) gap() time.Duration {
@@ -265,7 +265,7 @@ func (w *World) arrive(tries int) {
 	}
 }
 
-// retry is a request that is sent again.
+// retry is a request that will be sent again.
 type retry struct {
 	at    time.Duration
 	tries int
@@ -279,7 +279,7 @@ func (w *World) retry(tries int) {
 	}
 }
 
-// enter sends a request through the gate.
+// enter sends a request to the gate.
 func (w *World) enter(tries int) bool {
 	r := w.request()
 	r.tries = tries
@@ -312,7 +312,7 @@ func (w *World) enter(tries int) bool {
 		return true
 	}
 	if patience, o := w.patience(); patience > 0 {
-		w.leaving.push(coming{w.Now + patience + 1, r, r.serial, o}) // an answer at that time still finds it
+		w.leaving.push(coming{w.Now + patience + 1, r, r.serial, o}) // an answer at that instant still reaches the client
 	}
 	w.line.push(r)
 	w.begin()
@@ -328,7 +328,7 @@ func (w *World) fails() bool {
 	return share > 0 && w.failures.Float64() < share
 }
 
-// failure is the outcome of a request that fails.
+// failure returns the outcome of a request that fails.
 func (w *World) failure() inflight.Outcome { return orCancelled(w.phase.FailAs) }
 
 func orCancelled(o inflight.Outcome) inflight.Outcome {
@@ -338,7 +338,7 @@ func orCancelled(o inflight.Outcome) inflight.Outcome {
 	return o
 }
 
-// patience is the time after which the client of a request leaves, 0 for never, and the outcome.
+// patience returns the time after which a request's client leaves, or 0 for never, and the outcome.
 func (w *World) patience() (time.Duration, inflight.Outcome) {
 	o, patience := inflight.Cancelled, float64(w.phase.Leave)
 	if w.phase.Deadline {
@@ -363,7 +363,7 @@ func (w *World) request() *Request {
 	return new(Request)
 }
 
-// begin puts free servers to work.
+// begin starts work on free servers.
 func (w *World) begin() {
 	for w.busy < w.phase.Servers && w.refusals.len() > 0 {
 		r := w.refusals.pop()
@@ -410,7 +410,7 @@ func (w *World) answer(r *Request) {
 	w.begin()
 }
 
-// leave ends a request at the gate, and lets in waiting requests.
+// leave ends a request at the gate, and admits waiting requests.
 func (w *World) leave(r *Request, o inflight.Outcome) {
 	r.gone, r.serial = true, 0
 	w.Ended++
@@ -424,7 +424,7 @@ func (w *World) leave(r *Request, o inflight.Outcome) {
 }
 
 func (w *World) enterQueued() bool {
-	w.queued-- // before, as a request may end within enter
+	w.queued-- // before enter, in which the request may end
 	if w.enter(0) {
 		return true
 	}
@@ -455,9 +455,9 @@ func (q *ring) pop() *Request {
 type coming struct {
 	at     time.Duration
 	r      *Request
-	serial uint64 // of the request, as r may be another one by then
+	serial uint64 // the serial of the request, since r may be reused by then
 
-	outcome inflight.Outcome // if its client leaves, or it fails
+	outcome inflight.Outcome // the outcome if its client leaves or it fails
 }
 
 func (c coming) before(d coming) bool { return c.at < d.at || c.at == d.at && c.serial < d.serial }

@@ -16,11 +16,11 @@ import (
 
 var firstFleet = flag.Uint64("first-fleet", 1, "seed of the first fleet")
 
-// member is one process of a fleet. It counts its answers once it records.
+// member is one process of a fleet. It counts its answers while records is set.
 type member struct {
 	Gate
-	skew    time.Duration // of its clock
-	weight  float64       // its part of the requests
+	skew    time.Duration // how far its clock is ahead
+	weight  float64       // its share of the requests
 	records bool
 	good    int
 	times   []time.Duration
@@ -40,7 +40,7 @@ func (m *member) Leave(now time.Duration, r *Request, o inflight.Outcome) {
 	m.Gate.Leave(now+m.skew, r, o)
 }
 
-// balancer sends each request to a process, at random.
+// balancer sends each request to a random process.
 type balancer struct {
 	members []*member
 	rng     *rand.Rand
@@ -65,13 +65,14 @@ func (b *balancer) Enter(now time.Duration, r *Request) bool {
 // Leave implements Gate.
 func (b *balancer) Leave(now time.Duration, r *Request, o inflight.Outcome) { r.via.Leave(now, r, o) }
 
-// fleet plays processes that do not know each other, in front of a backend whose idle latency is the service time, and measures two minutes.
+// fleet simulates processes that do not communicate, in front of one
+// backend whose idle latency is the service time. It measures two minutes.
 type fleet struct {
 	world *World
 	balancer
 }
 
-const epoch = 500_000 * time.Hour // of the clock that the processes share
+const epoch = 500_000 * time.Hour // the time of the clock that the processes share
 
 func newFleet(seed uint64, processes int, skew time.Duration, p Phase) *fleet {
 	f := &fleet{balancer: balancer{rng: rand.New(rand.NewPCG(seed, 9))}}
@@ -87,8 +88,8 @@ func (f *fleet) add(gate Gate, skew time.Duration, weight float64) {
 	f.members = append(f.members, &member{Gate: gate, skew: epoch + time.Duration((2*f.rng.Float64()-1)*float64(skew)), weight: weight})
 }
 
-// measure lets time pass, and returns the goodput as a part of the capacity, the median latency and the members' shares of a fair share, the
-// lowest first.
+// measure simulates for some time. It returns the goodput as a share of the
+// capacity, the median latency, and each member's part of a fair share, sorted.
 func (f *fleet) measure(d time.Duration) (goodput float64, median time.Duration, shares []float64) {
 	for _, m := range f.members {
 		m.records, m.good, m.times = true, 0, nil
@@ -112,7 +113,8 @@ func fleetBackend(load float64) Phase {
 	return Phase{Servers: 80, Service: idle, Spread: Exponential, Load: load, Leave: 2 * time.Second}
 }
 
-// Processes that do not know each other use the backend in full, keep its queue short, and have about equal shares, also if their clocks differ.
+// Processes that do not communicate use the whole backend, keep its
+// queue short, and have about equal shares, even if their clocks differ.
 func TestProcessesInFrontOfOneBackendShareIt(t *testing.T) {
 	testsize.Arithmetic(t)
 	t.Parallel()
@@ -158,13 +160,13 @@ func TestANewProcessHasItsShareWithinAMinute(t *testing.T) {
 	}
 }
 
-// Clients without a limit send half or four fifths of the requests, and use 80 % of the capacity. The others keep the queue short,
-// as far as they can.
+// Clients without a limit send a half or four fifths of the requests, and
+// use 80 % of the capacity. The others keep the queue as short as they can.
 func TestClientsWithoutALimitDoNotRaiseTheBaseline(t *testing.T) {
 	testsize.Arithmetic(t)
 	t.Parallel()
 	for _, test := range []struct {
-		load, weight float64 // the weight is that of the clients without a limit
+		load, weight float64 // the weight of the clients without a limit
 		processes    int
 	}{{1.6, 1, 1}, {1, 4, 1}, {1, 4, 4}} {
 		for seed := *firstFleet; seed < *firstFleet+uint64(testsize.Of(1, 5)); seed++ {
@@ -180,14 +182,14 @@ func TestClientsWithoutALimitDoNotRaiseTheBaseline(t *testing.T) {
 	}
 }
 
-// Cheap and expensive work under one key: the limit follows neither the cheap nor the expensive one.
+// Cheap and expensive work share one key. The limit follows neither of them alone.
 func TestCheapAndExpensiveWorkShareALimit(t *testing.T) {
 	testsize.Arithmetic(t)
 	t.Parallel()
 	for _, test := range []struct {
 		servers         int
 		cheap           time.Duration
-		share, expenses float64 // expensive work takes expenses times as long
+		share, expenses float64 // expenses is the ratio of expensive to cheap work
 	}{{20, time.Millisecond, 0.01, 1000}, {60, time.Millisecond, 0.01, 1000}, {20, 5 * time.Millisecond, 0.02, 200}, {20, 10 * time.Millisecond, 0.05, 50}} {
 		sum, n := 0.0, testsize.Of(1, 8)
 		for seed := range uint64(n) {

@@ -23,18 +23,18 @@ func (f *Fixed) Enter(time.Duration, *Request) bool {
 // Leave implements Gate.
 func (f *Fixed) Leave(time.Duration, *Request, inflight.Outcome) { f.inFlight-- }
 
-// Limiter is a gate with a limit of package inflight, on the simulation's clock.
+// Limiter is a gate with a limit of package inflight, on the simulated clock.
 type Limiter struct {
-	Windows int           // that the algorithm has learnt from
-	Limit   int           // its last value
-	Timeout time.Duration // the algorithm's Timeout, if the best fixed limit is to keep to it as well
+	Windows int           // the number of windows that the algorithm has seen
+	Limit   int           // the algorithm's latest value
+	Timeout time.Duration // the algorithm's Timeout, if the best fixed limit must keep it too
 	Trace   func(now time.Duration, s inflight.Sample, limit int)
 
 	l   *inflight.Limiter[string]
 	now time.Duration
 }
 
-// NewLimiter returns a gate whose limit adapts, up to a bound.
+// NewLimiter returns a gate with an adaptive limit of at most bound.
 func NewLimiter(bound int, a func() inflight.Algorithm) *Limiter {
 	g := &Limiter{}
 	g.l = ratelimit.Must(inflight.New(bound, &inflight.Options[string]{
@@ -92,7 +92,7 @@ func (g *Limiter) State() (windows, limit int) { return g.Windows, g.Limit }
 // State implements Gated.
 func (f *Fixed) State() (windows, limit int) { return -1, f.Limit }
 
-// Fleet puts several gates, one for each process, in front of one backend. Requests pass the gates in turn.
+// Fleet is several gates, one for each process, in front of one backend. Requests use the gates in turn.
 type Fleet struct {
 	Gates []Gate
 	next  int
@@ -109,8 +109,9 @@ func (f *Fleet) Enter(now time.Duration, r *Request) bool {
 // Leave implements Gate.
 func (f *Fleet) Leave(now time.Duration, r *Request, o inflight.Outcome) { r.via.Leave(now, r, o) }
 
-// Gradient2 is a gate with Gradient2Limit of Netflix's concurrency-limits 0.5.4 and its defaults. The limit follows the
-// ratio of a mean latency over some 600 requests to the latency of one request, at most 1, plus a queue of 4, smoothed.
+// Gradient2 is a gate with Gradient2Limit of Netflix's concurrency-limits 0.5.4 and
+// its defaults. It divides a mean latency over about 600 requests by the latency of
+// one request. The limit follows this ratio, at most 1, plus a queue of 4, smoothed.
 type Gradient2 struct {
 	Most     float64
 	limit    float64
@@ -143,14 +144,14 @@ func (g *Gradient2) Enter(time.Duration, *Request) bool {
 	return true
 }
 
-// Leave implements Gate. All requests count, whatever their outcome is, as in the original.
+// Leave implements Gate. As in the original, all requests count, whatever their outcome is.
 func (g *Gradient2) Leave(now time.Duration, r *Request, _ inflight.Outcome) {
 	rtt, inFlight := max(1, float64(now-r.Sent)), float64(g.inFlight)
 	g.inFlight--
 	g.samples = min(g.samples+1, gradient2Memory)
 	g.long += (rtt - g.long) * max(1/g.samples, 2/(gradient2Memory+1.))
 	if g.long > 2*rtt {
-		g.long *= 0.95 // it is the latency of an overload that is over
+		g.long *= 0.95 // long is still the latency of an overload that has ended
 	}
 	limit := g.current()
 	if inFlight < limit/2 {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Goal is the highest mean latency that a limit may let a backend have, in service times.
+// Goal returns the highest mean latency that a limit may cause, in service times.
 func Goal(servers int) float64 {
 	if servers <= 2 {
 		return 6
@@ -18,11 +18,11 @@ func Goal(servers int) float64 {
 }
 
 const (
-	// enough is the share of the best fixed limit's goodput that an adaptive one must reach.
+	// enough is the minimum goodput of an adaptive limit, as a share of the best fixed limit's.
 	enough = 0.95
-	// settled is how many windows a limit has at the beginning, and recovered after an event.
+	// settled is the number of windows that a limit gets at the beginning, and recovered the number after an event.
 	settled, recovered = 60, 10
-	// judged is how many requests are looked at, at least.
+	// judged is the minimum number of requests that are measured.
 	judged = 4000
 )
 
@@ -57,7 +57,7 @@ func Sample(seed uint64) Cell {
 	return c
 }
 
-// draw draws a cell to which nothing happens.
+// draw returns a random cell without an event.
 func draw(rng *rand.Rand, seed uint64) Cell {
 	c := Cell{Seed: seed, Event: "none"}
 	c.Servers = []int{1, 2, 10, 50, 100, 300}[rng.IntN(6)]
@@ -71,8 +71,8 @@ func draw(rng *rand.Rand, seed uint64) Cell {
 	return c
 }
 
-// Failing are the ways in which calls end without success and without overload: a
-// share of them fails from a bug, or clients leave after so many service times.
+// Failing are the ways in which calls end without success and without overload. In some
+// a share of them fails by a bug, and in others clients leave after some service times.
 var Failing = failing()
 
 // Way is how calls of a backend end.
@@ -96,7 +96,7 @@ func failing() (all []Way) {
 	return all
 }
 
-// SampleFailing draws a cell with one of the ways of Failing, each in turn.
+// SampleFailing draws a cell with a way of Failing. Seeds take the ways in turn.
 func SampleFailing(seed uint64) Cell {
 	rng := rand.New(rand.NewPCG(seed, 6))
 	c := draw(rng, seed)
@@ -119,14 +119,14 @@ func SampleFailing(seed uint64) Cell {
 // step is a part of a cell's story.
 type step struct {
 	Phase
-	windows int           // that it lasts before it is judged
-	stop    time.Duration // the backend stands still for so long at the beginning
-	unseen  bool          // it is not judged
-	lasts   time.Duration // instead of windows, if it is not judged
+	windows int           // the number of windows before it is judged
+	stop    time.Duration // the time for which the backend stops at the beginning
+	unseen  bool          // whether it is not judged
+	lasts   time.Duration // the duration of a step that is not judged
 	name    string
 }
 
-// story returns the events of a cell.
+// story returns the steps of a cell.
 func (c Cell) story() []step {
 	usual := step{Phase: c.Phase, windows: settled, name: "settled"}
 	with := func(name string, change func(*step)) step {
@@ -170,30 +170,30 @@ func (c Cell) story() []step {
 	return []step{usual}
 }
 
-// window is about how long a window is at the goal.
+// window returns the approximate length of a window at the goal.
 func (p *Phase) window() time.Duration {
 	s := p.mean()
 	return max(100*time.Millisecond, 20*s/time.Duration(p.Servers), time.Duration(Goal(p.Servers)*float64(s)))
 }
 
-// judged is how long a phase is looked at.
+// judged returns the time for which a phase is measured.
 func (p *Phase) judged() time.Duration {
 	n := float64(judged)
 	if p.SlowShare > 0 {
-		n *= 5 // few, and heavy
+		n *= 5 // slow requests are few and long
 	}
 	return max(30*p.window(), time.Duration(n/min(1, p.Load)/p.Capacity()*float64(time.Second)))
 }
 
-// Verdict is how a gate did in a step of a cell.
+// Verdict is the result of a gate in one step of a cell.
 type Verdict struct {
 	Cell    Cell
 	Step    string
-	Latency float64 // mean, in service times
-	Goodput float64 // of the best fixed limit's
-	Limit   int     // at the end
+	Latency float64 // the mean, in service times
+	Goodput float64 // as a share of the best fixed limit's
+	Limit   int     // the gate's limit at the end
 	Best    int     // the best fixed limit
-	Windows int     // before it was judged
+	Windows int     // the number of windows before it was judged
 }
 
 func (v Verdict) String() string {
@@ -205,19 +205,19 @@ func (v Verdict) Good() bool {
 	return v.Goodput >= enough && v.Latency <= Goal(v.Cell.Servers)
 }
 
-// Gated is a gate that may count its windows.
+// Gated is a gate that may count its windows, and returns their number and its limit.
 type Gated interface {
 	Gate
 	State() (windows, limit int)
 }
 
-// Allows is a gate with a mean latency above which the backend counts as overloaded. It cannot reach more than the best fixed limit that
-// keeps to that, and where none does, as the backend itself is slower, there is nothing to reach.
+// Allows is a gate with a mean latency above which the backend counts as overloaded. It is compared with the best
+// fixed limit that keeps this latency. If there is none, because the backend itself is slower, the gate cannot fail.
 type Allows interface {
-	Allows() time.Duration // 0: none is set
+	Allows() time.Duration // 0 means that there is no such latency
 }
 
-// Play plays a cell with a gate.
+// Play simulates a cell with a gate.
 func Play(c Cell, gate Gated) (all []Verdict) {
 	w := NewWorld(gate, c.Seed)
 	for i, s := range c.story() {
@@ -235,7 +235,7 @@ func Play(c Cell, gate Gated) (all []Verdict) {
 			w.Play(s.window() / 4)
 		}
 		after, _ := gate.State()
-		if after < 0 { // it does not count
+		if after < 0 { // the step does not count
 			w.Play(2 * time.Duration(s.windows) * s.window())
 		}
 		length := s.judged()
@@ -264,14 +264,14 @@ func Play(c Cell, gate Gated) (all []Verdict) {
 	return all
 }
 
-// judge plays a world for some time, and tallies that.
+// judge simulates for some time, and counts the results.
 func (w *World) judge(length time.Duration, seed uint64) {
 	w.Tally = Tally{}
 	w.reseed(seed)
 	w.Play(length)
 }
 
-var reference sync.Map // the results by cell: several gates are judged by it
+var reference sync.Map // the results by cell, because several gates are compared with each
 
 type gridCase struct {
 	Phase
@@ -287,10 +287,10 @@ type answered struct {
 	good  float64
 }
 
-// Best returns the fixed limit, not above a bound, that has the highest goodput among the limits with an allowed mean latency, in service
-// times, and its number of good answers; 0 if there is none. It is judged in the same time and by the same requests as a gate that is
-// reseeded so: a share of the goodput would otherwise be luck, as of 4000 requests whose times vary much, a server does now 3 % more, now 3
-// % less.
+// Best returns the fixed limit, up to bound, with the highest goodput among those whose mean latency is at most
+// allowed, in service times, and its number of good answers. It returns 0 if there is none. Each limit is
+// measured for the same time and with the same requests as a gate that is reseeded with this seed. Otherwise the
+// comparison would depend on luck: if service times vary much, a server's results for 4000 requests vary by 3 %.
 func Best(p Phase, bound int, length time.Duration, seed uint64, allowed float64) (limit int, good float64) {
 	key := gridCase{p, bound, length, seed, allowed}
 	if b, ok := reference.Load(key); ok {

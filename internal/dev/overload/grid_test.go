@@ -22,7 +22,7 @@ var (
 	each  = flag.Bool("windows", false, "print all windows")
 )
 
-// limits are the limits that play the grid, with the share of the cells, in per cent, that may miss the goal.
+// limits are the limits that are tested on the grid. Each has the percentage of cells that may miss the goal.
 var limits = []struct {
 	name string
 	most float64
@@ -31,8 +31,8 @@ var limits = []struct {
 	{"Learn", 25, func(Cell) func() inflight.Algorithm { return inflight.Learn(nil) }},
 }
 
-// The goal of the adaptive limits over a grid of backends: see Sample and Verdict.Good. The documentation has the results of a large sample
-// of the grid.
+// Adaptive limits reach the goal over a grid of backends: see Sample and
+// Verdict.Good. The documentation has the results of a large sample.
 func TestAdaptiveLimitsHoldOnAGridOfBackends(t *testing.T) {
 	testsize.Arithmetic(t)
 	testsize.Extra(t)
@@ -62,8 +62,8 @@ func TestAdaptiveLimitsHoldOnAGridOfBackends(t *testing.T) {
 	}
 }
 
-// Where one request in ten takes ten times as long as the others, one window of 20 in eight lacks the slow ones. A baseline
-// that is taken from these is half of the true one, and the limit then leaves the backend idle.
+// One request in ten takes ten times as long as the others. Then one window of 20 requests in eight has no slow
+// request. A baseline from such windows would be half of the true one, and the limit would leave the backend idle.
 func TestWindowsThatLackTheSlowRequestsDoNotEmptyTheBackend(t *testing.T) {
 	t.Parallel()
 	for name, adaptive := range map[string]func() inflight.Algorithm{"Learn": inflight.Learn(nil)} {
@@ -81,16 +81,16 @@ func TestWindowsThatLackTheSlowRequestsDoNotEmptyTheBackend(t *testing.T) {
 	}
 }
 
-// When a client leaves, its work no longer counts in the limit, but goes on in the backend. So a limit wastes half of
-// the work if it rises every other window to a queue that clients do not bear. If the backend becomes smaller and the
-// limit falls slowly, the backend fills with work without a waiting client.
+// When a client leaves, its work no longer counts in the limit, but the backend continues it. If a limit rose
+// every other window to a queue that clients do not tolerate, it would waste half of the work. If the backend
+// becomes smaller and the limit falls slowly, the backend fills with work for clients that have left.
 func TestClientsThatLeaveDoNotEmptyTheBackendOfGoodWork(t *testing.T) {
 	t.Parallel()
 	for name, adaptive := range map[string]func() inflight.Algorithm{"Learn": inflight.Learn(nil)} {
 		for _, p := range []Phase{
 			{Servers: 1, Service: 40 * time.Millisecond, Spread: Constant, Load: 2.5, Queue: 20},
 			{Servers: 2, Service: 100 * time.Millisecond, Spread: Exponential, Load: 3, Queue: 100},
-			{Servers: 300, Service: 20 * time.Millisecond, Spread: Exponential, Load: 2}, // then 10
+			{Servers: 300, Service: 20 * time.Millisecond, Spread: Exponential, Load: 2}, // then 10 servers
 		} {
 			seeds := uint64(8)
 			if p.Servers > 100 {
@@ -113,7 +113,7 @@ func TestClientsThatLeaveDoNotEmptyTheBackendOfGoodWork(t *testing.T) {
 	}
 }
 
-// Work that fails while the backend works on it, or after, is not an overload: its clients have not left early.
+// Work that fails in the backend, or after the backend's work, is not an overload, because its clients have not left early.
 func TestFailedWorkDoesNotShrinkTheLimit(t *testing.T) {
 	t.Parallel()
 	for _, l := range limits {
@@ -136,8 +136,8 @@ func TestFailedWorkDoesNotShrinkTheLimit(t *testing.T) {
 	}
 }
 
-// A deadline that has passed is a client that has left, whatever outcome is reported: the backend goes on with work
-// without a waiting client.
+// A deadline that has passed means that a client has left, whatever outcome
+// is reported. The backend continues work for which no client waits.
 func TestDeadlinesShrinkTheQueueUntilFewEnd(t *testing.T) {
 	t.Parallel()
 	for name, adaptive := range map[string]func() inflight.Algorithm{"Learn": inflight.Learn(nil)} {
@@ -145,7 +145,8 @@ func TestDeadlinesShrinkTheQueueUntilFewEnd(t *testing.T) {
 		for _, p := range []Phase{
 			{Servers: 8, Service: 143 * time.Millisecond, Leave: 300 * time.Millisecond, Load: 3, Deadline: true},
 			{Servers: 4, Service: 40 * time.Millisecond, Spread: Exponential, Leave: 160 * time.Millisecond, Load: 1.5, Deadline: true},
-			{Servers: 2, Service: 40 * time.Millisecond, Leave: 400 * time.Millisecond, Load: 3}, // the first window has a queue, and its time becomes the baseline
+			// the first window has a queue, so that its time becomes the baseline
+			{Servers: 2, Service: 40 * time.Millisecond, Leave: 400 * time.Millisecond, Load: 3},
 		} {
 			for seed := range uint64(4) {
 				v := Play(Cell{Phase: p, Bound: 40 * p.Servers, Event: "none", Seed: seed}, NewLimiter(40*p.Servers, adaptive))
@@ -158,7 +159,8 @@ func TestDeadlinesShrinkTheQueueUntilFewEnd(t *testing.T) {
 	}
 }
 
-// In front of a backend that has far more servers, a limit that is hit in each burst grows, though little is in flight on average over time.
+// The backend has many more servers than the limit permits. A limit that
+// bursts reach must grow, although on average few requests are in flight.
 func TestLimitGrowsThoughRequestsComeInBursts(t *testing.T) {
 	t.Parallel()
 	for name, adaptive := range map[string]func() inflight.Algorithm{"Learn": inflight.Learn(nil)} {
@@ -172,8 +174,8 @@ func TestLimitGrowsThoughRequestsComeInBursts(t *testing.T) {
 	}
 }
 
-// Calls that fail, and clients that leave: see Failing. With -cells 1900 each way has a hundred backends; the documentation has the
-// results.
+// Calls fail, and clients leave: see Failing. With -cells 1900, each
+// way has a hundred backends. The documentation has the results.
 func TestCallsThatFailAndClientsThatLeave(t *testing.T) {
 	t.Parallel()
 	for _, l := range limits {

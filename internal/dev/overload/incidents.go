@@ -8,19 +8,19 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// Incident is a sequence of phases. Goodput is judged in some of them.
+// Incident is a sequence of phases. Goodput is measured in some of them.
 type Incident struct {
 	Name    string
-	Service time.Duration // of the healthy backend
+	Service time.Duration // the service time of the healthy backend
 	Phases  []Stage
-	TooSlow bool // its answers come too late for any caller: a limit with a Timeout sets it to 25 service times
+	TooSlow bool // its answers are too late for any caller: a limit with a Timeout sets it to 25 service times
 
-	// Least is the share of the best fixed limit's goodput that a limit reaches at least in one process. Shared is the same of four and
-	// eight processes in front of one backend; 0 if these are not played.
+	// Least is the minimum goodput of a limit in one process, as a share of the best fixed limit's. Shared
+	// is the minimum for four and eight processes in front of one backend, or 0 if these are not played.
 	Least, Shared float64
 }
 
-// Adaptive returns the limit of package inflight, with the options that it has in an incident.
+// Adaptive returns the limit of package inflight with the options that fit the incident.
 func (i *Incident) Adaptive() func() inflight.Algorithm {
 	var tooSlow time.Duration
 	if i.TooSlow {
@@ -29,7 +29,7 @@ func (i *Incident) Adaptive() func() inflight.Algorithm {
 	return inflight.Learn(&inflight.LearnOptions{Timeout: tooSlow})
 }
 
-// Reach is the share of the best fixed limit's goodput that an adaptive limit reaches at least in a stage.
+// Reach returns the minimum goodput of an adaptive limit in a stage, as a share of the best fixed limit's.
 func (i *Incident) Reach(stage, processes int) float64 {
 	least := i.Least
 	if processes > 1 {
@@ -41,17 +41,17 @@ func (i *Incident) Reach(stage, processes int) float64 {
 	return least
 }
 
-// Stage is one phase of an incident. Its second half is judged if it has a name.
+// Stage is one phase of an incident. If it has a name, its second half is measured.
 type Stage struct {
 	Name string
 	For  time.Duration
-	Rate float64 // requests per second, which replaces Load
+	Rate float64 // the number of requests a second, in place of Load
 	Phase
-	Flap time.Duration // if above 0, Phase and Else alternate, each for so long
+	Flap time.Duration // if positive, Phase and Else alternate, each for this time
 	Else Phase
 }
 
-// play lets time pass in a stage.
+// play simulates a stage for some time.
 func (s *Stage) play(w *World, d time.Duration) {
 	if s.Flap <= 0 {
 		w.Play(d)
@@ -68,12 +68,12 @@ func (s *Stage) play(w *World, d time.Duration) {
 
 // Result is the result of a stage.
 type Result struct {
-	Goodput float64       // answers per second
-	Latency time.Duration // mean of the answers
-	Limit   int           // at the end, if it is known
+	Goodput float64       // answers a second
+	Latency time.Duration // the mean of the answers
+	Limit   int           // the limit at the end, if it is known
 }
 
-// Play plays an incident, and returns the results of all stages.
+// Play simulates an incident, and returns the results of all stages.
 func (i *Incident) Play(gate Gate, seed uint64) []Result {
 	w := NewWorld(gate, seed)
 	var all []Result
@@ -95,8 +95,8 @@ func (i *Incident) Play(gate Gate, seed uint64) []Result {
 	return all
 }
 
-// Best returns the results of the best of some fixed limits in each stage: the limit with the most goodput, among the limits that do not
-// let a queue grow.
+// Best returns, for each stage, the result of the best of some fixed
+// limits: the one with the most goodput among those that let no queue grow.
 func (i *Incident) Best(seed uint64, limits ...int) []Result {
 	best := make([]Result, len(i.Phases))
 	for _, n := range limits {
@@ -111,8 +111,8 @@ func (i *Incident) Best(seed uint64, limits ...int) []Result {
 	return best
 }
 
-// Incidents are partial outages, and a few incidents of other kinds. The backend has 16 servers of 20 ms, and gets 1200
-// requests a second, half as many again as it can do.
+// Incidents returns partial outages, and some other incidents. The backend has 16
+// servers of 20 ms, and gets 1200 requests a second, one and a half times its capacity.
 func Incidents() []Incident {
 	const service, minute = 20 * time.Millisecond, time.Minute
 	base := Phase{Servers: 16, Service: service, Spread: Exponential, FailAs: inflight.Dropped}
@@ -150,7 +150,7 @@ func Incidents() []Incident {
 		p.Servers, p.Service, p.Spread = 1_000_000, 10*time.Second, Constant
 	})
 	constant.TooSlow = true
-	constant.Phases[1].Name = "" // more in flight does give more goodput, of answers that come too late
+	constant.Phases[1].Name = "" // more requests in flight have more goodput, but their answers are too late
 	constant.Phases[2].For = 40 * time.Second
 	deadlines := Incident{Name: "33 % have a deadline of 1 ms", Service: service, Phases: []Stage{
 		stage("", 40*time.Second, 600, well),

@@ -11,9 +11,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// A partial outage stays partial: goodput, as a share of the best fixed limit's, of one process and of several that share
-// the backend. Long tests play all incidents. The proof of package inflight plays other libraries beside these
-// limits.
+// A partial outage stays partial. The test measures the goodput of one process and of several that share the backend, as a
+// share of the best fixed limit's. Long tests play all incidents. The proof of package inflight compares other libraries.
 func TestAPartialOutageStaysPartial(t *testing.T) {
 	testsize.Extra(t)
 	short := map[string]bool{"30 % quick 503": true, "90 % quick 503": true, "50 % quick 503, after an outage": true, "a cap of 16, a refusal costs 10 ms": true}
@@ -45,8 +44,8 @@ func TestAPartialOutageStaysPartial(t *testing.T) {
 	}
 }
 
-// Calls that hang hold most of the permits, whatever the limit is. In every run, not only on average, the limit grows until the other
-// calls have enough.
+// Calls that hang hold most of the permits, whatever the limit is. In every run, and
+// not only on average, the limit grows until the other calls have enough permits.
 func TestCallsThatHangDoNotHoldTheLimitLow(t *testing.T) {
 	testsize.Extra(t)
 	for _, i := range Incidents() {
@@ -67,7 +66,7 @@ func TestCallsThatHangDoNotHoldTheLimitLow(t *testing.T) {
 	}
 }
 
-// The world of a partial outage obeys its fields.
+// The simulation of a partial outage follows its fields.
 func TestFailuresCapsAndRetries(t *testing.T) {
 	play := func(p Phase) *World {
 		p.Servers, p.Service, p.Load = 4, 20*time.Millisecond, 1

@@ -14,9 +14,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// A part of the backend is dead, at once or after an outage of all of it. Five seconds later, the limits have grown
-// again, for all shares of drops, numbers of processes and rates of requests. A limit that stays at its minimum has a
-// tenth of the goodput, or less.
+// A part of the backend is dead, in some cases after an outage of the whole backend. Five seconds
+// later the limits have grown again, for all shares of drops, numbers of processes and rates of
+// requests. A limit that stayed at its minimum would have a tenth of the goodput or less.
 func TestALimitThatAnOutageHasLoweredReturnsWithinSeconds(t *testing.T) {
 	t.Parallel()
 	var parts []float64
@@ -41,7 +41,7 @@ func TestALimitThatAnOutageHasLoweredReturnsWithinSeconds(t *testing.T) {
 type outage struct {
 	seed      uint64
 	processes int
-	before    time.Duration // an outage of the whole backend before it
+	before    time.Duration // the length of a preceding outage of the whole backend
 	healthy   Phase
 	partial   Phase
 }
@@ -68,7 +68,8 @@ func drawOutage(seed uint64) outage {
 	return o
 }
 
-// play returns the goodput of a fleet from five seconds after the beginning of the partial outage on, as a part of a fixed limit's.
+// play returns the goodput of a fleet, measured from five seconds after
+// the beginning of the partial outage, as a share of a fixed limit's.
 func (o *outage) play() float64 {
 	fleet := new(Fleet)
 	for range o.processes {

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// A simulation that is wrong proves nothing: it must agree with queueing theory.
+// A wrong simulation proves nothing, so this one must agree with queueing theory.
 func TestSimulationAgreesWithTheory(t *testing.T) {
 	world := func(p Phase, limit int) (*World, float64) {
 		w := NewWorld(&Fixed{Limit: limit}, 1)
@@ -65,8 +65,8 @@ func TestPausesAndClientsThatLeave(t *testing.T) {
 	assert.LessOrEqual(t, w.Mean(), 3*time.Second+1)
 }
 
-// The same backend, with goroutines that call the limiter and sleep in a synctest bubble, and in the simulation. Only the order of events
-// at one instant differs.
+// The same backend runs in the simulation, and as goroutines that call the limiter
+// and sleep in a synctest bubble. Only the order of events at one instant differs.
 func TestRealLimiterLearnsAsInTheSimulation(t *testing.T) {
 	for name, adaptive := range map[string]func() inflight.Algorithm{
 		"Learn": inflight.Learn(nil), "Timeout": inflight.Learn(&inflight.LearnOptions{Timeout: 250 * time.Millisecond}),
@@ -88,7 +88,7 @@ func TestRealLimiterLearnsAsInTheSimulation(t *testing.T) {
 	}
 }
 
-// real plays a phase whose clients wait for a permit. The backend's servers are a semaphore.
+// real plays a phase with goroutines. Its clients wait for a permit, and its servers are a semaphore.
 func real(t *testing.T, p Phase, bound int, adaptive func() inflight.Algorithm) (good int, mean time.Duration, limit int) {
 	synctest.Test(t, func(t *testing.T) {
 		l, err := inflight.New(bound, &inflight.Options[int]{Adaptive: adaptive, MaxQueue: p.Queue})
@@ -128,7 +128,7 @@ func real(t *testing.T, p Phase, bound int, adaptive func() inflight.Algorithm) 
 	return good, mean, limit
 }
 
-// still is an algorithm that keeps its limit about the same, and adds up its windows.
+// still is an algorithm whose limit stays about the same. It adds up its windows.
 type still struct {
 	sum     time.Duration
 	windows int
@@ -156,8 +156,8 @@ func TestWindowsAreNotMadeOfTheQuickRequests(t *testing.T) {
 	}
 }
 
-// The best fixed limit, played as a gate, has the goodput that gates are judged by, also with varying service times: only the state of the
-// backend before differs.
+// The best fixed limit, used as a gate, has the goodput with which gates are
+// compared, also if service times vary. Only the backend's earlier state differs.
 func TestLuckDoesNotDecideBetweenGates(t *testing.T) {
 	p := Phase{Servers: 10, Service: 20 * time.Millisecond, Spread: Bimodal, Load: 1.1}
 	for seed := range uint64(4) {
@@ -168,7 +168,8 @@ func TestLuckDoesNotDecideBetweenGates(t *testing.T) {
 	}
 }
 
-// A gate with a bound on latency is judged by the best fixed limit that keeps to it, and not at all while the backend itself takes longer.
+// A gate with a bound of latency is compared with the best fixed limit that
+// keeps the bound. While the backend itself takes longer, it is not judged.
 func TestGateIsJudgedByItsReportedOutcomes(t *testing.T) {
 	p := Phase{Servers: 1, Service: 20 * time.Millisecond, Spread: Exponential, Load: 1}
 	length := p.judged()

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// PlayAll plays some cells that sample draws, beginning with a first seed. Each cell has its own gate.
+// PlayAll simulates cells that sample draws, from the seed first on. Each cell has its own gate.
 func PlayAll(sample func(seed uint64) Cell, first, cells uint64, gate func(Cell) Gated) (all []Verdict) {
 	var mu sync.Mutex // guards all
 	var wg sync.WaitGroup
@@ -31,12 +31,12 @@ func PlayAll(sample func(seed uint64) Cell, first, cells uint64, gate func(Cell)
 	return all
 }
 
-// Count is the number of cells that were played, and of cells that missed the goal, by reason.
+// Count is the number of simulated cells, and of those that missed the goal, by reason.
 type Count struct {
 	Cells, Missed int
 	Slow          int // latency above the goal
-	Little        int // goodput below the goal's
-	Far           int // latency more than twice the goal, or less than half the goodput
+	Little        int // goodput below the goal
+	Far           int // more than twice the latency or less than half the goodput of the goal
 }
 
 // Add counts the verdicts of one limit.
@@ -65,5 +65,5 @@ func (c *Count) Add(all []Verdict) {
 	c.Far += len(far)
 }
 
-// Share is a share of the cells, in per cent.
+// Share returns n as a percentage of the cells.
 func (c *Count) Share(n int) float64 { return 100 * float64(n) / float64(c.Cells) }

@@ -1,5 +1,5 @@
-// Package proc finds and handles the server processes of tests, proofs and examples. Functions that need Unix return
-// errors.ErrUnsupported on other systems, so the tests compile there.
+// Package proc finds and controls the server processes of tests, proofs and examples. On systems
+// other than Unix, some functions return errors.ErrUnsupported, so that the tests compile there.
 package proc
 
 import (
@@ -8,8 +8,8 @@ import (
 	"os/exec"
 )
 
-// RedisServer returns the path of a Redis server: the path in the environment variable REDIS_SERVER (Valkey's, or another
-// version's), else redis-server. An error describes how to get one.
+// RedisServer returns the path of a Redis server. That is the value of the environment variable REDIS_SERVER, for
+// example the path of Valkey or of another version, or otherwise redis-server. The error describes how to install one.
 func RedisServer() (string, error) {
 	if name := os.Getenv("REDIS_SERVER"); name != "" {
 		path, err := exec.LookPath(name)

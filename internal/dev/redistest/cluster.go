@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// Slots is how many slots a cluster has.
+// Slots is the number of slots of a cluster.
 const Slots = 16384
 
-// Cluster is a cluster of servers. The masters come first, each with an equal part of the slots; then a replica for each, if there are any.
-// Kill replaces a master after a second; a master that is only slow, as on a busy machine, stays.
+// Cluster is a cluster of servers. The masters come first, each with an equal part of the slots.
+// If there are replicas, one for each master follows. After Kill, a replica takes its master's
+// place within a second. A master that is only slow, for example on a busy machine, stays.
 type Cluster struct {
 	Nodes   []*Server
 	Masters int
 	ids     []string
 }
 
-// StartCluster starts a cluster, and returns when all its nodes agree. With replicas each master
-// has one.
+// StartCluster starts a cluster, and returns when all its nodes agree. If replicas is true, each master has one.
 func StartCluster(t testing.TB, masters int, replicas bool) *Cluster {
 	t.Helper()
 	c := &Cluster{Masters: masters}
@@ -54,7 +54,7 @@ func StartCluster(t testing.TB, masters int, replicas bool) *Cluster {
 			}
 		}
 	}
-	c.await(t, fmt.Sprintf("cluster_slots_assigned:%d", Slots)) // without full coverage, the state is ok before a node knows all owners
+	c.await(t, fmt.Sprintf("cluster_slots_assigned:%d", Slots)) // the state may be ok before a node knows all owners
 	c.await(t, "cluster_state:ok")
 	for i := masters; i < n; i++ {
 		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
@@ -65,11 +65,11 @@ func StartCluster(t testing.TB, masters int, replicas bool) *Cluster {
 			}
 		}
 	}
-	c.patience(t, "15000") // they find each other faster with less
+	c.patience(t, "15000") // with a lower value the nodes find each other faster
 	return c
 }
 
-// patience sets for how many milliseconds a node may be silent.
+// patience sets the time for which a node may be silent, in milliseconds.
 func (c *Cluster) patience(t testing.TB, ms string) {
 	t.Helper()
 	for _, s := range c.Nodes {
@@ -77,7 +77,7 @@ func (c *Cluster) patience(t testing.TB, ms string) {
 	}
 }
 
-// Replicated waits until a master's replica has received all that was written there.
+// Replicated waits until a master's replica has received everything that was written to the master.
 func (c *Cluster) Replicated(node int) error {
 	var seen string
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
@@ -101,14 +101,14 @@ func (c *Cluster) Replicated(node int) error {
 	return fmt.Errorf("redistest: node %d is ahead of its replica: %s", node, seen)
 }
 
-// Kill ends a node's process. All nodes must run. If it is a master that has a replica, that takes its place.
+// Kill ends a node's process. All nodes must be running. If the node is a master with a replica, the replica takes its place.
 func (c *Cluster) Kill(t testing.TB, node int) {
 	t.Helper()
 	c.patience(t, "1000")
 	c.Nodes[node].Kill()
 }
 
-// await waits until each node reports that state of the cluster.
+// await waits until each node reports the state.
 func (c *Cluster) await(t testing.TB, what string) {
 	t.Helper()
 	for _, s := range c.Nodes {
@@ -148,9 +148,8 @@ func (c *Cluster) Slot(key string) (int, error) {
 	return strconv.Atoi(answer)
 }
 
-// Move moves a slot from one master to another one, with its keys, as an operator's tool does it. It
-// calls during in the middle, when the slot has keys at both. Without during, servers that move whole slots
-// by themselves (Valkey 9) do that.
+// Move moves a slot with its keys from one master to another one, as an operator's tool does. In the middle, when both have
+// keys of the slot, it calls during. If during is nil, a server that can move whole slots by itself (Valkey 9) does so.
 func (c *Cluster) Move(slot, from, to int, during func()) error {
 	s, a, b := strconv.Itoa(slot), c.Nodes[from], c.Nodes[to]
 	if during == nil {
@@ -183,7 +182,7 @@ func (c *Cluster) Move(slot, from, to int, during func()) error {
 			during()
 		}
 	}
-	for _, i := range []int{to, from} { // the new owner first: no moment without one
+	for _, i := range []int{to, from} { // first at the new owner, so that the slot always has an owner
 		if _, err := c.Nodes[i].Do("CLUSTER", "SETSLOT", s, "NODE", c.ids[to]); err != nil {
 			return err
 		}
@@ -207,14 +206,14 @@ func (c *Cluster) moved(slot, from, to int) error {
 	return fmt.Errorf("redistest: slot %d does not move: %s", slot, jobs)
 }
 
-// agree waits until all nodes that answer know the epoch of one. Before that the next move of the same slot
-// could get that epoch too, and the two owners would point at each other.
+// agree waits until all nodes that answer know the epoch of a node. Otherwise the next move
+// of the same slot could get the same epoch, and its two owners would redirect to each other.
 func (c *Cluster) agree(node int) error {
 	want := ""
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		same := true
 		for i := range c.Nodes {
-			at := (node + i) % len(c.Nodes) // the node itself comes first
+			at := (node + i) % len(c.Nodes) // begins with the node itself
 			list, err := c.Nodes[at].Do("CLUSTER", "NODES")
 			if err != nil {
 				continue
@@ -232,7 +231,7 @@ func (c *Cluster) agree(node int) error {
 	return fmt.Errorf("redistest: the nodes do not agree on epoch %s", want)
 }
 
-// epochIn returns a node's epoch by CLUSTER NODES.
+// epochIn returns a node's epoch in the output of CLUSTER NODES.
 func epochIn(list, id string) string {
 	for line := range strings.Lines(list) {
 		if fields := strings.Fields(line); len(fields) > 6 && fields[0] == id {

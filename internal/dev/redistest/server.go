@@ -1,5 +1,5 @@
-// Package redistest starts real Redis servers, and clusters of them, for tests. It needs no client library. The program is redis-server, or
-// the program in the environment variable REDIS_SERVER: see [proc.RedisServer].
+// Package redistest starts real Redis servers and clusters for tests, without a client library. It
+// starts redis-server, or the program in the environment variable REDIS_SERVER: see [proc.RedisServer].
 package redistest
 
 import (
@@ -21,10 +21,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/proc"
 )
 
-// Server is a server's process, which ends with the test. It saves nothing.
+// Server is a server's process, which ends with the test. It saves no data.
 type Server struct {
 	Addr string
-	bus  string // the port for the other nodes of a cluster
+	bus  string // the port for other nodes of a cluster
 	cmd  *exec.Cmd
 
 	mu   sync.Mutex // guards conn
@@ -32,8 +32,8 @@ type Server struct {
 	read *bufio.Reader
 }
 
-// Program returns the path of the server. Without one the test is skipped. It fails in CI, which must test on a real server, and
-// if REDIS_SERVER names a program that is not there.
+// Program returns the path of the server. If there is none, it skips the test. It fails the test in
+// CI, which must test with a real server, and if REDIS_SERVER names a program that does not exist.
 func Program(t testing.TB) string {
 	t.Helper()
 	path, err := proc.RedisServer()
@@ -46,7 +46,7 @@ func Program(t testing.TB) string {
 	return path
 }
 
-// FreePort returns a port that nothing listens on.
+// FreePort returns a port on which no process listens.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -57,12 +57,12 @@ func FreePort(t testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// Start starts a server. Args are options of its command line; one with --cluster-enabled gets a port for its cluster.
+// Start starts a server. Args are command-line options. With --cluster-enabled the server gets a port for its cluster.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	path := Program(t)
 	cluster := slices.Contains(args, "--cluster-enabled")
-	for try := range 5 { // another process may take a port first
+	for try := range 5 { // another process may take the port first
 		port, bus := strconv.Itoa(FreePort(t)), ""
 		all := args
 		if cluster {
@@ -88,14 +88,15 @@ func start(t testing.TB, path, port string, args []string) *Server {
 	}
 	t.Cleanup(s.Kill)
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		// The server of another process, which took the port first, answers too.
+		// If another process took the port first, its server answers.
 		info, err := s.Do("INFO", "server")
 		mine := err == nil && strings.Contains(info, fmt.Sprintf("process_id:%d\r\n", s.cmd.Process.Pid))
 		if err == nil && !mine && strings.Contains(info, "process_id:") {
 			break
 		}
 		if mine {
-			if pong, err := s.Do("PING"); err == nil && pong == "PONG" { // it has loaded its data, which INFO does not wait for
+			// PING fails until the server has loaded its data, while INFO does not
+			if pong, err := s.Do("PING"); err == nil && pong == "PONG" {
 				return s
 			}
 		}
@@ -104,7 +105,7 @@ func start(t testing.TB, path, port string, args []string) *Server {
 	return nil
 }
 
-// Kill ends the server's process, even a stopped one, and waits for that.
+// Kill ends the server's process, even if it is suspended, and waits for its end.
 func (s *Server) Kill() {
 	if s.cmd.Process != nil {
 		s.cmd.Process.Kill()
@@ -112,13 +113,13 @@ func (s *Server) Kill() {
 	}
 }
 
-// Pause stops the server's process until Resume: it answers nothing.
+// Pause suspends the server's process until Resume.
 func (s *Server) Pause() error { return proc.Suspend(s.cmd.Process) }
 
-// Resume lets a stopped process go on.
+// Resume continues a suspended process.
 func (s *Server) Resume() error { return proc.Resume(s.cmd.Process) }
 
-// Do sends one command, and returns its answer as text: the elements of an array one a line.
+// Do sends one command, and returns the answer as text. The elements of an array are separated by newlines.
 func (s *Server) Do(args ...string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +130,7 @@ func (s *Server) Do(args ...string) (string, error) {
 		}
 		s.conn, s.read = conn, bufio.NewReader(conn)
 	}
-	_ = s.conn.SetDeadline(time.Now().Add(30 * time.Second)) // longer than a machine stops
+	_ = s.conn.SetDeadline(time.Now().Add(30 * time.Second)) // longer than a busy machine stops
 	answer, err := s.doLocked(args)
 	var refused refusal
 	if err != nil && !errors.As(err, &refused) {
@@ -151,7 +152,7 @@ func (s *Server) doLocked(args []string) (string, error) {
 	return readAnswer(s.read)
 }
 
-// refusal is an error that the server has answered.
+// refusal is an error in a server's answer.
 type refusal string
 
 func (e refusal) Error() string { return string(e) }

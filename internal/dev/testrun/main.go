@@ -1,9 +1,9 @@
-// Testrun runs the tests of all modules, three modules at a time, the slowest first. Arguments go to each go test. When a module ends it
-// prints the output of go test, and a line of progress. Tests that bound a time (testsize.Alone) run when all others have ended. The last
-// lines list the failed and the skipped tests, with the reasons. See scripts/test.
+// Testrun runs the tests of all modules, three modules at a time, the slowest first. It passes its arguments to each go test.
+// When a module ends, it prints the output of go test and a line of progress. Tests that bound a time (testsize.Alone) run
+// when all others have ended. The last lines list the failed tests, and the skipped tests with the reasons. See scripts/test.
 //
-// Without -all, as the first argument, the modules below internal are left out, except the package that tests sqllimit and policy on
-// PostgreSQL, and so are the tests that call testsize.Extra. A last line counts them.
+// If the first argument is not -all, it leaves out the modules in internal, except the package that tests sqllimit
+// and policy on PostgreSQL. It also leaves out the tests that call testsize.Extra. A last line counts them.
 package main
 
 import (
@@ -25,8 +25,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// together is the number of modules that run at a time: one more than the processors of a small machine, as tests wait for servers and
-// clocks about as long as they compute.
+// together is the number of modules that run at a time. It is one more than the processors of
+// a small machine, because tests wait for servers and clocks about as long as they compute.
 const together = 3
 
 func main() {
@@ -47,12 +47,12 @@ func main() {
 	}
 }
 
-// find returns the folders of the modules, in the order of the expected duration of their tests, the longest first. The
-// estimate is the size of their files. The root's tests wait for no servers, and take about a sixth of the time that
-// others take for their size.
+// find returns the folders of the modules, sorted by the expected duration of their tests,
+// the longest first. The estimate is the size of their files. The root's tests do not wait
+// for servers, and take about a sixth of the time that other tests of that size take.
 func find(root string) ([]string, error) {
 	sizes := make(map[string]int64)
-	var open []string // the modules around a folder, the innermost last
+	var open []string // the modules that contain the folder, the innermost last
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -92,8 +92,8 @@ func within(path, dir string) bool {
 	return dir == "." || strings.HasPrefix(path, dir+string(filepath.Separator))
 }
 
-// ofQuick returns the packages of a module that run without -all, "" if none. No module that users can require has a driver of PostgreSQL,
-// so the tests that need one are among the proofs.
+// ofQuick returns the packages of a module that run without -all, or "" if none do. The modules that
+// users can require have no driver of PostgreSQL, so the tests that need one are in the proofs.
 func ofQuick(dir string) string {
 	switch {
 	case dir == filepath.FromSlash("internal/proofs"):
@@ -104,15 +104,15 @@ func ofQuick(dir string) string {
 	return "./..."
 }
 
-// runner runs go test, and keeps its output.
+// runner runs go test, and records the results.
 type runner struct {
 	out  io.Writer
 	args []string
 
-	quick bool     // without -all
-	left  []string // the modules that quick leaves out, wholly or in part
+	quick bool     // whether -all is missing
+	left  []string // the modules that quick leaves out, completely or in part
 
-	mu      sync.Mutex // guards out, and the fields below
+	mu      sync.Mutex // guards out and the fields below
 	ended   int
 	failed  []string
 	skipped counts
@@ -159,7 +159,7 @@ func (r *runner) all(modules []string) {
 	}
 }
 
-// module runs a module's tests, except those that must run alone. It returns these by package.
+// module runs a module's tests, except those that must run alone, which it returns by package.
 func (r *runner) module(dir, packages, of string) map[string][]string {
 	began := time.Now()
 	out, result := r.test(dir, "later", packages)
@@ -171,15 +171,15 @@ func (r *runner) module(dir, packages, of string) map[string][]string {
 	return result.later
 }
 
-// alone runs tests of one package while nothing else runs.
+// alone runs tests of one package while no others run.
 func (r *runner) alone(dir, pkg string, tests []string) {
 	out, result := r.test(dir, "now", "-run", "^("+strings.Join(tests, "|")+")$", pkg)
 	r.keep(dir, result)
 	fmt.Fprintf(r.out, "%s-- alone: %s %s\n", out, strings.Join(tests, " "), result.word())
 }
 
-// test runs go test in a folder. The wanted flags come after the user's flags, of which the last of a name counts, and before the arguments
-// meant for the tests.
+// test runs go test in a folder. The wanted flags come after the user's flags, because
+// the last flag of a name counts. They come before the arguments for the tests.
 func (r *runner) test(dir, timed string, wanted ...string) ([]byte, *result) {
 	flags, own := r.args, []string(nil)
 	if i := slices.IndexFunc(flags, func(a string) bool { return a == "-args" || a == "--args" }); i >= 0 {
@@ -212,7 +212,7 @@ func (r *runner) test(dir, timed string, wanted ...string) ([]byte, *result) {
 	return out.Bytes(), result
 }
 
-// keep adds a result to the results of the run. The caller has the lock, or is alone.
+// keep adds the result of one go test. The caller holds the lock, or no other goroutine runs.
 func (r *runner) keep(dir string, result *result) {
 	if result.failed {
 		r.failed = append(r.failed, strings.Join(append([]string{dir}, result.failures...), " "))

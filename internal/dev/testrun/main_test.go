@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// write makes files in a folder, each with its text.
+// write writes files into a folder, and returns the folder. The map holds their contents by name.
 func write(t *testing.T, files map[string]string) string {
 	dir := t.TempDir()
 	for name, text := range files {

@@ -17,8 +17,8 @@ import (
 type result struct {
 	failed   bool
 	failures []string            // the tests that failed
-	skipped  counts              // without the tests that are to run alone
-	later    map[string][]string // these, by package
+	skipped  counts              // without the tests that must run alone
+	later    map[string][]string // the tests that must run alone, by package
 }
 
 func (r *result) word() string {
@@ -28,7 +28,7 @@ func (r *result) word() string {
 	return "passed"
 }
 
-// counts are numbers of skipped tests, by package and reason.
+// counts is the number of skipped tests by package and reason.
 type counts map[string]map[string]int
 
 func (c counts) count(pkg, why string, n int) {
@@ -46,7 +46,7 @@ func (c counts) add(of counts) {
 	}
 }
 
-// remove drops a reason, and returns the number of tests that were skipped for it.
+// remove removes a reason, and returns the number of tests that were skipped for it.
 func (c counts) remove(why string) int {
 	total := 0
 	for pkg, reasons := range c {
@@ -69,7 +69,7 @@ func (c counts) print(out io.Writer) {
 	}
 }
 
-// event is one of test2json's, or of go build's.
+// event is an event of test2json or of go build.
 type event struct {
 	Action, Package, Test, Output string
 }
@@ -80,7 +80,7 @@ type test struct{ pkg, name string }
 // place matches the beginning of a test's message.
 var place = regexp.MustCompile(`^\s+\S+\.go:\d+: `)
 
-// report reads the output of go test -json. It prints the packages that have tests, and the output of tests that failed.
+// report reads the output of go test -json. It prints the packages that have tests, and the output of failed tests.
 func report(in io.Reader, out io.Writer) (*result, error) {
 	r := &reporter{out: out, written: make(map[test][]string), result: &result{skipped: make(counts), later: make(map[string][]string)}}
 	lines := bufio.NewReader(in)
@@ -105,14 +105,14 @@ func report(in io.Reader, out io.Writer) (*result, error) {
 	}
 }
 
-// reporter keeps the output of the tests that run.
+// reporter holds the output of running tests.
 type reporter struct {
 	out     io.Writer
 	written map[test][]string
 	result  *result
 }
 
-// ofPackage reports an event of a package.
+// ofPackage processes an event of a package.
 func (r *reporter) ofPackage(e event) {
 	switch e.Action {
 	case "build-output", "output":
@@ -131,12 +131,12 @@ func (r *reporter) ofPackage(e event) {
 	}
 }
 
-// ofTest reports an event of a test.
+// ofTest processes an event of a test.
 func (r *reporter) ofTest(e event) {
 	t := test{e.Package, e.Test}
 	switch e.Action {
 	case "output":
-		if !strings.HasPrefix(e.Output, "=== ") { // RUN, PAUSE, CONT, NAME
+		if !strings.HasPrefix(e.Output, "=== ") { // lines of RUN, PAUSE, CONT and NAME are dropped
 			r.written[t] = append(r.written[t], e.Output)
 		}
 	case "fail":
@@ -169,7 +169,7 @@ func (r *reporter) print(t test) {
 	delete(r.written, t)
 }
 
-// unended returns the benchmarks of a package, and the tests that a crash has kept from ending.
+// unended returns the benchmarks of a package, and the tests that have not ended because of a crash.
 func (r *reporter) unended(pkg string) []test {
 	tests := slices.DeleteFunc(slices.Collect(maps.Keys(r.written)), func(t test) bool { return t.pkg != pkg })
 	return slices.SortedFunc(slices.Values(tests), func(a, b test) int { return strings.Compare(a.name, b.name) })

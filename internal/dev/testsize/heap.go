@@ -2,10 +2,10 @@ package testsize
 
 import "runtime"
 
-// Heap returns the number of bytes in use, without garbage.
+// Heap returns the number of bytes in use after a garbage collection.
 func Heap() int64 {
 	runtime.GC()
-	runtime.GC() // memory of pools and finalizers needs two
+	runtime.GC() // pools and finalizers need two collections
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)

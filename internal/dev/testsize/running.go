@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// Running is a clock that runs while this process does: when the process or the machine stops for seconds, that counts as 50 ms.
-// By it tests bound how long a call may take.
+// Running is a clock that advances while this process runs. If the process or the machine
+// stops for seconds, that counts as 50 ms. Tests use it to bound the duration of a call.
 type Running struct {
 	ran  atomic.Int64
 	last time.Time
 	stop chan struct{}
 }
 
-// late is the most that counts of the time between two ticks.
+// late is the maximum time that counts between two ticks.
 const late = 50 * time.Millisecond
 
 // StartRunning returns a clock that reads 0.
@@ -39,7 +39,7 @@ func (r *Running) tick(now time.Time) {
 	r.last = now
 }
 
-// Now returns for how long the process has run, to a few milliseconds.
+// Now returns the time for which the process has run, to within some milliseconds.
 func (r *Running) Now() time.Duration { return time.Duration(r.ran.Load()) }
 
 // Stop ends the clock's goroutine.

@@ -1,6 +1,6 @@
-// Package testsize sets the size of a test run: how long the random histories are, when the tests run that bound a time, and which
-// tests a variant leaves out. scripts/test and .ci/run set it with environment variables, since a flag fails in each package that
-// does not define it.
+// Package testsize determines the size of a test run: the length of random histories, when tests
+// that bound a time run, and which tests a variant leaves out. scripts/test and .ci/run set it
+// with environment variables, because a flag fails in each package that does not define it.
 package testsize
 
 import (
@@ -12,37 +12,37 @@ import (
 	"testing"
 )
 
-// Names of the variables.
+// The names of the environment variables.
 const (
 	// Size is set to "long" by scripts/test -long.
 	Size = "RATELIMIT_TEST_SIZE"
-	// SeedOf moves the seeds of all random histories by a number.
+	// SeedOf is a number that is added to the seeds of all random histories.
 	SeedOf = "RATELIMIT_TEST_SEED"
 	// Timed is set to "later" while other tests run.
 	Timed = "RATELIMIT_TEST_TIMED"
-	// Variant is set to the name of a variant: a second run of tests that have passed already.
+	// Variant is the name of a variant: a second run of tests that have already passed.
 	Variant = "RATELIMIT_TEST_VARIANT"
 )
 
-// Variants. A variant repeats the tests whose result it can change, and the marks below name the others.
+// The variants. A variant repeats the tests whose results it can change. The functions below mark the others.
 const (
-	Racing   = "race"     // with the race detector
-	OldestGo = "oldestgo" // with the oldest supported Go
-	Bits32   = "32bit"    // as a program of 32 bits
-	Server   = "server"   // on another version of the server
-	Quick    = "quick"    // scripts/test without -all: the first run of a newcomer
+	Racing   = "race"     // the race detector
+	OldestGo = "oldestgo" // the oldest supported Go
+	Bits32   = "32bit"    // a program of 32 bits
+	Server   = "server"   // another version of the server
+	Quick    = "quick"    // scripts/test without -all, as newcomers run it first
 )
 
-// LeftOut is the reason of a test that Extra has skipped.
+// LeftOut is the reason with which Extra skips a test.
 const LeftOut = "scripts/test -all and .ci/run run it"
 
-// Later is the reason of a test that Alone has skipped.
+// Later is the reason with which Alone skips a test.
 const Later = "it bounds a time, and runs alone after all others"
 
 // Long reports whether tests have their full size.
 func Long() bool { return os.Getenv(Size) == "long" }
 
-// Of returns long if tests have their full size. Otherwise it returns change, the size at which each change is tested.
+// Of returns long if tests have their full size. Otherwise it returns change, the size for the test of each change.
 func Of[T any](change, long T) T {
 	if Long() {
 		return long
@@ -50,8 +50,8 @@ func Of[T any](change, long T) T {
 	return change
 }
 
-// Seed returns the seed of one of a test's random histories: the same in each run, unless RATELIMIT_TEST_SEED is set to a number,
-// which scripts/test -long prints.
+// Seed returns the seed of a random history. It is the same in each run, unless
+// RATELIMIT_TEST_SEED is set to a number, which scripts/test -long prints.
 func Seed(seed uint64) uint64 {
 	of, err := strconv.ParseUint(cmp.Or(os.Getenv(SeedOf), "0"), 10, 32)
 	if err != nil {
@@ -60,8 +60,8 @@ func Seed(seed uint64) uint64 {
 	return seed ^ of<<32
 }
 
-// Alone is the first call of a test whose result depends on the load of the machine. scripts/test runs it again when all other tests have
-// ended; go test runs it where it is.
+// Alone must be the first call of a test whose result depends on the load of the machine.
+// scripts/test runs the test when all others have ended. go test runs it in its usual place.
 func Alone(t testing.TB) {
 	t.Helper()
 	if os.Getenv(Timed) == "later" {
@@ -69,29 +69,29 @@ func Alone(t testing.TB) {
 	}
 }
 
-// Arithmetic is the first call of a test that computes on one goroutine, in integers whose size is the same on every machine. The race
-// detector, another Go and 32 bits leave it out.
+// Arithmetic must be the first call of a test that computes on one goroutine, with integers
+// of the same size on every machine. The race detector, another Go and 32 bits leave it out.
 func Arithmetic(t testing.TB) {
 	t.Helper()
 	leaveOut(t, Racing, OldestGo, Bits32)
 }
 
-// Sequential is the first call of a test that simulates or calls a server from one goroutine, or that repeats a suite on another server.
-// The race detector leaves it out: other tests run the same code concurrently.
+// Sequential must be the first call of a test that simulates or calls a server from one goroutine, or that repeats
+// a suite on another server. The race detector leaves it out, because other tests run the same code concurrently.
 func Sequential(t testing.TB) {
 	t.Helper()
 	leaveOut(t, Racing)
 }
 
-// Client is the first call of a test of the calls in this process, for which any server does. Another version of the server leaves it
-// out.
+// Client must be the first call of a test of the client's code, for
+// which any server will do. Another version of the server leaves it out.
 func Client(t testing.TB) {
 	t.Helper()
 	leaveOut(t, Server)
 }
 
-// Extra is the first call of a test that scripts/test leaves to -all and .ci/run: it takes seconds and shares its subject with
-// quicker tests, or it needs another program than Go, Redis and PostgreSQL, or inlined code.
+// Extra must be the first call of a test that only -all and .ci/run run. Such a test takes seconds and shares
+// its subject with quicker tests, or it needs inlined code, or a program other than Go, Redis and PostgreSQL.
 func Extra(t testing.TB) {
 	t.Helper()
 	if os.Getenv(Variant) == Quick {
@@ -100,7 +100,7 @@ func Extra(t testing.TB) {
 	leaveOut(t)
 }
 
-// leaveOut skips a test in some variants. An unknown variant is an error, since it would leave out nothing.
+// leaveOut skips a test in some variants. It fails for an unknown variant, which would leave out nothing.
 func leaveOut(t testing.TB, variants ...string) {
 	t.Helper()
 	all := []string{Racing, OldestGo, Bits32, Server, Quick}

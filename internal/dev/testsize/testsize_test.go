@@ -17,7 +17,7 @@ func TestOnlyLongRunsHaveTheFullSize(t *testing.T) {
 }
 
 func TestSeedsAreTheSameInEachRunUnlessTheyAreMoved(t *testing.T) {
-	t.Setenv(SeedOf, "") // scripts/test -long sets it
+	t.Setenv(SeedOf, "") // because scripts/test -long sets it
 	assert.EqualValues(t, 5, Seed(5))
 	t.Setenv(SeedOf, "0")
 	assert.EqualValues(t, 5, Seed(5))
@@ -51,7 +51,7 @@ func TestATestThatBoundsATimeIsSkippedWhileOthersRun(t *testing.T) {
 }
 
 func TestAVariantLeavesOutTheTestsThatItCannotChange(t *testing.T) {
-	t.Setenv(Variant, "") // a variant runs this test, too
+	t.Setenv(Variant, "") // because a variant runs this test, too
 	type mark = func(testing.TB)
 	left := func(m mark) bool {
 		var s skipping
