@@ -47,9 +47,9 @@ type Options struct {
 	// as `Basic realm="api"`. Over Connect this code is the status 401. It defaults to "Bearer".
 	Challenge string
 
-	// LimitFields sends RateLimit-Policy and RateLimit, as [httplimit.DialectDraft11] does. They are sent
-	// with unary calls that return no error and with denied calls. If an outer interceptor uses the same name
-	// for another policy, this one's name gets a number. Outer middleware of httplimit must use other names.
+	// LimitFields sends RateLimit-Policy and RateLimit, as [httplimit.DialectDraft11] does. They
+	// are sent with unary calls that return no error and with denied calls. If an outer interceptor
+	// has used a name, a number is added to it. Outer middleware of httplimit must use other names.
 	LimitFields bool
 
 	// QuotaUnit returns the unit that a limit counts, as in [httplimit.Options].

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// spent is one admitted cost, at which it was settled.
+// spent is one admitted cost, after its settlement.
 type spent struct {
 	op
 	at   int64 // the instant at which it counts, or at which it enters a leaky bucket

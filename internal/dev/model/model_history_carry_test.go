@@ -68,7 +68,7 @@ func (m *model) carry(old, l ratelimit.Limit, now int64) bool {
 	return true
 }
 
-// aged is a debt under a shorter window: windows that would have passed before have regained nothing of it.
+// aged returns a debt under a shorter window. Windows that would have passed before have regained nothing of it.
 func aged(start, used, units, per, fewer, now int64) (at, left, before int64) {
 	k := (now - start) / per
 	if k <= 0 || used <= units {

@@ -212,7 +212,7 @@ func (s *script) pickLimit() {
 	}
 }
 
-// step moves the clock: not at all, a little, to an instant of an answer, far, or back.
+// step moves the clock by nothing, by a little, to an instant of an answer, far, or back.
 func (s *script) step() {
 	least, most := -140*Year, 140*Year // readings further from 0 count as 146 years
 	if s.edge {

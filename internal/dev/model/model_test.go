@@ -595,7 +595,7 @@ func (m *model) next(raw, now, cost int64) int64 {
 	return b.at
 }
 
-// unspecified is a debt that the model does not determine.
+// unspecified stands for a debt that the model does not determine.
 const unspecified = -1
 
 // debt returns the units above the capacity. In windows it is unspecified while

@@ -142,7 +142,7 @@ func TestProcessesInFrontOfOneBackendShareIt(t *testing.T) {
 	}
 }
 
-// A process that is started beside seven others has its share within a minute, and the others keep theirs.
+// A process that is started beside seven others gets its share within a minute, and the others keep theirs.
 func TestANewProcessHasItsShareWithinAMinute(t *testing.T) {
 	testsize.Arithmetic(t)
 	t.Parallel()
