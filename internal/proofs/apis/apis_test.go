@@ -18,13 +18,14 @@ var (
 	seeds = flag.Uint64("seeds", 1, "how often each hour is played")
 )
 
-// bounds are what an hour has to reach.
+// bounds are the goals of an hour.
 type bounds struct {
 	goodput, refused float64
-	apart            bool // one process may be served far more often than another
+	apart            bool // whether one process may be served far more often than another
 }
 
-// goal returns the bounds for an API. The clients' jitter is not seeded, so each has room above what ten runs have reached.
+// goal returns the bounds for an API. The clients' jitter is not
+// seeded, so the bounds leave a margin beside the results of ten runs.
 func goal(api apis.API) bounds {
 	if reached, missed := misses[api.Name]; missed {
 		return reached
@@ -35,19 +36,19 @@ func goal(api apis.API) bounds {
 	case api.Figures:
 		return bounds{goodput: .97, refused: .1}
 	}
-	return bounds{goodput: .97, refused: .1, apart: true} // the refusals of an hour do not show more
+	return bounds{goodput: .97, refused: .1, apart: true} // the few refusals of an hour show no more
 }
 
-// misses are the APIs whose hours miss the goal, and what they reach.
+// misses are the APIs whose hours miss the goal, with the bounds that they reach.
 var misses = map[string]bounds{
-	// The fields do not say that the budget refills, and the first minutes pass until its answers have shown it.
+	// The fields do not show that the budget refills. Answers show it only after some minutes.
 	"own, draft 06": {goodput: .97, refused: .06}, "own, X-, epoch": {goodput: .97, refused: .06}, "own, X-, delta": {goodput: .97, refused: .06},
-	// Eight processes meet at the last of few units: each sees a budget that another has spent by then.
+	// Eight processes compete for few units. Each reads a budget that another has spent by then.
 	"own, ten a minute, burst 100": {goodput: .95, refused: .13}, "own, fixed window": {goodput: .97, refused: .18},
 	"Discord": {goodput: .8, refused: .27, apart: true}, "six a minute": {goodput: .85, refused: .38, apart: true},
-	// The server holds 50 requests, each for a minute, so that each answer is a minute old.
+	// The server holds 50 requests for a minute each, so each answer is a minute old.
 	"own, leaky bucket": {goodput: .97, refused: .32},
-	// Units come back in the rhythm in which they were spent, and the fields have the time of the next one only.
+	// Units come back in the rhythm in which they were spent, and the fields contain only the time of the next unit.
 	"own, sliding log": {goodput: .7, refused: .25, apart: true}, "own, sliding counter": {goodput: .82, refused: .05},
 	"Slack": {goodput: .93, refused: .1, apart: true},
 }
@@ -55,7 +56,7 @@ var misses = map[string]bounds{
 func play(t *testing.T, c client, api apis.API, processes int, e apis.Event, seed uint64) (r apis.Result) {
 	hour := time.Hour
 	if api.Limit.Rate.Per == time.Second && api.Limit.Rate.Units > 10 && e == apis.Calm {
-		hour /= 6 // it has as many requests as another's hour
+		hour /= 6 // which has as many requests as an hour of another API
 	}
 	synctest.Test(t, func(t *testing.T) {
 		r = apis.Play{API: api, Processes: processes, Event: e, Seed: seed, Hour: hour, Client: c.new}.Run(t.Context())
@@ -64,7 +65,8 @@ func play(t *testing.T, c client, api apis.API, processes int, e apis.Event, see
 	return r
 }
 
-// An hour of busy workers uses the limit of each API, is refused little, and its processes share the limit where figures show it.
+// In an hour, busy workers use the limit of each API and are seldom
+// refused. Their processes share the limit if the answers contain figures.
 func TestHours(t *testing.T) {
 	if testsize.Race {
 		t.Skip("the tests of single requests run the same code")
@@ -87,7 +89,7 @@ func TestHours(t *testing.T) {
 	}
 }
 
-// What happens in an hour costs no client its share for the rest of it.
+// No event takes a client's share for longer than it lasts.
 func TestHoursWithEvents(t *testing.T) {
 	if !*all {
 		t.Skip("only with -all")
@@ -102,7 +104,7 @@ func TestHoursWithEvents(t *testing.T) {
 	}
 }
 
-// Peers play the same hours. Those that repeat what was refused use the limit, and most of what they send is refused.
+// Peers play the same hours. Peers that repeat refused requests use the limit, but most of their requests are refused.
 func TestPeers(t *testing.T) {
 	if testsize.Race {
 		t.Skip("the tests of single requests run the same code")

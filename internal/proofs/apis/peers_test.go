@@ -14,17 +14,17 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/apis"
 )
 
-// retries is how often each client tries a request again, as the Transport does.
+// retries is the number of times that each client retries a request.
 const retries = apis.Retries
 
 // client is a way to send requests to an API that limits them.
 type client struct {
 	name string
 	new  func(base http.RoundTripper) apis.Send
-	only string // the API that it is written for; empty for any
+	only string // the only API that it is written for, or ""
 }
 
-// clients are ours and others, with their defaults, except the number of retries.
+// clients are this library's and others, with their defaults, except for the number of retries.
 var clients = []client{
 	{"`httplimit.Transport`", apis.Transport, ""},
 	{"go-retryablehttp", retryable, ""},
@@ -45,8 +45,9 @@ func retryable(base http.RoundTripper) apis.Send {
 	}
 }
 
-// adaptive sends as the AWS SDK's middleware does with its adaptive mode: a token for each attempt, and a delay before the next one. The mode's
-// own wait for a token rounds down to nothing at times, which stops a clock that only waiting advances.
+// adaptive sends as the middleware of the AWS SDK does in adaptive mode: it takes a token for each
+// attempt, and delays the next attempt. It does not use the mode's own wait for a token. That wait
+// is sometimes rounded down to 0, and then a clock that only waiting advances would stand still.
 func adaptive(base http.RoundTripper) apis.Send {
 	mode := retry.NewAdaptiveMode(func(o *retry.AdaptiveModeOptions) {
 		o.FailOnNoAttemptTokens = true
@@ -83,7 +84,7 @@ func adaptive(base http.RoundTripper) apis.Send {
 			}
 			release, tokenErr := mode.GetRetryToken(ctx, err)
 			if tokenErr != nil {
-				return tokenErr // its budget of retries is used up
+				return tokenErr // the budget of retries is used up
 			}
 			delay, delayErr := mode.RetryDelay(n, err)
 			if delayErr != nil {
@@ -97,7 +98,8 @@ func adaptive(base http.RoundTripper) apis.Send {
 	}
 }
 
-// sleeper is the loop that go-github's documentation recommends: sleep until the reset, or for as long as the secondary limit demands.
+// sleeper is the loop that go-github's documentation recommends. It
+// sleeps until the reset, or for the time of the secondary limit.
 func sleeper(base http.RoundTripper) apis.Send {
 	c := github.NewClient(&http.Client{Transport: base})
 	return func(ctx context.Context) error {
@@ -125,7 +127,7 @@ func sleeper(base http.RoundTripper) apis.Send {
 	}
 }
 
-// sleep sleeps, as long as the context lasts.
+// sleep sleeps until the time is over or the context ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

@@ -14,11 +14,11 @@ import (
 
 const (
 	million = 1_000_000
-	// fullKeys is the size of a map that is full from the start.
+	// fullKeys is the size of a map that is full from the beginning.
 	fullKeys = 1 << 16
 )
 
-// workload is a way in which keys are picked, and whether the answers are yes.
+// workload is an order of keys, and whether requests are allowed.
 type workload struct {
 	name     string
 	keys     int
@@ -36,7 +36,7 @@ var workloads = []workload{
 	{name: "zipf-1M-parallel", keys: million, zipf: true, parallel: true},
 }
 
-// allKeys returns the first n of one list of keys that is made once.
+// allKeys returns the first n keys of a list that is made once.
 func allKeys(n int) []string {
 	if n <= most() {
 		return firstMillion()[:n]
@@ -44,8 +44,8 @@ func allKeys(n int) []string {
 	return makeKeys(n)
 }
 
-// most is a million, the number of keys in most measurements of many. In short mode, in
-// which each benchmark is only seen to run, it is less.
+// most returns a million, the number of keys in most measurements of many keys.
+// In short mode, which only checks that each benchmark runs, it returns less.
 func most() int {
 	if testing.Short() {
 		return 100_000
@@ -63,7 +63,7 @@ func makeKeys(n int) []string {
 	return keys
 }
 
-// picks returns the order in which keys are requested: a power of two of them, the same for every peer.
+// picks returns the order in which keys are requested. It has a power of two of elements, and is the same for every peer.
 func (w workload) picks() []string {
 	keys := allKeys(w.keys)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -79,7 +79,7 @@ func (w workload) picks() []string {
 	return picks
 }
 
-// warm returns the peer's limiter with all the workload's keys in it.
+// warm returns the peer's limiter, filled with the workload's keys.
 func (w workload) warm(p peer) subject {
 	s := p.new(setup{shut: w.shut, keys: w.keys})
 	for _, key := range allKeys(w.keys) {
@@ -89,8 +89,7 @@ func (w workload) warm(p peer) subject {
 	return s
 }
 
-// run measures one peer. Its limiter is made when first measured, once for all
-// of the runs by which testing finds b.N, and given up afterwards.
+// run measures one peer. Its limiter is made once, for all runs with which testing finds b.N, and dropped afterwards.
 func (w workload) run(b *testing.B, p peer, picks []string) {
 	var s *subject
 	b.Run("peer="+p.name, func(b *testing.B) {
@@ -118,7 +117,7 @@ func serial(b *testing.B, allow func(string) bool, picks []string) {
 	}
 }
 
-// parallel starts each goroutine at another place in the list.
+// parallel starts each goroutine at a different place in the list.
 func parallel(b *testing.B, allow func(string) bool, picks []string) {
 	var start atomic.Int64
 	b.ResetTimer()
@@ -144,8 +143,7 @@ func BenchmarkPeers(b *testing.B) {
 	}
 }
 
-// BenchmarkScale is the cost of one decision against the number of keys: picked
-// uniformly, one after the other.
+// BenchmarkScale measures one decision by the number of keys. The keys are picked uniformly, one after the other.
 func BenchmarkScale(b *testing.B) {
 	for keys := 10; keys <= 10*most(); keys *= 10 {
 		w := workload{keys: keys}
@@ -161,9 +159,8 @@ func BenchmarkScale(b *testing.B) {
 	}
 }
 
-// BenchmarkNewKey has keys that were never seen. With work=growing an operation is
-// one of a million keys that a new limiter sees; with work=full the limiter holds
-// 65536 keys, and has to forget one for each.
+// BenchmarkNewKey uses new keys. With work=growing, an operation is one of a million keys of a new
+// limiter. With work=full, the limiter holds 65536 keys, and has to forget one for each operation.
 func BenchmarkNewKey(b *testing.B) {
 	keys := firstMillion()
 	for _, p := range peers {
@@ -226,13 +223,13 @@ func BenchmarkMemory(b *testing.B) {
 
 func heap() uint64 {
 	runtime.GC()
-	runtime.GC() // memory held by finalizers
+	runtime.GC() // finalizers release memory in the second collection
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }
 
-// Every peer does the work that the table attributes to it.
+// Every peer does the work for which the table lists it.
 func TestPeersDecideAsTheWorkloadsSay(t *testing.T) {
 	for _, p := range peers {
 		t.Run(p.name, func(t *testing.T) {

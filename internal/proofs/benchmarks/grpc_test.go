@@ -26,9 +26,9 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// grpcPeers are interceptors in their usual setup, nil for a bare server. go-grpc-middleware's has no keys and no limiter of
-// its own: its user supplies the limiter. It is therefore measured with one rate.Limiter for all calls, and with one for each
-// client address.
+// grpcPeers are interceptors in their usual setup; a nil one means a bare server. The
+// interceptor of go-grpc-middleware has no keys and no limiter: its user supplies one. So
+// it is measured with one rate.Limiter for all calls, and with one for each client address.
 var grpcPeers = []struct {
 	name string
 	new  func(s setup) grpc.UnaryServerInterceptor
@@ -41,7 +41,7 @@ var grpcPeers = []struct {
 	{"grpclimit-address", func(s setup) grpc.UnaryServerInterceptor {
 		return must(grpclimit.PerIP(limitOf(s), nil)).UnaryServerInterceptor()
 	}},
-	// The address of many is denied at another time each: no answer is like the one before.
+	// The many addresses are denied at different times, so that no two answers are equal.
 	{"grpclimit-another-wait", func(s setup) grpc.UnaryServerInterceptor {
 		clock := new(ratelimittest.Clock)
 		l := must(ratelimit.New(limitOf(s), &ratelimit.Options[netip.Addr]{Clock: clock}))
@@ -134,7 +134,7 @@ func (emptyService) EmptyCall(context.Context, *testgrpc.Empty) (*testgrpc.Empty
 	return empty, nil
 }
 
-// overLoopback returns a function that makes a unary call to a real server.
+// overLoopback returns a function that makes a unary call of a real server.
 func overLoopback(t testing.TB, i grpc.UnaryServerInterceptor) func() error {
 	var opts []grpc.ServerOption
 	if i != nil {
@@ -156,8 +156,7 @@ func overLoopback(t testing.TB, i grpc.UnaryServerInterceptor) func() error {
 	}
 }
 
-// BenchmarkGRPC measures an allowed unary call: the interceptor alone, and a whole call over
-// the loopback interface.
+// BenchmarkGRPC measures an allowed unary call, once with the interceptor alone and once over the loopback interface.
 func BenchmarkGRPC(b *testing.B) {
 	for _, p := range grpcPeers {
 		if i := p.new(setup{}); i != nil {
@@ -169,8 +168,8 @@ func BenchmarkGRPC(b *testing.B) {
 	}
 }
 
-// BenchmarkGRPCDenial measures a denied unary call: the interceptor alone, and a whole call over the loopback interface. Only
-// grpclimit and the hand-written interceptor send a retry delay.
+// BenchmarkGRPCDenial measures a denied unary call, once with the interceptor alone and once over
+// the loopback interface. Only grpclimit and the hand-written interceptor send a retry delay.
 func BenchmarkGRPCDenial(b *testing.B) {
 	for _, p := range grpcPeers {
 		if i := p.new(setup{shut: true}); i != nil {
@@ -181,7 +180,7 @@ func BenchmarkGRPCDenial(b *testing.B) {
 }
 
 func measureDenials(b *testing.B, call func() error) {
-	_ = call() // which may be the allowed one
+	_ = call() // this may be the allowed call
 	b.ReportAllocs()
 	for b.Loop() {
 		if call() == nil {
@@ -200,7 +199,7 @@ func measureCalls(b *testing.B, call func() error) {
 	}
 }
 
-// The benchmarks measure limiters that do limit.
+// The limiters in the benchmarks do limit.
 func TestGRPCPeersLimit(t *testing.T) {
 	for _, p := range grpcPeers {
 		i := p.new(setup{shut: true})

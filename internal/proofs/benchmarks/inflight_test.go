@@ -21,19 +21,18 @@ import (
 // manyUnits is a limit that is never reached.
 const manyUnits = 1000
 
-// inflightSubject is a limiter under measurement. Once takes a permit and gives it back,
-// hold keeps it; both report whether there was one.
+// inflightSubject is a limiter under measurement. Once takes a permit and
+// gives it back, and hold keeps it. Both report whether there was a permit.
 type inflightSubject struct{ once, hold func(key string) bool }
 
-// inflightPeer is a limiter of concurrency as its users use it: one for each key.
+// inflightPeer is a limiter of concurrency in its usual form, with one limit for each key.
 type inflightPeer struct {
 	name string
 	new  func(units int) inflightSubject
 }
 
-// inflightPeers are measured on the same work. None but inflight has keys, a bound on
-// them or a queue of its own for each, so the others are in a map under a Mutex, as
-// most programs have them.
+// inflightPeers do the same work. Only inflight has keys, a bound on their number, and
+// a queue for each. So the others are in a map under a Mutex, as in most programs.
 var inflightPeers = []inflightPeer{
 	{"inflight", func(units int) inflightSubject { return newInflight(units, nil) }},
 	{"inflight-Learn", func(units int) inflightSubject {
@@ -100,7 +99,7 @@ func newPlatinum(units int) *limiter.DefaultLimiter {
 		strategy.NewSimpleStrategy(units), limit.NoopLimitLogger{}, core.EmptyMetricRegistryInstance))
 }
 
-// inMap keeps one of each for each key, under a Mutex.
+// inMap returns a function that keeps one T for each key in a map under a Mutex.
 func inMap[T any](newOne func() T) func(key string) T {
 	var mu sync.Mutex
 	all := make(map[string]T)
@@ -116,7 +115,7 @@ func inMap[T any](newOne func() T) func(key string) T {
 	}
 }
 
-// BenchmarkInflight is TryAcquire and Release of known keys.
+// BenchmarkInflight measures TryAcquire and Release with known keys.
 func BenchmarkInflight(b *testing.B) {
 	for _, keys := range []int{1, 10_000} {
 		for _, par := range []bool{false, true} {
@@ -140,7 +139,7 @@ func BenchmarkInflight(b *testing.B) {
 	}
 }
 
-// Every peer does the work that the benchmark attributes to it.
+// Every peer does the work for which the benchmark lists it.
 func TestInflightPeersLimitEachKey(t *testing.T) {
 	for _, p := range inflightPeers {
 		t.Run(p.name, func(t *testing.T) {

@@ -21,10 +21,10 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// setup holds a workload's requirements for a limiter.
+// setup is what a workload requires of a limiter.
 type setup struct {
-	shut bool // one unit an hour, so that a key is exhausted at once; otherwise practically no limit
-	keys int  // how many keys it must hold
+	shut bool // one unit an hour, so that a key is exhausted at once; otherwise the limit is never reached
+	keys int  // the number of keys that it must hold
 }
 
 // perSecond is a rate that is never reached, and its burst.
@@ -44,11 +44,11 @@ type subject struct {
 	close func() // stops background work; nil if there is none
 }
 
-// peer is a limiter as its users use it.
+// peer is a limiter in its usual form.
 type peer struct {
 	name    string
 	new     func(setup) subject
-	bounded bool // keeps at most the number of keys in setup
+	bounded bool // whether it keeps at most the number of keys in setup
 }
 
 var peers = []peer{
@@ -175,8 +175,8 @@ func newUlule(s setup) subject {
 	}}
 }
 
-// newHTTPRate uses httprate's counter in the same way as its middleware, without the headers. The counter keeps a hash of the
-// key, so two keys may share a budget.
+// newHTTPRate uses httprate's counter as its middleware does, without header fields.
+// The counter keeps only a hash of each key, so two keys may share a budget.
 func newHTTPRate(s setup) subject {
 	units, per := s.figures()
 	counter := httprate.NewLocalLimitCounter(per)
@@ -206,14 +206,14 @@ func newTollbooth(s setup) subject {
 // cell is the floor's state for a key.
 type cell struct {
 	mu sync.Mutex
-	at int64 // when all that is spent has been regained
+	at int64 // the instant at which all spending is regained
 }
 
 var floorOrigin = time.Now()
 
-// newFloor is the minimum work of an exact limiter with a budget per key, written inline: hashing the key and finding its cell
-// in an unguarded map, an uncontended lock, one clock reading, and one token bucket's arithmetic. It does not bound the number
-// of keys, and does not insert keys during decisions.
+// newFloor returns the minimum work of an exact limiter with a budget for each key, written inline. It
+// hashes the key, finds its cell in an unguarded map, takes an uncontended lock, reads the clock once,
+// and computes one token bucket. It does not bound the number of keys, and inserts none during decisions.
 func newFloor(s setup) subject {
 	units, per := s.figures()
 	price, full := int64(per)/int64(units), int64(per)

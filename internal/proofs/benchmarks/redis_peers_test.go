@@ -19,14 +19,14 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// decide is one decision of cost 1 on a key.
+// decide makes one decision of cost 1 on a key.
 type decide func(key string) (allowed bool, err error)
 
-// redisPeer is a limiter whose budgets are in Redis, as its users use it.
+// redisPeer is a limiter with budgets in Redis, in its usual form.
 type redisPeer struct {
 	name string
 	new  func(client *redis.Client, perHour int) decide
-	// sends lists the commands that one decision sends. The commands of a script or a transaction count as part of it.
+	// sends lists the commands of one decision. The commands within a script or a transaction count as part of it.
 	sends []string
 }
 
@@ -75,8 +75,7 @@ func newRedisRate(client *redis.Client, perHour int) decide {
 	}
 }
 
-// newEmptyScript returns a limiter that calls a script which does nothing: no limiter that needs
-// a script takes less.
+// newEmptyScript returns a limiter that calls an empty script. No limiter that needs a script can be faster.
 func newEmptyScript(client *redis.Client, perHour int) decide {
 	ctx := context.Background()
 	answer := int64(0)
@@ -109,8 +108,8 @@ func newUluleRedis(client *redis.Client, perHour int) decide {
 	}
 }
 
-// newHTTPRateRedis uses the counter in the same way as httprate's middleware, without the headers and its lock, which admits
-// one request of a process at a time to Redis.
+// newHTTPRateRedis uses the counter as httprate's middleware does, without header fields, and
+// without the middleware's lock, which sends one request of a process at a time to Redis.
 func newHTTPRateRedis(client *redis.Client, perHour int) decide {
 	host, port := hostPort(client.Options().Addr)
 	counter := must(httprateredis.NewRedisLimitCounter(&httprateredis.Config{

@@ -25,16 +25,16 @@ func hostPort(addr string) (string, uint16) {
 	return host, uint16(must(strconv.ParseUint(text, 10, 16)))
 }
 
-// Limits: never reached, reached at once, and in between.
+// The limits: one is never reached, one is reached at once, and one is in between.
 const (
 	openPerHour = 1_000_000
 	shutPerHour = 1
-	slowPerHour = 10 // regains so slowly that no stored state expires during the run
+	slowPerHour = 10 // so slow that no stored state expires during the run
 )
 
 var usec = regexp.MustCompile(`cmdstat_(\w+):calls=\d+,usec=(\d+)`)
 
-// serverTime returns for how long the server worked on the commands, in µs.
+// serverTime returns the time that the server needed for the commands, in µs.
 func serverTime(b *testing.B, client *redis.Client, commands []string) (total float64) {
 	found := false
 	info, err := client.Info(context.Background(), "commandstats").Result()
@@ -49,17 +49,17 @@ func serverTime(b *testing.B, client *redis.Client, commands []string) (total fl
 	return total
 }
 
-// mixes lists the results of all decisions.
+// mixes lists the outcomes of all decisions.
 var mixes = []struct {
 	name    string
 	perHour int
 }{{"allowed", openPerHour}, {"denied", shutPerHour}}
 
-// busyCallers are enough to keep the server at work without a pause.
+// busyCallers are enough callers to keep the server busy.
 const busyCallers = 16
 
-// BenchmarkRedisServer has one caller, so that the server waits between two calls. BenchmarkRedisBusy has several, and as many
-// keys. server-µs/op is the time that the server reports for one decision: the median of slices.
+// BenchmarkRedisServer has one caller, so that the server is idle between two calls. BenchmarkRedisBusy has
+// several callers, and as many keys. server-µs/op is the server's time for one decision: the median of slices.
 func BenchmarkRedisServer(b *testing.B) { serverTimes(b, 1) }
 func BenchmarkRedisBusy(b *testing.B)   { serverTimes(b, busyCallers) }
 
@@ -84,12 +84,11 @@ func serverTimes(b *testing.B, callers int) {
 	}
 }
 
-// slice is how many decisions are measured together. The median of the slices counts, which
-// other work of the machine, in some of them, does not move.
+// slice is the number of decisions that are measured together. The result is the median
+// of the slices, which does not move if other work on the machine disturbs some of them.
 const slice = 500
 
-// serverSlice takes about n decisions, by as many callers as there are keys, and returns for how
-// long the server worked on each, in µs.
+// serverSlice makes about n decisions, with one caller for each key, and returns the server's time for each decision, in µs.
 func serverSlice(b *testing.B, client *redis.Client, p redisPeer, want bool, take decide, keys []string, n int) float64 {
 	b.StopTimer()
 	require.NoError(b, client.ConfigResetStat(context.Background()).Err())
@@ -105,7 +104,7 @@ func serverSlice(b *testing.B, client *redis.Client, p redisPeer, want bool, tak
 	return serverTime(b, client, p.sends) / float64(n)
 }
 
-// inTurn has one caller for each key take n decisions on it.
+// inTurn makes n decisions, with one caller for each key.
 func inTurn(take decide, keys []string, n int) (allowed, errs int) {
 	var yes, failed atomic.Int64
 	var wg sync.WaitGroup
@@ -125,8 +124,7 @@ func inTurn(take decide, keys []string, n int) (allowed, errs int) {
 	return int(yes.Load()), int(failed.Load())
 }
 
-// BenchmarkRedisLoad has many callers in one process, each of which decides on one of a
-// thousand keys after another.
+// BenchmarkRedisLoad has many callers in one process. Each decides on one of a thousand keys after the other.
 func BenchmarkRedisLoad(b *testing.B) {
 	client := redisserver.Start(b)
 	keys := makeKeys(1000)
@@ -135,7 +133,7 @@ func BenchmarkRedisLoad(b *testing.B) {
 			b.Run(fmt.Sprintf("goroutines=%d/peer=%s", goroutines, p.name), func(b *testing.B) {
 				require.NoError(b, client.FlushAll(context.Background()).Err())
 				take := p.new(client, openPerHour)
-				load(take, keys, goroutines, 10*goroutines) // connects, and makes the scripts known
+				load(take, keys, goroutines, 10*goroutines) // connects, and loads the scripts
 				b.ResetTimer()
 				l := load(take, keys, goroutines, b.N)
 				b.StopTimer()
@@ -145,19 +143,18 @@ func BenchmarkRedisLoad(b *testing.B) {
 	}
 }
 
-// taken holds the results that the callers have seen.
+// taken holds the callers' results.
 type taken struct {
-	times  []time.Duration // of all decisions
-	rates  []float64       // decisions a second, of each slice
+	times  []time.Duration // the durations of all decisions
+	rates  []float64       // the decisions a second in each slice
 	failed atomic.Int64
 }
 
-// loadSlice is how many decisions the callers take before they wait for each other. The
-// median of the slices' rates counts, which other work of the machine, in some of them, does
-// not move.
+// loadSlice is the number of decisions after which the callers wait for each other. The result is the
+// median of the slices' rates, which does not move if other work on the machine disturbs some of them.
 const loadSlice = 4000
 
-// load lets the callers take n decisions together.
+// load makes n decisions with all callers together.
 func load(take decide, keys []string, goroutines, n int) *taken {
 	t := &taken{times: make([]time.Duration, n)}
 	for from := 0; from < n; from += loadSlice {
@@ -213,7 +210,7 @@ func BenchmarkRedisMemory(b *testing.B) {
 			for _, key := range keys {
 				total += must(client.MemoryUsage(ctx, key).Result())
 			}
-			for range b.N { // it is measured once, and takes no time worth measuring
+			for range b.N { // the memory is measured once, and the loop takes no time
 			}
 			require.NotEmpty(b, keys)
 			b.ReportMetric(float64(total), "B/key")
@@ -222,7 +219,7 @@ func BenchmarkRedisMemory(b *testing.B) {
 	}
 }
 
-// BenchmarkLimits measures 16 callers on a Redis server, as package sqltest does on PostgreSQL.
+// BenchmarkLimits measures 16 callers on a Redis server. Package sqltest measures the same on PostgreSQL.
 func BenchmarkLimits(b *testing.B) {
 	client := redisserver.Start(b)
 	for _, c := range callers.Cases() {

@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// answers is a limiter that lists its limits and returns preset decisions.
+// answers is a limiter that describes its limits and returns preset decisions.
 type answers struct {
 	limits   []ratelimit.Limit
 	decision ratelimit.Decision
@@ -40,7 +40,7 @@ type item struct {
 	params map[string]int64
 }
 
-// parse reads a field according to RFC 9651, and fails unless it is a non-empty list of Strings whose parameters are Integers.
+// parse parses a field according to RFC 9651. The field must be a non-empty list of Strings with Integers as parameters.
 func parse(t *testing.T, lines []string) (items []item) {
 	t.Helper()
 	list, err := httpsfv.UnmarshalList(lines)
@@ -54,7 +54,7 @@ func parse(t *testing.T, lines []string) (items []item) {
 		it := item{name, map[string]int64{}}
 		for _, p := range m.Params.Names() {
 			v, _ := m.Params.Get(p)
-			if p == "weir-refill" { // a parameter of our own
+			if p == "weir-refill" { // this library's own parameter
 				require.Equal(t, true, v)
 				continue
 			}
@@ -67,8 +67,8 @@ func parse(t *testing.T, lines []string) (items []item) {
 	return items
 }
 
-// randomLimits returns limits of all algorithms, some at the edge of the countable range, with names of any characters that a
-// field can carry.
+// randomLimits returns limits of all algorithms, with names of any characters
+// that a field can contain. Some have the largest figures that can be counted.
 func randomLimits(random *rand.Rand) (limits []ratelimit.Limit) {
 	for i := range 1 + random.IntN(5) {
 		units := 1 + int(math.Exp2(random.Float64()*53))

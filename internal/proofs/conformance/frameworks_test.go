@@ -23,8 +23,8 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// ginLimit is httplimit as gin's middleware, for a group of routes. It decides before the handler
-// runs, and knows nothing of the response: to settle by the status, wrap the engine.
+// ginLimit returns httplimit as gin's middleware, for a group of routes. It decides before
+// the handler runs, and does not see the response. To settle by the status, wrap the engine.
 func ginLimit(m *httplimit.Middleware) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		served := false
@@ -39,7 +39,7 @@ func ginLimit(m *httplimit.Middleware) gin.HandlerFunc {
 	}
 }
 
-// writeErrors makes echo write the response of an error at once, so that outer middleware sees the status.
+// writeErrors makes echo write the response for an error at once, so that outer middleware sees the status.
 func writeErrors(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if err := next(c); err != nil {
@@ -49,14 +49,14 @@ func writeErrors(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// once is middleware that allows one request an hour.
+// once returns middleware that allows one request an hour.
 func once(t *testing.T) *httplimit.Middleware {
 	m, err := httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(1)), nil)
 	require.NoError(t, err)
 	return m
 }
 
-// allowsOne sends two requests, and holds the answers to 200 and 429.
+// allowsOne sends two requests, and expects the statuses 200 and 429.
 func allowsOne(t *testing.T, client *http.Client, url string) {
 	for _, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
 		resp, err := client.Get(url)
@@ -98,7 +98,7 @@ func TestEchoWritesErrorsInsideTheLimiter(t *testing.T) {
 	assert.Equal(t, 4, left(), "the failed login is charged")
 }
 
-// fiber runs its handler after the middleware has returned: it decides, and settles nothing.
+// fiber runs its handler after the middleware has returned. So the middleware decides, but cannot settle.
 func TestFiber(t *testing.T) {
 	app := fiber.New(fiber.Config{DisableStartupMessage: true})
 	app.Use(adaptor.HTTPMiddleware(once(t).Wrap))
@@ -131,7 +131,7 @@ func TestHTTP2WithoutTLS(t *testing.T) {
 }
 
 func TestHTTP3(t *testing.T) {
-	local := httptest.NewTLSServer(nil) // for its certificate
+	local := httptest.NewTLSServer(nil) // only its certificate is used
 	defer local.Close()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
 	require.NoError(t, err)

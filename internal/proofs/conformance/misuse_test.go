@@ -45,7 +45,7 @@ import (
 // fault returns the error of a constructor.
 func fault[T any](_ T, err error) error { return err }
 
-// nilArguments calls each constructor that must not get nil, without each of its arguments in turn.
+// nilArguments calls each constructor several times, each time with nil for another argument.
 func nilArguments(t *testing.T) map[string][]error {
 	limit := ratelimit.TokenBucket(ratelimit.PerSecond(1), 1).Named("a")
 	l := ratelimit.Must(ratelimit.New[string](limit, nil))
@@ -97,13 +97,14 @@ func nilArguments(t *testing.T) map[string][]error {
 	}
 }
 
-// nilable are the types of parameters that a constructor must not get as nil.
+// nilable matches the types of parameters for which a constructor must not accept nil.
 var nilable = regexp.MustCompile(`(Limiter|Reserver)\[|redis\.UniversalClient|\*sql\.DB|metric\.Meter|prometheus\.Registerer|key func\(|pick func\(`)
 
-// elsewhere are the functions that have no error to return.
+// elsewhere are functions that cannot return an error.
 var elsewhere = []string{"otellimit.Timed", "promlimit.Timed", "policy/audit.Of"}
 
-// constructors returns the constructors, and the functions for any limiter, that have such a parameter and can report it.
+// constructors returns the constructors, and the functions for any
+// limiter, that have such a parameter and can return an error.
 func constructors(t *testing.T) (names []string) {
 	text, err := os.ReadFile("../../tools/api/api.txt")
 	require.NoError(t, err)
@@ -111,10 +112,10 @@ func constructors(t *testing.T) (names []string) {
 	for line := range strings.Lines(string(text)) {
 		m := function.FindStringSubmatch(strings.TrimSpace(line))
 		if m == nil || strings.Contains(m[1], "/internal/") || m[1] == "ratelimit/connectlimit" || m[1] == "ratelimit/keyfunc" || m[1] == "ratelimit/ratelimittest" {
-			continue // connectlimit is no part of this module, and its tests check the same
+			continue // connectlimit is not in this module, and its own tests check the same
 		}
 		parameters := m[3]
-		if i := strings.LastIndex(parameters, ") "); i > 0 { // without the results
+		if i := strings.LastIndex(parameters, ") "); i > 0 { // the results are left out
 			parameters = parameters[:strings.LastIndex(parameters[:i+1], ")")+1]
 		}
 		name := strings.TrimPrefix(m[1], "ratelimit/") + "." + m[2]
@@ -141,7 +142,7 @@ func TestConstructorsNameTheNilArgumentInOneForm(t *testing.T) {
 	}
 }
 
-// made are pointers to the zero values of the types that only a constructor makes.
+// made are pointers to zero values of types that need a constructor.
 var made = []any{
 	new(ratelimit.Keyed[string]), new(ratelimit.Single), new(ratelimit.Layered[string]), new(ban.Limiter[string]), new(chain.Limiter[string]),
 	new(failover.Limiter[string]), new(fair.Limiter[string]), new(lease.Limiter[string]), new(inflight.Limiter[string]),
@@ -173,7 +174,7 @@ func arguments(ctx context.Context, zero any, method reflect.Type) (all []reflec
 	return all
 }
 
-// panics returns the text with which a call panics, "" if it returns.
+// panics returns the text with which a call panics, or "" if it returns.
 func panics(call func()) (text string) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -184,8 +185,8 @@ func panics(call func()) (text string) {
 	return ""
 }
 
-// A value that no constructor has made says so by each method, or has nothing to do and returns nothing. Nil does so in the edges, whose
-// counters a program may read where it has no limit.
+// Each method of a value that no constructor has made panics with the constructor's name, or has no effect.
+// A nil value also has no effect in the edges, because a program without a limit may read their counters.
 func TestZeroValuesNameTheirConstructorInOneForm(t *testing.T) {
 	testsize.Arithmetic(t)
 	const form = `^$|^([\w/]+|layer 0): this \w+ is nil or zero: make one with \w+((, \w+)? or \w+)?$`
@@ -201,7 +202,7 @@ func TestZeroValuesNameTheirConstructorInOneForm(t *testing.T) {
 			for i := range value.NumMethod() {
 				m := value.Method(i)
 				text := panics(func() {
-					for _, result := range m.Call(arguments(ended, zero, m.Type())) { // the error of a RoundTrip or a Join
+					for _, result := range m.Call(arguments(ended, zero, m.Type())) { // RoundTrip and Join return the text as an error
 						if err, ok := result.Interface().(error); ok && strings.Contains(err.Error(), "nil or zero") {
 							panic(err)
 						}
@@ -220,7 +221,7 @@ func TestFunctionsWithoutAnErrorPanicForNilInOneForm(t *testing.T) {
 	key, noKey := func(s string) (string, error) { return s, nil }, (func(string) (string, error))(nil)
 	log, err := audit.New(new(sql.DB), nil)
 	require.NoError(t, err)
-	require.NoError(t, log.Close(t.Context())) // before it calls the database
+	require.NoError(t, log.Close(t.Context())) // it is called before the database is
 	l := ratelimit.Must(httplimit.PerIP(ratelimit.Unlimited(), nil))
 	slots := ratelimit.Must(httplimit.NewInflight(ratelimit.Must(inflight.New[string](1, nil)), httplimit.Pattern, nil))
 	for want, call := range map[string]func(){

@@ -35,7 +35,7 @@ const guardedRules = `rules:
 - {name: guarded, match: {route: [/v1/charges, /search/, /files/big/]}, limit: blocked}
 `
 
-// spellings are targets that some server might route to a guarded handler, as they are sent.
+// spellings are request targets that some server may route to a guarded handler.
 var spellings = []string{
 	"/v1/charges", "/v1%2Fcharges", "/v1%2fcharges", "/%76%31/charges", "//v1/charges", "/v1//charges", "/v1/./charges", "/v1/x/../charges",
 	"/v1/x/%2e%2e/charges", "/v1/x%2F..%2Fcharges", "/v1%2F%2Fcharges", "/v1/%2Fcharges", "/%2Fv1/charges", "/%2e/v1/charges", "/v1/charge%73?x=1",
@@ -46,8 +46,8 @@ var spellings = []string{
 	"http://h/v1/charges", "http:/v1/charges", "x:y:/v1/charges", "x:y://h/search/x", "x:y:z:/v1/charges", "x:v1/charges",
 }
 
-// TestNoSpellingOfAPathReachesAGuardedHandler sends each spelling to routers that decode, clean and split paths in ways of
-// their own. The policy sees a request first, so the guarded handler must never run.
+// TestNoSpellingOfAPathReachesAGuardedHandler sends each spelling to routers that decode, clean and split
+// paths in different ways. The policy receives the request first, so the guarded handler must never run.
 func TestNoSpellingOfAPathReachesAGuardedHandler(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	folder := t.TempDir()
@@ -79,7 +79,7 @@ func TestNoSpellingOfAPathReachesAGuardedHandler(t *testing.T) {
 				m.Handle("/v1/charges", guarded)
 				m.Handle("/search/", guarded)
 				m.Handle("/files/", files)
-				r.URL.RawPath = "" // as a server that decodes before it routes
+				r.URL.RawPath = "" // as a server does that decodes before it routes
 				m.ServeHTTP(w, r)
 			}))
 			t.Cleanup(backend.Close)
@@ -171,8 +171,8 @@ func TestNoSpellingOfAPathReachesAGuardedHandler(t *testing.T) {
 	}
 }
 
-// fiber routes the path as it is sent, in any case of its letters: a rule for a lower case is evaded by an upper one, unless
-// fiber is case-sensitive.
+// fiber routes the path as it is sent, with letters of any case. Upper case
+// letters evade a rule for lower case ones, unless fiber is case-sensitive.
 func TestNoSpellingOfAPathReachesAGuardedHandlerOfFiber(t *testing.T) {
 	p := ratelimit.Must(policy.New(ratelimit.Must(policy.Parse([]byte(guardedRules))), nil))
 	limit := ratelimit.Must(httplimit.New(ratelimit.Map(p, func(r *http.Request) (policy.Request, error) { return policy.HTTP(r, nil), nil }), nil))
@@ -193,7 +193,7 @@ func TestNoSpellingOfAPathReachesAGuardedHandlerOfFiber(t *testing.T) {
 	}
 }
 
-// send sends a target over a connection, letter by letter, and returns the status.
+// send writes a target unchanged to a connection, and returns the status.
 func send(t *testing.T, addr, target string) int {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)

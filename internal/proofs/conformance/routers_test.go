@@ -45,7 +45,7 @@ func get(t *testing.T, h http.Handler, path string) (*http.Response, string) {
 	return resp, string(text)
 }
 
-// gin's Stream uses http.CloseNotifier without checking that the writer implements it.
+// gin's Stream uses http.CloseNotifier, and does not check that the writer implements it.
 func TestGinStreamsInsideTheMiddleware(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	m, left := failures(t)
@@ -67,8 +67,8 @@ func TestGinStreamsInsideTheMiddleware(t *testing.T) {
 	assert.Equal(t, 4, left())
 }
 
-// echo writes the response of a handler's error after all its middleware has returned. So the
-// status is seen around echo, and not inside of it.
+// echo writes the response for a handler's error after all its middleware
+// has returned. So only middleware around echo sees the status.
 func TestErrorsOfEchoAreSeenAroundItOnly(t *testing.T) {
 	login := func(echo.Context) error {
 		return echo.NewHTTPError(http.StatusUnauthorized, errors.New("wrong password"))
@@ -103,7 +103,7 @@ func TestChiUsesTheMiddleware(t *testing.T) {
 	assert.Equal(t, 4, left())
 }
 
-// Inside the routes, chi provides its pattern and its path values in the same way as net/http.
+// Within the routes, chi returns its pattern and its path values as net/http does.
 func TestChisPatternIsFound(t *testing.T) {
 	l := ratelimit.Must(ratelimit.New[keyfunc.Pair[string, string]](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
 	m, err := httplimit.New(ratelimit.Map(l, keyfunc.Join(httplimit.Pattern, httplimit.PathValue("tenant"))), nil)

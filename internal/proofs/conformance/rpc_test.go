@@ -44,7 +44,7 @@ func rpcServer(t *testing.T, h http.Handler) string {
 	return l.Addr().String()
 }
 
-// rpcClient speaks HTTP/2 without TLS.
+// rpcClient returns a client for HTTP/2 without TLS.
 func rpcClient(t *testing.T) *http.Client {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
@@ -53,7 +53,7 @@ func rpcClient(t *testing.T) *http.Client {
 	return &http.Client{Transport: tr}
 }
 
-// connectHealth is the health service in the three protocols that connect-go serves.
+// connectHealth returns the health service in the three protocols of connect-go.
 func connectHealth() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(checkMethod, connect.NewUnaryHandler(checkMethod,
@@ -109,7 +109,7 @@ func quota(err error) *errdetails.QuotaFailure_Violation {
 	return nil
 }
 
-// TestACallIsDeniedInItsOwnProtocol checks the errors that connect-go's clients return for a denial.
+// TestACallIsDeniedInItsOwnProtocol checks the errors of connect-go's clients for a denial.
 func TestACallIsDeniedInItsOwnProtocol(t *testing.T) {
 	for name, options := range rpcProtocols {
 		t.Run(name, func(t *testing.T) {
@@ -148,8 +148,8 @@ func TestACallIsDeniedInItsOwnProtocol(t *testing.T) {
 	}
 }
 
-// TestOtherRefusalsInTheCallsProtocol: costs that can never pass, keys that are missing, a
-// store that is down, and no room in flight.
+// TestOtherRefusalsInTheCallsProtocol sends costs that can never pass and calls
+// without a key. It also refuses calls because a store is down or no permit is free.
 func TestOtherRefusalsInTheCallsProtocol(t *testing.T) {
 	blocked, err := httplimit.PerIP(ratelimit.Blocked(), nil)
 	require.NoError(t, err)
@@ -196,7 +196,7 @@ func (unavailable) Take(context.Context, *http.Request, int) (ratelimit.Decision
 	return ratelimit.Decision{}, ratelimit.ErrUnavailable
 }
 
-// TestGRPCBehindHTTPMiddleware is grpc-go on both sides: its server as an http.Handler.
+// TestGRPCBehindHTTPMiddleware uses grpc-go on both sides, with its server as an http.Handler.
 func TestGRPCBehindHTTPMiddleware(t *testing.T) {
 	server := grpc.NewServer()
 	healthpb.RegisterHealthServer(server, health.NewServer())

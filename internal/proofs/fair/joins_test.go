@@ -24,37 +24,37 @@ var joins = flag.Int("joins", testsize.Of(24, 600), "the number of random mixes 
 // settles is the manner of a tenant that reserves an estimate in line, works, and settles at less.
 const settles = polls + 1
 
-// guest is a tenant of a [gathering]. It requests more than its share in each phase in which it is there.
+// guest is a tenant of a [gathering]. In each phase in which it is present, it requests more than its share.
 type guest struct {
 	member
-	there []bool // in each phase
+	there []bool // whether it is present in each phase
 
 	grants []grant
-	late   int // waits after a denial that took longer than RetryAfter, by more than a tenth and 50 ms
+	late   int // the number of waits after a denial that were longer than RetryAfter, by more than a tenth and 50 ms
 	waits  int
 }
 
-// grant is a number of units that a tenant was granted, at their real cost.
+// grant is the number of units that a tenant got, at their real cost.
 type grant struct {
 	at    time.Duration
 	units int
 }
 
-// gathering is a limit whose tenants change from phase to phase.
+// gathering is a limit whose tenants change between phases.
 type gathering struct {
 	seed        uint64
 	rate, burst int
 	refill      time.Duration
 	guests      []*guest
-	ends        []time.Duration // of the phases
+	ends        []time.Duration // the ends of the phases
 
 	mu    sync.Mutex
 	start time.Time
 	total []grant
 }
 
-// newGathering returns 2 to 15 tenants and 3 to 6 phases of four to eight refills. In the first phase there is often one tenant alone,
-// which uses what nobody else wants.
+// newGathering returns 2 to 15 tenants, and 3 to 6 phases of four to eight refills.
+// In the first phase there is often only one tenant, which uses the whole limit.
 func newGathering(seed uint64) *gathering {
 	r := rand.New(rand.NewPCG(seed, 79))
 	x := &gathering{seed: seed, burst: int(between(r, 2_000, 120_000))}
@@ -96,7 +96,7 @@ func newGathering(seed uint64) *gathering {
 	return x
 }
 
-// until returns whether a guest is there, and until when that holds.
+// until returns whether a guest is present at an instant, and the time until which this holds.
 func (x *gathering) until(g *guest, at time.Duration) (there bool, end time.Duration) {
 	phase, _ := slices.BinarySearch(x.ends, at+1)
 	if phase == len(x.ends) {
@@ -150,7 +150,7 @@ func (x *gathering) run(t *testing.T) {
 	})
 }
 
-// call plays the next call of a guest, until it passes or the context ends.
+// call makes the next call of a guest, until the call passes or the context ends.
 func (x *gathering) call(ctx context.Context, all *sync.WaitGroup, r *rand.Rand, l *fair.Limiter[int], key int) {
 	g := x.guests[key]
 	switch g.manner {
@@ -158,7 +158,7 @@ func (x *gathering) call(ctx context.Context, all *sync.WaitGroup, r *rand.Rand,
 		if l.Wait(ctx, key, g.cost) == nil {
 			x.granted(g, g.cost)
 		} else {
-			<-ctx.Done() // there is no room before it leaves
+			<-ctx.Done() // there is no room before the guest leaves
 		}
 	case settles:
 		res, err := l.Reserve(ctx, key, g.cost, time.Hour)
@@ -183,7 +183,8 @@ func (x *gathering) call(ctx context.Context, all *sync.WaitGroup, r *rand.Rand,
 	}
 }
 
-// obey plays a guest's calls after a RetryAfter until one passes, and records how much later than that it passed.
+// obey makes a guest's calls, each after a RetryAfter, until one
+// passes. It records how much later than RetryAfter the call passed.
 func (x *gathering) obey(ctx context.Context, l *fair.Limiter[int], key int) {
 	g, began, first := x.guests[key], time.Now(), time.Duration(0)
 	for {
@@ -227,7 +228,7 @@ func (x *gathering) share(g *guest, from, to time.Duration) (units float64) {
 	return units
 }
 
-// unitsBetween returns the units granted from one instant until another.
+// unitsBetween returns the units that were granted between two instants.
 func unitsBetween(grants []grant, from, to time.Duration) (units float64) {
 	i, _ := slices.BinarySearchFunc(grants, from, func(g grant, at time.Duration) int { return int(g.at - at) })
 	for ; i < len(grants) && grants[i].at < to; i++ {
@@ -236,7 +237,7 @@ func unitsBetween(grants []grant, from, to time.Duration) (units float64) {
 	return units
 }
 
-// settled reports whether the tenants have been the same for 1.2 refills and 2 s before an instant, and are until another.
+// settled reports whether the tenants have been the same for 1.2 refills and 2 s before from, and stay the same until to.
 func (x *gathering) settled(from, to time.Duration) bool {
 	begin := time.Duration(0)
 	for _, end := range x.ends {
@@ -248,7 +249,7 @@ func (x *gathering) settled(from, to time.Duration) bool {
 	return false
 }
 
-// worst returns the least part of its share that a guest gets over two refills, from 1.2 refills after a change on.
+// worst returns the smallest part of its share that a guest gets over two refills. It begins 1.2 refills after a change.
 func (x *gathering) worst(g *guest) (part float64, measured bool) {
 	part = 10
 	for from := x.refill; from+2*x.refill <= x.ends[len(x.ends)-1]; from += x.refill / 4 {
@@ -262,7 +263,7 @@ func (x *gathering) worst(g *guest) (part float64, measured bool) {
 	return part, measured
 }
 
-// barred returns the longest time without a grant while a guest is there, less the time in which its share pays for a cost.
+// barred returns the longest time without a grant while a guest is present, less the time in which its share pays for a cost.
 func (x *gathering) barred(g *guest) (longest time.Duration) {
 	begin := time.Duration(0)
 	last := begin
@@ -284,7 +285,7 @@ func (x *gathering) barred(g *guest) (longest time.Duration) {
 	return longest
 }
 
-// above returns by how much the grants exceed burst + rate·t over any interval.
+// above returns the maximum number of units by which the grants of any interval exceed burst + rate·t.
 func (x *gathering) above() (units float64) {
 	sum, lowest := 0.0, 0.0
 	for _, g := range x.total {
@@ -304,8 +305,8 @@ func (x *gathering) String() string {
 	return text
 }
 
-// Tenants join and leave. What a tenant used while nobody else wanted it is not held against it for longer than a refill: soon after
-// each change all that wait get their shares again.
+// Tenants join and leave. A tenant may use units that no other tenant wants, and loses nothing
+// for that after a refill. Soon after each change, all waiting tenants get their shares again.
 func TestTenantsThatWaitGetTheirSharesSoonAfterOthersJoinAndLeave(t *testing.T) {
 	var mu sync.Mutex
 	parts, obeying, late, waited := []float64{}, []float64{}, 0, 0
@@ -326,7 +327,7 @@ func TestTenantsThatWaitGetTheirSharesSoonAfterOthersJoinAndLeave(t *testing.T) 
 					assert.LessOrEqual(t, x.barred(g), x.refill*6/5, "guest %d of %v", i, x)
 					switch part, measured := x.worst(g); {
 					case !measured:
-					case g.manner == obeys: // the window may end while it is away
+					case g.manner == obeys: // the window may end while the tenant is absent
 						assert.GreaterOrEqual(t, part, 0.7, "guest %d of %v", i, x)
 						obeying = append(obeying, part)
 					default:

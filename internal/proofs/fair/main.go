@@ -1,5 +1,5 @@
-// Fair shows 50 greedy tenants and a modest one under one shared bucket, under a bucket for each, and under package fair. It
-// prints their results, and draws docs/fair.svg:
+// Fair compares three ways to serve 50 greedy tenants and a modest one: one shared bucket, a
+// bucket for each tenant, and package fair. It prints the results, and draws docs/fair.svg:
 //
 //	go -C internal/proofs run ./fair -o ../../docs/fair.svg
 package main
@@ -42,14 +42,14 @@ func run(w io.Writer, out string, seed uint64) error {
 	return os.WriteFile(out, []byte(picture(lanes)), 0o666)
 }
 
-// The load: 50 greedy tenants poll every 10 ms or so, but 40 of them pause in the second phase. The modest tenant requests half
-// of its share all the time.
+// The load is 50 greedy tenants, which poll about every 10 ms. In the second
+// phase 40 of them pause. The modest tenant always requests half of its share.
 const (
 	rate    = 1000 // units a second
 	burst   = 1000
 	greedy  = 50
 	pausing = 40
-	modest  = greedy // its key
+	modest  = greedy // the key of the modest tenant
 
 	warmUp = 10 * time.Second
 	phase  = 20 * time.Second
@@ -57,11 +57,11 @@ const (
 	bin    = time.Second
 )
 
-// lane holds the results under one limiter, in each bin.
+// lane is the results under one limiter, in each bin.
 type lane struct {
 	name, class    string
-	granted        [length / bin]int // to all
-	wanted, served [length / bin]int // of the modest tenant
+	granted        [length / bin]int // to all tenants
+	wanted, served [length / bin]int // by the modest tenant
 }
 
 func (l *lane) spent(from, to time.Duration) float64 {
@@ -72,7 +72,7 @@ func (l *lane) spent(from, to time.Duration) float64 {
 	return float64(sum) / (rate * (to - from).Seconds())
 }
 
-// denied returns which part of the modest tenant's calls was denied while all others polled.
+// denied returns the share of the modest tenant's calls that were denied while all others polled.
 func (l *lane) denied() float64 {
 	wanted, served := 0, 0
 	for i := range l.wanted {
@@ -102,7 +102,7 @@ func play(seed uint64) []*lane {
 	return lanes
 }
 
-// play lets all tenants call in the order of time, after a time to warm up. Each lane has the same calls.
+// play makes the calls of all tenants in the order of time, after a time to warm up. Each lane gets the same calls.
 func (l *lane) play(seed uint64, clock *ratelimittest.Clock, allow func(key int) bool) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	pause := func(key int) time.Duration {

@@ -12,15 +12,15 @@ import (
 // trial is one row of the table of bounds.
 type trial struct {
 	name   string
-	what   string // a description of the demand
+	what   string // describes the demand
 	change func(s *setup)
 	bound  func(r *result) int64
-	least  float64 // the part of the bound that must be admitted on the hottest key
-	most   float64 // round trips for each decision; 0: not looked at
-	exact  bool    // the hottest key is admitted exactly the bound
+	least  float64 // the minimum part of the bound that is admitted on the hottest key
+	most   float64 // the maximum number of round trips for a decision; 0 is not checked
+	exact  bool    // whether exactly the bound is admitted on the hottest key
 }
 
-// boundsSetup is the common setup of the trials.
+// boundsSetup returns the common setup of the trials.
 func boundsSetup(lasts time.Duration) setup {
 	return setup{
 		Rate: ratelimit.PerSecond(100), Burst: 100, Nodes: 8, MaxBatch: 10, Keys: 1000, Skew: 1.1,
@@ -28,9 +28,9 @@ func boundsSetup(lasts time.Duration) setup {
 	}
 }
 
-// trials show each way to hold a fleet to a limit.
+// trials returns a trial of each way to hold a fleet to a limit.
 func trials() []trial {
-	const lots = 100_000 // decisions a second in each process, where most cost no round trip
+	const lots = 100_000 // decisions a second in each process, for trials in which most need no round trip
 	central := func(r *result) int64 { return r.centralBound() }
 	leased := func(r *result) int64 { return r.leasedBound() }
 	return []trial{
@@ -57,14 +57,14 @@ func trials() []trial {
 	}
 }
 
-// outcome is a row of the table of bounds.
+// outcome is the results of a trial.
 type outcome struct {
 	trial
 	result   *result
 	admitted int64   // of the hottest key
-	limit    int64   // its bound
-	over     int     // keys beyond their bound
-	trips    float64 // scripts for each decision
+	limit    int64   // the bound of the hottest key
+	over     int     // the number of keys beyond their bound
+	trips    float64 // the number of scripts for each decision
 	scripts  int64
 }
 
@@ -119,7 +119,7 @@ func (o *outcome) violations() (all []string) {
 	return append(all, o.result.notices...)
 }
 
-// runBounds runs all trials, and prints their table.
+// runBounds runs all trials, and prints a table.
 func runBounds(ctx context.Context, out, progress io.Writer, lasts time.Duration) (failed int, err error) {
 	s, err := startServer(ctx)
 	if err != nil {

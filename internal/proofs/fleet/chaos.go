@@ -12,27 +12,27 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/proc"
 )
 
-// weather holds the parts of a fault.
+// weather has the parts of the fleet that a fault can affect.
 type weather struct {
 	server *server
 	proxy  *proxy
 }
 
-// fault is one thing that happens to a store.
+// fault is something that happens to a store.
 type fault struct {
 	name  string
-	short string // for the picture
+	short string // a short name for the picture
 	lasts time.Duration
-	lost  int // how often the store has lost its data
-	// strike begins it, and heal ends it.
+	lost  int // the number of times that the store loses its data
+	// strike begins the fault, and heal ends it.
 	strike, heal func(ctx context.Context, w weather) error
 
-	times  int            // how often it comes and goes; 0 means once
+	times  int            // the number of times that the fault strikes; 0 means once
 	change func(s *setup) // a change of the fleet's setup during the fault; may be nil
-	calm   bool           // the store is healthy, so the fallback decides nothing
+	calm   bool           // whether the store is healthy, so that the fallback decides nothing
 }
 
-// faults are failures of a store that the fleet must survive.
+// faults returns failures of a store that a fleet must survive.
 func faults() []fault {
 	return []fault{
 		{name: "kill -9, and a restart after 2 s", short: "kill -9", lasts: 2 * time.Second, lost: 1,
@@ -51,7 +51,7 @@ func faults() []fault {
 	}
 }
 
-// strains are further conditions that the fleet must bear.
+// strains returns other conditions that a fleet must bear.
 func strains() []fault {
 	return []fault{
 		{name: "none: bursts of 200 callers, 16 calls at once", calm: true, strike: nothing, heal: nothing, change: func(s *setup) {
@@ -84,7 +84,7 @@ func send(args ...any) func(context.Context, weather) error {
 
 func nothing(context.Context, weather) error { return nil }
 
-// chaosSetup is the common setup of the runs with faults.
+// chaosSetup returns the common setup of the runs with faults.
 func chaosSetup() setup {
 	return setup{
 		Engine: "failover", Rate: ratelimit.PerSecond(50), Burst: 100, Nodes: 8, Keys: 10, Skew: 1.1,
@@ -92,30 +92,29 @@ func chaosSetup() setup {
 	}
 }
 
-// phases are how long a run lasts before a fault and after it.
+// phases are the durations of a run before a fault and after it.
 type phases struct{ calm, recovery time.Duration }
 
 var full = phases{2 * time.Second, 4 * time.Second}
 
 const (
-	// closesWithin is how soon after its end the breakers must be closed: OpenFor, a
-	// fifth of it, and the probe.
+	// closesWithin is the time after a fault within which the breakers must close: OpenFor, a fifth of it, and the probe.
 	closesWithin = 2 * time.Second
-	// grace is added to the timeout, and to the lateness of the machine itself.
+	// grace is the time that is permitted beyond the timeout and the machine's own lateness.
 	grace = 10 * time.Millisecond
 )
 
-// ordeal holds a fleet's results during a fault.
+// ordeal is the results of a fleet during a fault.
 type ordeal struct {
 	fault
 	engine   string
 	result   *result
-	healed   time.Duration // since the start
-	closed   time.Duration // after healed, that each breaker had been closed
-	worst    float64       // admitted, as a share of the bound, of the worst key
-	grown    int           // goroutines that were left
+	healed   time.Duration // the time since the start
+	closed   time.Duration // the time after healed until each breaker had been closed
+	worst    float64       // the admitted cost of the worst key, as a share of the bound
+	grown    int           // the number of goroutines that were left
 	slowness time.Duration // p99.9 of a decision
-	lateness time.Duration // p99.9 of a timer beside it
+	lateness time.Duration // p99.9 of a timer at the same time
 }
 
 // brave runs a fleet through a fault.
@@ -154,10 +153,10 @@ func brave(ctx context.Context, engine string, f fault, p phases, change func(s 
 	return o, nil
 }
 
-// span is how long it takes from the first time that it strikes to the end.
+// span returns the time from the first strike to the end of the fault.
 func (f fault) span() time.Duration { return f.lasts * time.Duration(max(1, 2*f.times-1)) }
 
-// bring brings the fault about, and ends it.
+// bring makes the fault strike and heal, as often as it has to.
 func (f fault) bring(ctx context.Context, w weather) error {
 	for i := range max(1, f.times) {
 		if i > 0 {
@@ -188,7 +187,7 @@ func (o *ordeal) measure() {
 	o.lateness = o.result.lateness.quantile(0.999)
 }
 
-// violations describes each violated bound. A slow machine may be granted more time.
+// violations describes each violated bound. A slow machine may need other values of grace and closesWithin.
 func (o *ordeal) violations(grace, closesWithin time.Duration) (all []string) {
 	c := o.result.count()
 	if c.Errors > 0 {
@@ -201,7 +200,7 @@ func (o *ordeal) violations(grace, closesWithin time.Duration) (all []string) {
 	if d := o.result.setup.Deadline; d > 0 {
 		patience = min(patience, d)
 	}
-	if most := patience + o.lateness + grace; o.slowness > most*104/100 { // the histogram's step
+	if most := patience + o.lateness + grace; o.slowness > most*104/100 { // the factor is the width of a histogram's step
 		all = append(all, fmt.Sprintf("p99.9 of a decision is %v, want at most %v", o.slowness, most))
 	}
 	if o.closed > closesWithin {
@@ -216,7 +215,7 @@ func (o *ordeal) violations(grace, closesWithin time.Duration) (all []string) {
 	return all
 }
 
-// runChaos brings each fault about for each engine, and prints the table.
+// runChaos runs a fleet of each engine through each fault, and prints a table.
 func runChaos(ctx context.Context, out, progress io.Writer, faults []fault, engines []string) (failed int, err error) {
 	t := newTable("fault", "engine", "decisions", "degraded", "errors", "p99.9", "a timer's delay, p99.9", "closed after", "worst key, share of bound", "goroutines left", "verdict")
 	for i, f := range faults {
@@ -236,8 +235,8 @@ func runChaos(ctx context.Context, out, progress io.Writer, faults []fault, engi
 	return failed, t.print(out)
 }
 
-// judged runs a fleet through a fault. If the machine itself was so late that calls
-// which Redis had answered timed out, the run proves nothing, and judged repeats it.
+// judged runs a fleet through a fault. A machine may be so late that calls time out
+// although Redis has answered. Then the run proves nothing, and judged repeats it.
 func judged(ctx context.Context, engine string, f fault, progress io.Writer) (o *ordeal, bad []string, err error) {
 	for range 3 {
 		if o, err = brave(ctx, engine, f, full, func(*setup) {}); err != nil {

@@ -24,18 +24,18 @@ type process struct {
 	err    error
 }
 
-// result holds the results of a fleet.
+// result is the results of a fleet.
 type result struct {
 	setup    setup
 	reports  []*report
 	mu       sync.Mutex // guards samples while the fleet runs
 	samples  []sample
-	admitted []int64 // by key, all processes together
+	admitted []int64 // by key, for all processes together
 	decided  []int64
 	latency  histogram
 	lateness histogram
-	took     time.Duration // from the first decision to the last answer
-	notices  []string      // errors that callers have seen
+	took     time.Duration // the time from the first decision to the last answer
+	notices  []string      // errors that callers got
 }
 
 // startFleet starts the processes and waits until each is ready.
@@ -65,7 +65,7 @@ func startFleet(ctx context.Context, s setup) (all []*process, err error) {
 	return all, nil
 }
 
-// startProcess starts this very program once more.
+// startProcess starts this program once more.
 func startProcess(ctx context.Context, s setup) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -107,7 +107,7 @@ func stop(all []*process) {
 	}
 }
 
-// runFleet runs a fleet, while f manipulates Redis.
+// runFleet runs a fleet. Meanwhile f may change Redis.
 func runFleet(ctx context.Context, s setup, f func(start time.Time) error) (*result, error) {
 	all, err := startFleet(ctx, s)
 	if err != nil {
@@ -157,15 +157,16 @@ func (p *process) follow(res *result) {
 	}
 }
 
-// end waits for the end of a process that has reported. The race detector reports by the exit status.
+// end waits for the end of a process that has reported. If the
+// race detector has found a race, the process ends with an error.
 func (p *process) end() error {
 	if p.report == nil {
-		return nil // it has failed, and reports that itself
+		return nil // it has failed, and has reported that itself
 	}
 	return p.cmd.Wait()
 }
 
-// sum adds the reports up.
+// sum adds up the reports.
 func (r *result) sum(all []*process) {
 	r.admitted = make([]int64, r.setup.Keys)
 	r.decided = make([]int64, r.setup.Keys)
@@ -189,16 +190,16 @@ func (s setup) regained(t time.Duration) int64 {
 	return (int64(t)*int64(s.Rate.Units) + int64(s.Rate.Per) - 1) / int64(s.Rate.Per)
 }
 
-// centralBound returns the maximum that one shared budget admits in the duration of the run.
+// centralBound returns the maximum cost that one shared budget admits during the run.
 func (r *result) centralBound() int64 { return int64(r.setup.Burst) + r.setup.regained(r.took) }
 
-// leasedBound is the same with a batch in each process.
+// leasedBound returns centralBound with a batch for each process added.
 func (r *result) leasedBound() int64 {
 	return r.centralBound() + int64(r.setup.Nodes)*int64(r.setup.MaxBatch)
 }
 
-// outageBound is the same bound plus the admissions of each process alone, with a store that has lost its data the given number
-// of times.
+// outageBound returns leasedBound with the admissions of each process alone
+// added, for a store that has lost its data the given number of times.
 func (r *result) outageBound(lost int) int64 {
 	bound := r.centralBound() + int64(lost)*int64(r.setup.Burst)
 	share := r.setup.share()
@@ -227,8 +228,7 @@ func (r *result) count() (c sample) {
 	return c
 }
 
-// closedAfter returns how long after an instant the last breaker was closed for the first
-// time.
+// closedAfter returns the time from an instant until the last breaker was closed for the first time.
 func (r *result) closedAfter(healed time.Duration) (last time.Duration) {
 	for node := range r.setup.Nodes {
 		first := time.Duration(math.MaxInt64)

@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The short version of the proof: real processes on a real server, for half a second each, or longer on a machine
-// that is busy. How much of its bound a fleet reaches, and how fast, is left to the command.
+// This is the short version of the proof: real processes use a real server for half a second each, or
+// longer on a busy machine. The command also checks how much of its bound a fleet reaches, and how fast.
 func TestNoKeyIsAdmittedBeyondItsBound(t *testing.T) {
 	redistest.Program(t)
 	s, err := startServer(t.Context())
@@ -55,7 +55,7 @@ func TestNoKeyIsAdmittedBeyondItsBound(t *testing.T) {
 	}
 }
 
-// The short version of processes that are killed while they have slots.
+// This is the short version of the proof with processes that are killed while they hold slots.
 func TestSlotsOfKilledProcesses(t *testing.T) {
 	redistest.Program(t)
 	s, err := startServer(t.Context())
@@ -73,7 +73,7 @@ func TestSlotsOfKilledProcesses(t *testing.T) {
 	}
 }
 
-// The short version of slots that pass from caller to caller: how fast, is left to the command.
+// This is the short version of the proof with slots that pass between callers. The command measures how fast they do.
 func TestSlotsPassFromCallerToCaller(t *testing.T) {
 	redistest.Program(t)
 	s, err := startServer(t.Context())
@@ -87,17 +87,17 @@ func TestSlotsPassFromCallerToCaller(t *testing.T) {
 	require.LessOrEqual(t, r.overtaken, 30)
 }
 
-// The figures of three jobs, of which the second begins before the first although it called later.
+// Of these three jobs, the second begins before the first although it called later.
 func TestHandoverFigures(t *testing.T) {
 	jobs := []job{{Called: 0, Began: 200, Ended: 300}, {Called: 50, Began: 100, Ended: 200}, {Called: 60, Began: 900, Ended: 1000}, {Called: 70, Began: 1100, Ended: 1200}}
 	r := handoverTrial{limit: 1, work: 100}.measure(jobs)
 	require.Equal(t, 1, r.overtaken)
 	require.Equal(t, 1, r.most)
-	require.InDelta(t, 0.25, r.ofIdeal, 0.001) // from 200 to 1000: of the 8 jobs that fit, 2
+	require.InDelta(t, 0.25, r.ofIdeal, 0.001) // from 200 to 1000, 2 of the 8 jobs that fit
 	require.InDelta(t, 0.25, r.busy, 0.001)
 }
 
-// The short version of two regions with one budget, and of a link that is cut.
+// This is the short version of the proof with two regions that share a budget, and a link between them that is cut.
 func TestTwoRegionsHoldOneBudget(t *testing.T) {
 	redistest.Program(t)
 	for i, r := range regions() {
@@ -120,8 +120,8 @@ func TestTwoRegionsHoldOneBudget(t *testing.T) {
 	}
 }
 
-// 64 goroutines in four processes decide while each fault strikes. How fast the breakers
-// close is left to the command, and exactly tested in package failover.
+// 64 goroutines in four processes make decisions while each fault strikes. The
+// command checks how fast the breakers close, and package failover tests it exactly.
 func TestAFleetGetsOverFaults(t *testing.T) {
 	redistest.Program(t)
 	kinds := []string{"failover", "failover over lease", "lease over failover"}
@@ -131,7 +131,7 @@ func TestAFleetGetsOverFaults(t *testing.T) {
 		}
 		t.Run(f.name, func(t *testing.T) {
 			p := phases{100 * time.Millisecond, 1500 * time.Millisecond}
-			f.calm = false                                                     // how calm it is on a busy machine is left to the command
+			f.calm = false                                                     // only the command checks that the fallback is not used
 			for f.lasts = min(f.lasts, 500*time.Millisecond); ; f.lasts *= 3 { // a machine may stop for as long
 				o, err := brave(t.Context(), kinds[i%len(kinds)], f, p, func(s *setup) { s.Nodes, s.Goroutines, s.Demand = 4, 16, 100 })
 				require.NoError(t, err)

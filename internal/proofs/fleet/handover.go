@@ -29,11 +29,11 @@ const handoverVariable = "RATELIMIT_FLEET_HANDOVER"
 
 // handoverSetup is the task of such a process.
 type handoverSetup struct {
-	Redis   string // an address
+	Redis   string // the address of the server
 	Limit   int
-	Callers int           // each acquires, works and releases, again and again
-	Rate    float64       // if above 0, callers arrive at random instead, so many a second
-	Work    time.Duration // if 0, callers only wait
+	Callers int           // the number of callers; each acquires, works and releases repeatedly
+	Rate    float64       // if positive, callers arrive at random instead, this many a second
+	Work    time.Duration // the duration of the work; if 0, callers only wait
 	Lasts   time.Duration
 }
 
@@ -45,11 +45,11 @@ func newHandover(addr string, limit int) *redislimit.Semaphore {
 	return ratelimit.Must(redislimit.NewSemaphore(client, limit, &redislimit.SemaphoreOptions{Name: "handover", Timeout: time.Second}))
 }
 
-// job is one piece of work, in nanoseconds of the machine's clock.
+// job is one piece of work. Its times are in nanoseconds of the machine's clock.
 type job struct{ Called, Began, Ended int64 }
 
-// isHandoverWorker makes this program a process of the trials if it was started as one. It prints a line when it is ready,
-// works while standard input is open or its time lasts, and prints its jobs.
+// isHandoverWorker turns this program into a process of the trials if it was started as one. The process prints
+// a line when it is ready, and works until its time is over or standard input closes. Then it prints its jobs.
 func isHandoverWorker() bool {
 	text := os.Getenv(handoverVariable)
 	if text == "" {
@@ -57,7 +57,7 @@ func isHandoverWorker() bool {
 	}
 	var s handoverSetup
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		panic(err) // the command has made it
+		panic(err) // the command has written it, so it is valid
 	}
 	semaphore := newHandover(s.Redis, s.Limit)
 	ctx := context.Background()
@@ -85,7 +85,7 @@ func isHandoverWorker() bool {
 	return true
 }
 
-// play has callers work for a while. The last jobs end by themselves.
+// play runs callers for some time. It waits until the last jobs have ended.
 func (s handoverSetup) play(ctx context.Context, semaphore *redislimit.Semaphore) (jobs []job, err error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -132,7 +132,7 @@ func (s handoverSetup) do(ctx context.Context, semaphore *redislimit.Semaphore) 
 	return j, permit.Release(ctx)
 }
 
-// crew is several processes of one trial.
+// crew is the processes of one trial.
 type crew struct {
 	all []*exec.Cmd
 	in  []io.WriteCloser
@@ -185,7 +185,7 @@ func (c *crew) begin() error {
 	return nil
 }
 
-// jobs returns the jobs of all processes, when these have ended.
+// jobs returns the jobs of all processes when the processes have ended.
 func (c *crew) jobs() (all []job, err error) {
 	for i, out := range c.out {
 		var jobs []job
@@ -200,7 +200,7 @@ func (c *crew) jobs() (all []job, err error) {
 	return all, nil
 }
 
-// kill ends the processes that run.
+// kill ends the processes that still run.
 func (c *crew) kill() {
 	for _, p := range c.all {
 		if p.ProcessState == nil {
@@ -216,8 +216,8 @@ type handoverTrial struct {
 	limit     int
 	work      time.Duration
 	processes int
-	callers   int     // of all processes
-	least     float64 // the part of the ideal that is promised
+	callers   int     // in all processes
+	least     float64 // the minimum part of the ideal
 }
 
 var handoverTrials = []handoverTrial{
@@ -229,13 +229,13 @@ var handoverTrials = []handoverTrial{
 	{1, 20 * time.Millisecond, 2, 2, 0.85},
 }
 
-// handoverResult is the outcome of a trial.
+// handoverResult is the results of a trial.
 type handoverResult struct {
 	jobs      int
-	ofIdeal   float64 // jobs, as a part of slots * time / work
+	ofIdeal   float64 // the number of jobs, as a part of slots · time / work
 	busy      float64 // the part of the slots' time that was spent on work
-	overtaken int     // the largest number of callers that came after another one and began before it
-	most      int     // in flight
+	overtaken int     // the maximum number of callers that arrived after a caller and began before it
+	most      int     // the maximum number in flight
 }
 
 func (tr handoverTrial) run(ctx context.Context, server *server, lasts time.Duration) (r handoverResult, err error) {
@@ -257,7 +257,7 @@ func (tr handoverTrial) run(ctx context.Context, server *server, lasts time.Dura
 	return tr.measure(jobs), nil
 }
 
-// measure leaves out the first and the last tenth of the time, because callers come and go then.
+// measure leaves out the first and the last tenth of the time, in which callers start and end.
 func (tr handoverTrial) measure(jobs []job) (r handoverResult) {
 	slices.SortFunc(jobs, func(a, b job) int { return cmp.Compare(a.Began, b.Began) })
 	first, last := jobs[0].Began, jobs[len(jobs)-1].Began
@@ -302,7 +302,7 @@ func mostInFlight(jobs []job) (most int) {
 	return most
 }
 
-// waitFor waits until enough callers wait, or few enough, and returns how long that took.
+// waitFor waits until the number of waiting callers is as wanted, and returns the time that took.
 func waitFor(ctx context.Context, semaphore *redislimit.Semaphore, enough func(waiting int) bool) (time.Duration, error) {
 	begin := time.Now()
 	for {
@@ -317,8 +317,8 @@ func waitFor(ctx context.Context, semaphore *redislimit.Semaphore, enough func(w
 	}
 }
 
-// afterBlip returns how long callers wait after all slots were taken for a second, at a third of the capacity, and how many
-// had to wait.
+// afterBlip takes all slots for a second, at a third of the capacity. It
+// returns how long callers wait after that, and how many had to wait.
 func afterBlip(ctx context.Context, server *server) (drained time.Duration, waited int, err error) {
 	const limit, work = 5, 20 * time.Millisecond
 	rate := float64(limit) / work.Seconds() / 3
@@ -348,7 +348,7 @@ func afterBlip(ctx context.Context, server *server) (drained time.Duration, wait
 	return drained, stats.Waiting, err
 }
 
-// passedBy returns how long a caller waits for a slot behind 50 callers of a process that is killed, or stopped.
+// passedBy returns how long a caller waits for a slot behind 50 callers of a process that is killed or suspended.
 func passedBy(ctx context.Context, server *server, end func(*os.Process) error) (waits time.Duration, err error) {
 	if err := server.do(ctx, "FLUSHALL"); err != nil {
 		return 0, err
@@ -395,7 +395,7 @@ var cpuSeconds = regexp.MustCompile(`used_cpu_(?:sys|user):([\d.]+)`)
 func (s *server) cpu(ctx context.Context) (sum float64, err error) {
 	info, err := s.admin.Info(ctx, "cpu").Result()
 	for _, m := range cpuSeconds.FindAllStringSubmatch(info, -1) {
-		seconds, _ := strconv.ParseFloat(m[1], 64) // a figure, by the expression
+		seconds, _ := strconv.ParseFloat(m[1], 64) // the regular expression matches only numbers
 		sum += seconds
 	}
 	return sum, err
@@ -437,8 +437,8 @@ func manyWait(ctx context.Context, server *server) (ofCore float64, err error) {
 
 func percent(part float64) string { return fmt.Sprintf("%.0f %%", 100*part) }
 
-// runHandover measures how slots pass from caller to caller. Only a limit that was exceeded is a failure: how busy the slots are
-// depends on the machine.
+// runHandover measures how slots pass between callers. It counts only an exceeded
+// limit as a failure, because the use of the slots depends on the machine.
 func runHandover(ctx context.Context, out, progress io.Writer, lasts time.Duration) (failed int, err error) {
 	s, err := startServer(ctx)
 	if err != nil {

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// link stands between a region and the store of another one. It delays data each way, and it can be cut: then data in transit
-// is lost, and so is the connection.
+// link is the connection between a region and the store of another one. It delays
+// data in each direction. If it is cut, data in transit and all connections are lost.
 type link struct {
 	*relay
-	delay time.Duration // each way
+	delay time.Duration // in each direction
 	cut   atomic.Bool
 }
 
@@ -35,7 +35,7 @@ type chunk struct {
 	due   time.Time
 }
 
-// copy copies one direction, late. Chunks travel at once, as on a real link.
+// copy copies one direction with the delay. Chunks overlap in transit, as on a real link.
 func (k *link) copy(to, from net.Conn, pair [2]net.Conn) {
 	chunks := make(chan chunk, 1024)
 	go func() {
@@ -53,7 +53,7 @@ func (k *link) copy(to, from net.Conn, pair [2]net.Conn) {
 	for c := range chunks {
 		time.Sleep(time.Until(c.due))
 		if lost = lost || k.cut.Load(); lost {
-			continue // later data cannot be passed on, either
+			continue // later data is lost, too
 		}
 		if _, err := to.Write(c.bytes); err != nil {
 			break
@@ -64,7 +64,7 @@ func (k *link) copy(to, from net.Conn, pair [2]net.Conn) {
 	}
 }
 
-// mend ends a cut: the connections that were open do not come back.
+// mend ends a cut. Connections that were open stay lost.
 func (k *link) mend() {
 	k.hangUp()
 	k.cut.Store(false)

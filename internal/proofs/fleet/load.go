@@ -10,32 +10,31 @@ import (
 	"time"
 )
 
-// tick is how often a goroutine of the load wakes up to make its share of decisions.
+// tick is the interval at which a goroutine of the load makes its part of the decisions.
 const tick = 5 * time.Millisecond
 
-// load makes decisions at a constant rate. It never tries to make up for more than a few
-// ticks that it has missed.
+// load makes decisions at a constant rate. If it misses ticks, it makes up for only a few of them.
 type load struct {
 	engine   engine
-	deadline time.Duration // of each caller; 0 for none
+	deadline time.Duration // the deadline of each caller; 0 means none
 	keys     []string
 	tallies  []*tally
-	now      counts // of all goroutines, read while they run
+	now      counts // the sum over all goroutines, which may be read while they run
 }
 
-// counts are the decisions so far.
+// counts are the numbers of decisions so far.
 type counts struct {
 	decisions, allowed, degraded, errors atomic.Int64
 }
 
-// tally holds one goroutine's counts.
+// tally is the counts of one goroutine.
 type tally struct {
 	admitted    []int64 // by key
 	byKey       []int64 // decisions by key
 	latency     histogram
-	first, last time.Time // of degraded decisions
+	first, last time.Time // the times of degraded decisions
 	firstErr    error
-	picks       *rand.Zipf // of keys
+	picks       *rand.Zipf // picks keys
 	owed        float64
 }
 
@@ -54,7 +53,7 @@ func newLoad(s setup, e engine) *load {
 	return l
 }
 
-// run makes demand decisions a second from the start to the end.
+// run makes a number of decisions a second from start to end.
 func (l *load) run(demand int, start, end time.Time) {
 	var wg sync.WaitGroup
 	perTick := float64(demand) * tick.Seconds() / float64(len(l.tallies))
@@ -79,7 +78,7 @@ func (l *load) runOne(t *tally, perTick float64, at, end time.Time) {
 	}
 }
 
-// decide makes one decision, and counts.
+// decide makes one decision, and counts it.
 func (l *load) decide(t *tally) {
 	key := t.picks.Uint64()
 	ctx := context.Background()

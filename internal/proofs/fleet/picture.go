@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/chart"
 )
 
-// The picture's measures, in pixels and time.
+// The picture's lengths, in pixels and time.
 const (
 	pictureWidth = 920
 	pictureLeft  = 64.0
@@ -23,24 +23,24 @@ const (
 	lowerTop     = 284.0
 	lowerBottom  = 434.0
 	bin          = 200 * time.Millisecond
-	between      = 4 * time.Second // faults
+	between      = 4 * time.Second // the time between faults
 )
 
-// storm is one run through all faults, on one key.
+// storm is one run through all faults, with one key.
 type storm struct {
 	result *result
 	faults []struck
-	bound  []int64 // the maximum admitted cost, at the end of each bin
+	bound  []int64 // the maximum admitted cost at the end of each bin
 	bins   []sample
 }
 
-// struck is a fault with the times at which it began and ended.
+// struck is a fault with its beginning and its end.
 type struck struct {
 	fault
 	from, to time.Duration
 }
 
-// runStorm brings all faults about, one after the other.
+// runStorm makes all faults strike, one after the other.
 func runStorm(ctx context.Context, progress io.Writer) (*storm, error) {
 	srv, err := startServer(ctx)
 	if err != nil {
@@ -53,7 +53,7 @@ func runStorm(ctx context.Context, progress io.Writer) (*storm, error) {
 	}
 	defer prx.close()
 	s := chaosSetup()
-	s.Addr, s.Name, s.Keys, s.Skew = prx.addr(), "fleet", 2, 50 // nearly all of it on one key
+	s.Addr, s.Name, s.Keys, s.Skew = prx.addr(), "fleet", 2, 50 // with this skew nearly all decisions are on one key
 	s.Rate, s.Burst = ratelimit.PerSecond(800), 800
 	for _, f := range faults() {
 		s.Lasts += f.lasts + between
@@ -84,7 +84,7 @@ func (st *storm) strike(ctx context.Context, w weather, start time.Time, progres
 	return nil
 }
 
-// collect puts the samples into bins, and computes the bound at the end of each.
+// collect adds up the samples in bins, and computes the bound at the end of each bin.
 func (st *storm) collect() {
 	s := st.result.setup
 	st.bins = make([]sample, int(s.Lasts/bin))
@@ -103,14 +103,14 @@ func (st *storm) collect() {
 			outages++
 			lost += int64(st.faults[next].lost)
 		}
-		// Each outage adds the cost that all processes admit alone at once; at their rates they together admit as much as the
-		// shared limit.
+		// Each outage adds the cost that all processes together admit at once when
+		// they are alone. Afterwards, their rates together equal the shared limit's.
 		alone := outages * int64(s.Nodes) * int64(s.share().Burst)
 		st.bound[i] = int64(s.Burst)*(1+lost) + s.regained(end) + alone + s.regained(st.degradedBy(end))
 	}
 }
 
-// degradedBy returns for how long, up to an instant, some decision was degraded.
+// degradedBy returns for how long decisions were degraded up to an instant.
 func (st *storm) degradedBy(end time.Duration) (d time.Duration) {
 	for i, b := range st.bins {
 		if b.Degraded > 0 && time.Duration(i)*bin < end {
@@ -204,7 +204,7 @@ func legend(c *chart.Canvas, y float64, classes, texts []string) {
 
 func ceilTo(v, step float64) float64 { return math.Ceil(v/step) * step }
 
-// drawStorm runs and draws it into a file.
+// drawStorm runs a storm and draws it into a file.
 func drawStorm(ctx context.Context, progress io.Writer, file string) error {
 	st, err := runStorm(ctx, progress)
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// apart is how long it takes from one region to the other and back.
+	// apart is the time of a round trip between the regions.
 	apart = 80 * time.Millisecond
-	// inRegion is how many processes each of the two regions has. The store is in the first one.
+	// inRegion is the number of processes in each of the two regions. The store is in the first one.
 	inRegion = 4
 )
 
@@ -27,9 +27,9 @@ type region struct {
 	engine string
 	name   string
 	load   float64       // the traffic, as a multiple of the budget
-	far    float64       // the part of it that is in the region without the store
-	cut    time.Duration // how long the link is cut
-	least  float64       // the part of the budget for this traffic that must be used
+	far    float64       // the part of the traffic in the region without the store
+	cut    time.Duration // for how long the link is cut
+	least  float64       // the minimum part of the budget that is used under this traffic
 }
 
 func regions() []region {
@@ -45,8 +45,7 @@ func regions() []region {
 	}
 }
 
-// acrossRegions holds several regions to one limit, whose budget is in a Redis that is far away. It is the recipe of
-// docs/fleet.md.
+// acrossRegions holds several regions to one limit whose budget is in a distant Redis. It is the recipe of docs/fleet.md.
 func acrossRegions(far *redis.Client, limit, share ratelimit.Limit, maxBatch int) (*lease.Limiter[string], *failover.Limiter[string], error) {
 	guarded, err := farGuarded(far, limit, share)
 	if err != nil {
@@ -54,19 +53,19 @@ func acrossRegions(far *redis.Client, limit, share ratelimit.Limit, maxBatch int
 	}
 	leased, err := lease.New(guarded, &lease.Options[string]{
 		MaxBatch: maxBatch,
-		BatchFor: 500 * time.Millisecond, // several round trips: the next batch is there before one is used up
+		BatchFor: 500 * time.Millisecond, // several round trips, so that the next batch arrives before the last one is used up
 		HoldFor:  2 * time.Second,
 	})
 	return leased, guarded, err
 }
 
-// farGuarded uses the far Redis for each decision, and the process's own share if it does not answer.
+// farGuarded uses the distant Redis for each decision. If it does not answer, farGuarded uses the process's own share.
 func farGuarded(far *redis.Client, limit, share ratelimit.Limit) (*failover.Limiter[string], error) {
 	shared, err := redislimit.New(far, limit, &redislimit.Options{Timeout: 500 * time.Millisecond})
 	if err != nil {
 		return nil, err
 	}
-	for range 5 { // the first call takes several round trips: to connect, and to teach the script
+	for range 5 { // the first call takes several round trips, to connect and to load the script
 		if _, err := shared.Peek(context.Background(), "warm", 0); err == nil {
 			break
 		}
@@ -87,7 +86,7 @@ func leasedAcross(s setup, client *redis.Client) (engine, error) {
 	return engine{Reserver: leased, flush: leased.Flush, lease: leased.Stats, state: func() failover.State { return guarded.Stats().State }}, nil
 }
 
-// far is an engine that one region decides for.
+// far is an engine whose decisions are made in one region.
 func far(s setup, client *redis.Client) (engine, error) {
 	guarded, err := farGuarded(client, s.limit().Named(s.Name), s.share())
 	if err != nil {
@@ -96,7 +95,7 @@ func far(s setup, client *redis.Client) (engine, error) {
 	return engine{Reserver: guarded, state: func() failover.State { return guarded.Stats().State }}, nil
 }
 
-// regionsSetup is the common setup of the runs.
+// regionsSetup returns the common setup of the runs.
 func regionsSetup(r region, lasts time.Duration) setup {
 	s := setup{
 		Engine: r.engine, Name: "regions", Rate: ratelimit.PerSecond(1000), Burst: 1000, Nodes: 2 * inRegion, Keys: 1, Skew: 1.1,
@@ -148,13 +147,13 @@ func runRegion(ctx context.Context, r region, lasts time.Duration, change func(*
 	})
 }
 
-// used returns the admitted cost, as a share of the maximum that the budget and the traffic allow.
+// used returns the admitted cost as a share of the maximum under the budget and the traffic.
 func (r *result) used() float64 {
 	could := min(float64(r.setup.regained(r.setup.Lasts)+int64(r.setup.Burst)), float64(r.setup.Demand*r.setup.Nodes)*r.setup.Lasts.Seconds())
 	return float64(r.admitted[0]) / could
 }
 
-// runRegions runs all of them, and prints their table.
+// runRegions runs all regions, and prints a table.
 func runRegions(ctx context.Context, out, progress io.Writer, lasts time.Duration) (failed int, err error) {
 	t := newTable("way", "traffic, of the budget", "of that in the far region", "link cut for", "admitted", "bound", "budget used", "far p50", "far p99", "near p99", "errors", "degraded")
 	for i, r := range regions() {

@@ -9,7 +9,7 @@ import (
 type relay struct {
 	listener net.Listener
 	to       string
-	carry    func(client, server net.Conn) // copies the data of one connection, until either side closes it
+	carry    func(client, server net.Conn) // copies the data of one connection until either side closes it
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool
@@ -54,7 +54,7 @@ func (r *relay) pass(client net.Conn) {
 	delete(r.conns, server)
 }
 
-// hangUp closes the connections that are open.
+// hangUp closes the open connections.
 func (r *relay) hangUp() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

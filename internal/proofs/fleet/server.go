@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/proc"
 )
 
-// server is a Redis server of our own that saves nothing.
+// server is a Redis server that saves no data.
 type server struct {
 	program string
 	addr    string
@@ -26,7 +26,7 @@ type server struct {
 	admin   *redis.Client
 }
 
-// startServer starts a server on a port that is free.
+// startServer starts a server on a free port.
 func startServer(ctx context.Context) (*server, error) {
 	program, err := proc.RedisServer()
 	if err != nil {
@@ -39,7 +39,7 @@ func startServer(ctx context.Context) (*server, error) {
 		}
 		s := &server{program: program, addr: l.Addr().String()}
 		_, s.port, _ = net.SplitHostPort(s.addr)
-		_ = l.Close() // only its port was wanted
+		_ = l.Close() // only the port is needed
 		if s.dir, err = os.MkdirTemp("", "fleet"); err != nil {
 			return nil, err
 		}
@@ -98,11 +98,11 @@ func (s *server) close() {
 
 var scriptCalls = regexp.MustCompile(`cmdstat_eval(?:sha)?:calls=(\d+)`)
 
-// scripts returns how many scripts the server has run since it was started.
+// scripts returns the number of scripts that the server has run since its start.
 func (s *server) scripts(ctx context.Context) (n int64, err error) {
 	info, err := s.admin.Info(ctx, "commandstats").Result()
 	for _, m := range scriptCalls.FindAllStringSubmatch(info, -1) {
-		calls, _ := strconv.ParseInt(m[1], 10, 64) // digits, by the expression
+		calls, _ := strconv.ParseInt(m[1], 10, 64) // the regular expression matches only digits
 		n += calls
 	}
 	return n, err

@@ -16,24 +16,24 @@ import (
 
 // setup configures one process of the fleet, as JSON in its environment.
 type setup struct {
-	Engine     string // one of engines
-	Addr       string // of Redis
-	Name       string // of the budgets in Redis
+	Engine     string // a key of engines
+	Addr       string // the address of Redis
+	Name       string // the name of the budgets in Redis
 	Rate       ratelimit.Rate
 	Burst      int
-	Nodes      int // processes
-	Node       int // which of them this is
+	Nodes      int // the number of processes
+	Node       int // the index of this process
 	MaxBatch   int
-	Keys       int     // how many there are
-	Skew       float64 // of Zipf's law, above 1
-	Demand     int     // decisions a second, of this process
+	Keys       int     // the number of keys
+	Skew       float64 // the exponent of Zipf's law, above 1
+	Demand     int     // this process's decisions a second
 	Goroutines int
 	Lasts      time.Duration
-	Timeout    time.Duration // of failover
-	Deadline   time.Duration // of each caller; 0 for none
-	MaxCalls   int           // of failover; 0 for the default
+	Timeout    time.Duration // failover's Timeout
+	Deadline   time.Duration // the deadline of each caller; 0 means none
+	MaxCalls   int           // failover's MaxCalls; 0 means the default
 	Seed       uint64
-	Alone      bool // only the first process has any demand
+	Alone      bool // whether only the first process makes decisions
 
 	// Addrs and Demands are Addr and Demand of each process, if they differ.
 	Addrs   []string
@@ -62,14 +62,14 @@ type engine struct {
 
 func (s setup) limit() ratelimit.Limit { return ratelimit.TokenBucket(s.Rate, s.Burst) }
 
-// share is the limit of one process while it is alone.
+// share returns the limit of one process while it is alone.
 func (s setup) share() ratelimit.Limit {
 	r := s.Rate
 	r.Per *= time.Duration(s.Nodes)
 	return ratelimit.TokenBucket(r, max(1, s.Burst/s.Nodes))
 }
 
-// newEngine returns the limiter under test, complete.
+// newEngine returns the complete limiter under test.
 func newEngine(s setup, client *redis.Client) (engine, error) {
 	build, ok := engines[s.Engine]
 	if !ok {

@@ -25,14 +25,14 @@ const slotsVariable = "RATELIMIT_FLEET_SLOTS"
 
 // slotsSetup configures such a process.
 type slotsSetup struct {
-	Redis, Partner string // addresses
+	Redis, Partner string // the addresses of Redis and of the partner
 	Limit          int
 	Hold           time.Duration
-	Callers        int // of one slot each, beside one who wants all slots
+	Callers        int // the number of callers for one slot each, beside a caller for all slots
 }
 
-// partner serves calls of the processes, and counts how many are in flight. A call ends with its connection, and so
-// with its process.
+// partner serves calls of the processes, and counts the calls in flight.
+// A call ends with its connection, and so also with its process.
 type partner struct {
 	net.Listener
 	limit int
@@ -43,10 +43,10 @@ type partner struct {
 }
 
 type partnerCounts struct {
-	most      int // in flight at once
-	over      int // calls that came above the limit
+	most      int // the maximum in flight at once
+	over      int // the number of calls above the limit
 	served    int
-	servedAll int // served calls that had all slots
+	servedAll int // the number of served calls that had all slots
 }
 
 func (p *partner) counts() partnerCounts {
@@ -55,7 +55,7 @@ func (p *partner) counts() partnerCounts {
 	return p.partnerCounts
 }
 
-// partnerCall is a call in flight. It uses slots, and lasts until an instant.
+// partnerCall is a call in flight. It uses slots until an instant.
 type partnerCall struct {
 	slots int
 	ends  time.Time
@@ -79,7 +79,8 @@ func newPartner(limit int) (*partner, error) {
 	return p, nil
 }
 
-// serve reads a call: its slots, and until when they last, in nanoseconds. It answers with a byte, and waits for the end.
+// serve reads a call: its slots, and the instant until which they last, in
+// nanoseconds. It answers with a byte, and waits for the end of the connection.
 func (p *partner) serve(c net.Conn) {
 	defer c.Close()
 	var call [16]byte
@@ -95,7 +96,7 @@ func (p *partner) serve(c net.Conn) {
 	delete(p.calls, c)
 }
 
-// begin counts a call. Work that goes on after its slots have ended is no longer held to the limit.
+// begin counts a call. The limit does not apply to work that continues after its slots have ended.
 func (p *partner) begin(c net.Conn, call partnerCall) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,8 +119,8 @@ func (p *partner) begin(c net.Conn, call partnerCall) {
 	}
 }
 
-// isSlotsWorker makes this program a process that works in slots if it was started as one. It works until it is killed,
-// or the process that has started it ends.
+// isSlotsWorker turns this program into a process that works in slots if it
+// was started as one. It works until it is killed or its parent process ends.
 func isSlotsWorker() bool {
 	text := os.Getenv(slotsVariable)
 	if text == "" {
@@ -127,7 +128,7 @@ func isSlotsWorker() bool {
 	}
 	var s slotsSetup
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		panic(err) // the command has made it
+		panic(err) // the command has written it, so it is valid
 	}
 	client := redis.NewClient(&redis.Options{Addr: s.Redis})
 	semaphore := ratelimit.Must(redislimit.NewSemaphore(client, s.Limit, &redislimit.SemaphoreOptions{Name: "partner", Hold: s.Hold, Timeout: time.Second}))
@@ -156,7 +157,7 @@ func (s slotsSetup) call(semaphore *redislimit.Semaphore, n int) error {
 		return err
 	}
 	defer permit.Release(ctx)
-	began := time.Now() // before Hold begins anew
+	began := time.Now() // before Hold begins again
 	if err := permit.Extend(ctx); err != nil {
 		return err
 	}
@@ -173,25 +174,25 @@ func (s slotsSetup) call(semaphore *redislimit.Semaphore, n int) error {
 	if _, err := io.ReadFull(c, head[:1]); err != nil {
 		return err
 	}
-	time.Sleep(rand.N(20 * time.Millisecond)) // the work
+	time.Sleep(rand.N(20 * time.Millisecond)) // this is the work
 	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
 		return err
 	}
-	_, err = io.Copy(io.Discard, c) // until the partner does not count it any more
+	_, err = io.Copy(io.Discard, c) // until the partner no longer counts the call
 	return err
 }
 
-// slotsResult holds the results of a fleet whose processes are killed.
+// slotsResult is the results of a fleet whose processes are killed.
 type slotsResult struct {
 	partnerCounts
 	killed int
-	left   redislimit.SemaphoreStats // after Hold
+	left   redislimit.SemaphoreStats // the statistics after Hold has passed
 }
 
-// slots is how many calls the partner takes at once.
+// slots is the number of calls that the partner may serve at once.
 const slots = 5
 
-// violations returns which promises were broken.
+// violations describes each broken promise.
 func (r slotsResult) violations() (all []string) {
 	if r.over > 0 {
 		all = append(all, fmt.Sprintf("%d calls above the limit, %d in flight of %d", r.over, r.most, slots))
@@ -205,7 +206,7 @@ func (r slotsResult) violations() (all []string) {
 	return all
 }
 
-// killFleet runs processes that share slots, and kills one after the other in the middle of their work.
+// killFleet runs processes that share slots, and kills one after the other during their work.
 func killFleet(ctx context.Context, server *server, processes int, lasts time.Duration) (r slotsResult, err error) {
 	partner, err := newPartner(slots)
 	if err != nil {
@@ -246,7 +247,7 @@ func killFleet(ctx context.Context, server *server, processes int, lasts time.Du
 	}
 	defer func() {
 		for _, p := range all {
-			if p != nil && p.ProcessState == nil { // after an error
+			if p != nil && p.ProcessState == nil { // still running after an error
 				_ = p.Process.Kill()
 				_ = p.Wait()
 			}

@@ -52,7 +52,7 @@ func thousands(n int64) string {
 	return fmt.Sprintf("%s %03d", thousands(n/1000), n%1000)
 }
 
-// short prints a time to two digits or so.
+// short formats a time with about two digits.
 func short(d time.Duration) string {
 	switch {
 	case d >= 10*time.Millisecond:

@@ -27,31 +27,31 @@ type message struct {
 	Err    string
 }
 
-// sample holds a process's decisions since its last sample.
+// sample is a process's decisions since its last sample.
 type sample struct {
-	At                                   time.Duration // since the start, at the end of the sample
+	At                                   time.Duration // the time from the start to the end of the sample
 	Decisions, Allowed, Degraded, Errors int64
-	State                                string // of failover's breaker
+	State                                string // the state of failover's breaker
 	node                                 int
 }
 
-// report holds a process's results at its end.
+// report is a process's results at its end.
 type report struct {
 	Admitted  []int64 // by key
 	Decisions []int64 // by key
 	Latency   histogram
-	Lateness  histogram // of a timer beside the load: the delay that the machine itself adds
+	Lateness  histogram // the lateness of a timer beside the load, which the machine itself causes
 	Errors    int64
 	FirstErr  string
-	Degraded  time.Duration // from the first degraded decision to the last
+	Degraded  time.Duration // the time from the first degraded decision to the last
 	Began     time.Time
 	Ended     time.Time
-	Before    int // goroutines, before the limiter was made
-	After     int // and after it was closed
+	Before    int // the number of goroutines before the limiter was made
+	After     int // the number of goroutines after it was closed
 	Lease     lease.Stats
 }
 
-// isWorker makes this program a process of the fleet if it was started as one.
+// isWorker turns this program into a process of the fleet if it was started as one.
 func isWorker() bool {
 	text := os.Getenv(variable)
 	if text == "" {
@@ -65,7 +65,7 @@ func isWorker() bool {
 	return true
 }
 
-// work waits for the start, makes its load, and reports.
+// work waits for the start, runs the load, and reports.
 func work(text string, in *bufio.Reader, out *json.Encoder) error {
 	var s setup
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
@@ -95,7 +95,7 @@ func work(text string, in *bufio.Reader, out *json.Encoder) error {
 	return out.Encode(message{Report: r})
 }
 
-// follow passes the line of the start on, and ends the process when the process that has started it ends.
+// follow passes on the line that starts the load. It ends the process when the parent process ends.
 func follow(in *bufio.Reader, lines chan<- string) {
 	for {
 		line, err := in.ReadString('\n')
@@ -111,7 +111,7 @@ func parseStart(line string) (time.Time, error) {
 	return time.Unix(0, ns), err
 }
 
-// play makes the load, and samples it.
+// play runs the load, and samples it.
 func (l *load) play(s setup, start time.Time, out *json.Encoder) *report {
 	done := make(chan struct{})
 	go func() {
@@ -127,8 +127,7 @@ func (l *load) play(s setup, start time.Time, out *json.Encoder) *report {
 	return r
 }
 
-// lateness measures how late timers fire, and goroutines run after that, on this machine
-// as it is now.
+// lateness measures how late timers fire and goroutines run on this machine at present.
 func lateness(done <-chan struct{}) (h histogram) {
 	for {
 		began := time.Now()
@@ -151,7 +150,7 @@ func (l *load) sample(start time.Time, done <-chan struct{}, out *json.Encoder) 
 	for {
 		select {
 		case <-ticker.C:
-			_ = out.Encode(message{Sample: l.take(start)}) // without a reader, the process ends by itself
+			_ = out.Encode(message{Sample: l.take(start)}) // if nobody reads, the process ends by itself
 		case <-done:
 			_ = out.Encode(message{Sample: l.take(start)})
 			return
@@ -159,7 +158,7 @@ func (l *load) sample(start time.Time, done <-chan struct{}, out *json.Encoder) 
 	}
 }
 
-// take returns the decisions since its last call.
+// take returns the decisions since the last call of take.
 func (l *load) take(start time.Time) *sample {
 	return &sample{
 		At:        time.Since(start),
@@ -195,7 +194,7 @@ func (l *load) report() *report {
 	return r
 }
 
-// closed closes everything, and returns how many goroutines are left once no more end.
+// closed closes everything, and returns the number of goroutines that remain.
 func closed(e engine, client *redis.Client, before int) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

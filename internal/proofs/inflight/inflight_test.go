@@ -21,7 +21,7 @@ import (
 const (
 	histories = 1500
 	clients   = 4
-	rounds    = 5 // of each client: take, and perhaps give back
+	rounds    = 5 // of each client, which takes and perhaps gives back
 )
 
 type kind int
@@ -34,7 +34,7 @@ const (
 	setLimit
 )
 
-// call is one operation. Its n is units, or the limit.
+// call is one operation. Its n is the number of units, or the limit.
 type call struct {
 	kind kind
 	n    int
@@ -54,8 +54,8 @@ type semaphore interface {
 	SetLimit(limit int) error
 }
 
-// model is a counter and a limit. Total bounds the units in flight as well. Where callers wait, a call may be refused for their
-// sake.
+// model is a counter and a limit. If total is set, it also bounds the
+// units in flight. If callers wait, a call may be refused in their favour.
 func model(limit, total int, waits bool) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return state{0, limit} },
@@ -97,8 +97,8 @@ var setups = []setup{
 
 const most = 5 // the highest limit
 
-// yielding is a clock that gives other goroutines a chance whenever it is read: that is in
-// the middle of a call, with the key's lock held.
+// yielding is a clock that lets other goroutines run whenever it is
+// read. That is in the middle of a call, which holds the key's lock.
 type yielding struct{ reads atomic.Int64 }
 
 func (c *yielding) Now() time.Duration {
@@ -117,7 +117,7 @@ func (bound) Update(inflight.Sample) int { return most }
 func (s setup) limiter() *inflight.Limiter[string] {
 	return ratelimit.Must(inflight.New(most, &inflight.Options[string]{
 		Total: s.total, MaxQueue: 3, MaxKeys: 2, Clock: new(yielding),
-		Adaptive: func() inflight.Algorithm { return bound{} }, // or no clock would be read
+		Adaptive: func() inflight.Algorithm { return bound{} }, // so that the clock is read
 	}))
 }
 
@@ -128,7 +128,7 @@ func (s setup) model() porcupine.Model {
 	return model(most, s.total, s.waits)
 }
 
-// recorder plays one client.
+// recorder makes the calls of one client.
 type recorder struct {
 	l     semaphore
 	id    int
@@ -197,7 +197,7 @@ func (s setup) record(l semaphore, seed uint64) (ops []porcupine.Operation) {
 		all[i] = &recorder{l: l, id: i, now: &now, rng: rand.New(rand.NewPCG(seed, uint64(i))), setup: s}
 		wg.Go(all[i].play)
 	}
-	if s.total == 0 { // with Total, other keys would take units unknown to the model
+	if s.total == 0 { // other keys would take units of Total that the model does not know
 		wg.Go(func() { disturb(l) })
 	}
 	wg.Wait()
@@ -207,7 +207,7 @@ func (s setup) record(l semaphore, seed uint64) (ops []porcupine.Operation) {
 	return ops
 }
 
-// disturb invents keys, for which the table forgets others.
+// disturb invents keys, so that the table forgets others.
 func disturb(l semaphore) {
 	for i := range rounds * 2 {
 		if p, err := l.TryAcquire(fmt.Sprint(i), 1); err == nil {
@@ -247,7 +247,7 @@ func TestConcurrentCallsAreLinearizable(t *testing.T) {
 
 // ---- the check finds broken limiters ----
 
-// forgetful checks and acts apart, and gives nothing back.
+// forgetful first checks and later acts, and gives nothing back.
 type forgetful struct {
 	*inflight.Limiter[string]
 	mu   sync.Mutex
@@ -260,14 +260,14 @@ func (f *forgetful) TryAcquire(key string, n int) (inflight.Permit, error) {
 		return f.Limiter.TryAcquire(key, n)
 	}
 	f.mu.Lock()
-	fits := f.held+n <= f.most // a check
+	fits := f.held+n <= f.most // the check
 	f.mu.Unlock()
 	runtime.Gosched()
 	if !fits {
 		return inflight.Permit{}, context.Canceled
 	}
 	f.mu.Lock()
-	f.held += n // and a later act, never given back
+	f.held += n // the act, which is never undone
 	f.mu.Unlock()
 	return inflight.Permit{}, nil
 }

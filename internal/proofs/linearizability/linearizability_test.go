@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	histories = 1000 // of each algorithm and table
+	histories = 1000 // for each algorithm and table
 	phases    = 4
 	clients   = 4
 	calls     = 3 // of each client in each phase
@@ -33,8 +33,8 @@ var limits = []ratelimit.Limit{
 	ratelimit.SlidingCounter(ratelimit.PerSecond(4)),
 }
 
-// yielding is a clock that gives other goroutines a chance whenever it is read: that is in the
-// middle of a decision, with the key's lock held.
+// yielding is a clock that lets other goroutines run whenever it is
+// read. That is in the middle of a decision, which holds the key's lock.
 type yielding struct{ now, reads atomic.Int64 }
 
 func (c *yielding) Now() time.Duration {
@@ -44,12 +44,12 @@ func (c *yielding) Now() time.Duration {
 	return time.Duration(c.now.Load())
 }
 
-// table is a way to make room for keys, with how many evictions a history may have had.
+// table is a way to make room for keys, with the maximum number of evictions in a history.
 type table struct {
 	name      string
 	opts      ratelimit.Options[string]
 	keys      int
-	invented  bool // unrelated keys arrive all the time
+	invented  bool // whether unrelated keys arrive all the time
 	evictions func(s ratelimit.Stats) int
 }
 
@@ -95,7 +95,7 @@ func prove(t *testing.T, limit ratelimit.Limit, table table) {
 
 // record plays one history.
 func record(l limiter, clock *yielding, table table, rng *rand.Rand) (ops []porcupine.Operation) {
-	var now atomic.Int64 // orders the beginnings and ends of calls
+	var now atomic.Int64 // numbers the beginnings and ends of calls in their order
 	for range phases {
 		at := clock.now.Add(rng.Int64N(int64(600 * time.Millisecond)))
 		var wg sync.WaitGroup
@@ -174,7 +174,7 @@ func listing(m porcupine.Model, ops []porcupine.Operation) (s string) {
 
 // ---- broken limiters are detected ----
 
-// checkThenAct looks whether the cost fits, lets go, and spends it.
+// checkThenAct checks whether the cost fits, releases the lock, and then spends the cost.
 type checkThenAct struct{ *ratelimit.Keyed[string] }
 
 func (l checkThenAct) Allow(key string, cost int) bool {
@@ -183,7 +183,7 @@ func (l checkThenAct) Allow(key string, cost int) bool {
 	return d.Allowed && l.Adjust(context.Background(), key, cost) == nil
 }
 
-// sweepsLive drops keys that are still counted.
+// sweepsLive drops keys whose spending still counts.
 type sweepsLive struct{ *ratelimit.Keyed[string] }
 
 func (l sweepsLive) Sweep() int {

@@ -43,7 +43,7 @@ type answer struct {
 	allowed  bool
 	decision ratelimit.Decision
 	err      string
-	full     bool // ErrTableFull
+	full     bool // whether the error is ErrTableFull
 }
 
 // on makes the call.
@@ -69,9 +69,9 @@ func (c call) String() string {
 	return fmt.Sprintf("%v %s(%s, %d)", c.at, [...]string{"Allow", "Take", "Adjust", "Reset"}[c.kind], c.key, c.n)
 }
 
-// oracle answers calls that come one after the other.
+// oracle computes the results of calls that are made one after the other.
 type oracle struct {
-	mu    sync.Mutex // guards the fields below: porcupine looks at several keys at once
+	mu    sync.Mutex // guards the fields below, because porcupine checks several keys at once
 	l     *ratelimit.Keyed[string]
 	clock ratelimittest.Clock
 }
@@ -82,15 +82,15 @@ func newOracle(limit ratelimit.Limit) *oracle {
 	return o
 }
 
-// past is a key's calls since it was fresh, the last one first; nil is a fresh key. How often it
-// was forgotten counts against the evictions that there were.
+// past is a key's calls since it was fresh, the last one first. Nil is a
+// fresh key. A history must not forget keys more often than it evicts.
 type past struct {
 	before    *past
 	call      call
 	forgotten int
 }
 
-// after returns the result of the call on a key with this past, and the key's state afterwards.
+// after returns the result of a call on a key with this past, and the key's state after it.
 func (o *oracle) after(p *past, c call) (answer, ratelimit.Decision) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -111,15 +111,15 @@ func (o *oracle) replay(p *past) {
 	p.call.on(o.l)
 }
 
-// step returns the pasts that a key may have after the call, if the given answer is possible. A past with an empty call belongs
-// to a key that was forgotten.
+// step returns the pasts that a key may have after the call, if the given answer
+// is possible. A past with an empty call belongs to a key that was forgotten.
 func (o *oracle) step(p *past, c call, a answer, evictions int) (next []any) {
 	for _, from := range o.perhapsForgotten(p, evictions) {
 		want, was := o.after(from, c)
 		switch {
 		case a.full || c.kind == allow && !a.allowed && want.allowed && evictions < 0:
 			if was.ResetAfter == 0 {
-				next = append(next, from) // only a key that is not tracked may be refused
+				next = append(next, from) // only an untracked key may be refused
 			}
 		case a == want:
 			next = append(next, &past{from, c, from.forgotten})

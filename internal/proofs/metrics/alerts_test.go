@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAlertsUseMetricsThatExist compares docs/alerts.yml with the exported metrics, and with the table of docs/metrics.md that says what to do.
+// TestAlertsUseMetricsThatExist compares docs/alerts.yml with the
+// exported metrics, and with the table of actions in docs/metrics.md.
 func TestAlertsUseMetricsThatExist(t *testing.T) {
 	alerts, err := os.ReadFile("../../../docs/alerts.yml")
 	require.NoError(t, err)
@@ -42,7 +43,7 @@ func TestAlertsUseMetricsThatExist(t *testing.T) {
 	}
 }
 
-// TestAlertsFire runs promtool on the tests of the alerts, where it is installed.
+// TestAlertsFire runs promtool, if it is installed, on the tests of the alerts.
 func TestAlertsFire(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {

@@ -50,7 +50,7 @@ func collected(t *testing.T) metricdata.ResourceMetrics {
 	require.NoError(t, err)
 	require.NoError(t, m.Register("backend", ratelimit.Must(inflight.New(1, &inflight.Options[string]{Total: 10}))))
 	require.NoError(t, m.Register("leased", leased))
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // it is not called
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // no test calls it
 	t.Cleanup(func() { _ = client.Close() })
 	slots, err := redislimit.NewSemaphore(client, 1, &redislimit.SemaphoreOptions{Name: "slots"})
 	require.NoError(t, err)
@@ -77,7 +77,7 @@ func collected(t *testing.T) metricdata.ResourceMetrics {
 	return out
 }
 
-// values returns the figures of whole numbers, by name and attributes.
+// values returns the integer figures, by name and attributes.
 func values(out metricdata.ResourceMetrics) map[string]int64 {
 	all := map[string]int64{}
 	add := func(name string, points []metricdata.DataPoint[int64]) {
@@ -153,8 +153,8 @@ func TestTheVersionIsOneSeriesByOpenTelemetry(t *testing.T) {
 	}
 }
 
-// TestNamesAreThoseOfPrometheus compares the exported metrics with docs/metrics.md, which lists promlimit's: each metric has
-// the name there that the conventions of both give it, and the same kind and labels.
+// TestNamesAreThoseOfPrometheus compares the exported metrics with docs/metrics.md, which lists promlimit's metrics.
+// Each metric must have the same kind and labels there, and the name that the conventions of both systems give it.
 func TestNamesAreThoseOfPrometheus(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/metrics.md")
 	require.NoError(t, err)

@@ -38,7 +38,8 @@ func TestTheMetricsPageListsAllMetrics(t *testing.T) {
 	assert.Equal(t, exported, page)
 }
 
-// TestDegradedDecisionsAreCounted: a failover counts them itself; a lease over it reports them to OnDecision.
+// TestDegradedDecisionsAreCounted checks that a failover counts degraded
+// decisions itself, and that a lease over it reports them to OnDecision.
 func TestDegradedDecisionsAreCounted(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m, err := promlimit.New(reg)

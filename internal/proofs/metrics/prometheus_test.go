@@ -34,7 +34,7 @@ import (
 
 const secret = "a-key-that-must-not-be-seen"
 
-// program is a program with one limiter of each kind, each of which has decided.
+// program runs one limiter of each kind. Each has made decisions.
 func program(t testing.TB) *prometheus.Registry {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
@@ -60,7 +60,7 @@ func program(t testing.TB) *prometheus.Registry {
 	leased, err := lease.New[string](limiter, &lease.Options[string]{MaxBatch: 10})
 	require.NoError(t, err)
 	require.NoError(t, m.Register("leased", leased))
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // it is not called
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // no test calls it
 	t.Cleanup(func() { _ = client.Close() })
 	slots, err := redislimit.NewSemaphore(client, 1, &redislimit.SemaphoreOptions{Name: "slots"})
 	require.NoError(t, err)
@@ -98,7 +98,7 @@ func program(t testing.TB) *prometheus.Registry {
 	return reg
 }
 
-// interceptor returns an interceptor that has served a call which it could not decide on.
+// interceptor returns an interceptor that has served a call on which no decision was possible.
 func interceptor(t testing.TB) *grpclimit.Interceptor {
 	t.Helper()
 	byMethod := ratelimit.Map(ratelimit.Reserver[string](failingReserver{}), grpclimit.Method)

@@ -28,7 +28,7 @@ func rulesOf(t *testing.T, section string) *policy.Policies {
 	return ratelimit.Must(policy.New(ratelimit.Must(policy.Parse(m[1])), nil))
 }
 
-// freeAddr returns an address on which nothing listens.
+// freeAddr returns an address on which no process listens.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -60,7 +60,7 @@ func start(t *testing.T, addr, program string, args ...string) {
 	}, 20*time.Second, 20*time.Millisecond, "%s listens", program)
 }
 
-// passes sends requests one after the other to the server, and to the rules, and returns how many pass each, and how long that took.
+// passes sends requests one after the other to the server and to the rules. It returns how many pass each, and the duration.
 func passes(t *testing.T, url string, p *policy.Policies, n int) (theirs, ours int, took time.Duration) {
 	t.Helper()
 	begin := time.Now()
@@ -93,7 +93,7 @@ http {
 	start(t, addr, "nginx", "-p", dir, "-c", file, "-e", filepath.Join(dir, "error.log"))
 	p := rulesOf(t, "nginx: limit_req with a burst")
 	for _, pause := range []time.Duration{0, time.Second} {
-		time.Sleep(pause) // nginx has no clock of ours
+		time.Sleep(pause) // nginx uses real time
 		theirs, ours, took := passes(t, "http://"+addr+"/api/x", p, 60)
 		assert.InDelta(t, theirs, ours, 2, "within what the two regain in %v", took)
 	}

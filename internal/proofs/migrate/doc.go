@@ -1,3 +1,3 @@
-// Package migrate tests the statements of docs/migrate.md: the calls of other libraries beside ours, on the same requests at
-// the same times, and where the two differ. Each test runs both sides, the other library in the version that go.mod names.
+// Package migrate tests the statements of docs/migrate.md. It makes calls of other libraries and the same calls of this
+// library at the same times, and checks where the results differ. The other libraries have the versions in go.mod.
 package migrate

@@ -26,7 +26,7 @@ func byIP(r *http.Request) (string, error) {
 	return addr.String(), err
 }
 
-// quiet are options without a log.
+// quiet are options without a logger.
 var quiet = &httplimit.Options{Logger: slog.New(slog.DiscardHandler)}
 
 // router returns chi's router with the middleware.
@@ -107,13 +107,13 @@ func TestHTTPRateCosts(t *testing.T) {
 	assert.Equal(t, want, statuses(router(limit.Wrap), 3, r))
 }
 
-// cost returns the cost that a request states.
+// cost returns the cost that a request contains.
 func cost(r *http.Request) int {
 	n, _ := strconv.Atoi(r.Header.Get("X-Cost"))
 	return n
 }
 
-// TestHTTPRateLimitOfARequest takes the limit from each request, such as the limit of the user's plan.
+// TestHTTPRateLimitOfARequest reads the limit from each request, as if it was the limit of the user's plan.
 func TestHTTPRateLimitOfARequest(t *testing.T) {
 	plan := func(r *http.Request) int {
 		if r.Header.Get("X-Plan") == "paid" {
@@ -140,7 +140,7 @@ func TestHTTPRateLimitOfARequest(t *testing.T) {
 	}
 }
 
-// TestHTTPRateRetryAfter: theirs is the whole window, whenever room comes.
+// TestHTTPRateRetryAfter expects their Retry-After to be the whole window, even if room comes earlier.
 func TestHTTPRateRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit, err := httplimit.PerIP(ratelimit.SlidingLog(ratelimit.PerMinute(1)), nil)
@@ -149,7 +149,7 @@ func TestHTTPRateRetryAfter(t *testing.T) {
 			"60": router(httprate.LimitBy(1, time.Minute, byIP)),
 			"5":  router(limit.Wrap),
 		} {
-			time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute))) // its windows begin at full minutes of the clock
+			time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute))) // their windows begin at full minutes of the clock
 			statuses(h, 1, from("192.0.2.1:1"))
 			time.Sleep(55 * time.Second)
 			w := httptest.NewRecorder()
@@ -160,7 +160,7 @@ func TestHTTPRateRetryAfter(t *testing.T) {
 	})
 }
 
-// TestHTTPRateRoundsDown: 9.4 of 10 spent leaves no whole unit.
+// TestHTTPRateRoundsDown: with 9.4 of 10 units spent, no whole unit remains.
 func TestHTTPRateRoundsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit, err := httplimit.PerIP(ratelimit.SlidingCounter(ratelimit.Per(10, 100*time.Second)), nil)
@@ -169,13 +169,13 @@ func TestHTTPRateRoundsDown(t *testing.T) {
 		r := from("192.0.2.1:1")
 		statuses(theirs, 10, r)
 		statuses(ours, 10, r)
-		time.Sleep(106 * time.Second) // 94 % of the window before still count
+		time.Sleep(106 * time.Second) // 94 % of the window before still counts
 		assert.Equal(t, []int{200, 429}, statuses(theirs, 2, r), "the eleventh, where 10.4 would be spent")
 		assert.Equal(t, []int{429, 429}, statuses(ours, 2, r))
 	})
 }
 
-// TestHTTPRateAnswers428 to errors of its own, and with their text.
+// TestHTTPRateAnswers428 for its own errors, with their texts.
 func TestHTTPRateAnswers428(t *testing.T) {
 	failing := func(*http.Request) (string, error) { return "", errors.New("dial tcp 10.0.0.5:6379: refused") }
 	w := httptest.NewRecorder()
@@ -191,7 +191,7 @@ func TestHTTPRateAnswers428(t *testing.T) {
 	assert.NotContains(t, w.Body.String(), "10.0.0.5")
 }
 
-// TestHTTPRateJoinsKeysWithAColon, so two pairs are one key.
+// TestHTTPRateJoinsKeysWithAColon, so that two pairs can be one key.
 func TestHTTPRateJoinsKeysWithAColon(t *testing.T) {
 	theirs := httprate.JoinKeys(httprate.Key("a:b"), httprate.Key("c"))
 	one, err := theirs(nil)
@@ -204,19 +204,19 @@ func TestHTTPRateJoinsKeysWithAColon(t *testing.T) {
 	assert.NotEqual(t, keyfunc.Pair[string, string]{A: "a:b", B: "c"}, keyfunc.Pair[string, string]{A: "a", B: "b:c"})
 }
 
-// TestHTTPRateForgetsEverybodyForOneLateIncrement: an increment that comes after the window's end
-// clears the counters of all keys.
+// TestHTTPRateForgetsEverybodyForOneLateIncrement: an increment after the window's end clears the counters of all keys.
 func TestHTTPRateForgetsEverybodyForOneLateIncrement(t *testing.T) {
 	window := time.Now().UTC().Truncate(time.Minute)
 	counter := httprate.NewLocalLimitCounter(time.Minute)
 	require.NoError(t, counter.IncrementBy("ann", window, 10))
-	require.NoError(t, counter.IncrementBy("bob", window.Add(-time.Minute), 1)) // read before, made after
+	// the time was read before, and the increment comes after the window's end
+	require.NoError(t, counter.IncrementBy("bob", window.Add(-time.Minute), 1))
 	spent, _, err := counter.Get("ann", window, window.Add(-time.Minute))
 	require.NoError(t, err)
 	assert.Zero(t, spent)
 }
 
-// slowCounter takes its time for one key.
+// slowCounter is slow for one key.
 type slowCounter struct {
 	httprate.LimitCounter
 	entered, leave chan struct{}
@@ -230,7 +230,7 @@ func (c *slowCounter) IncrementBy(key string, window time.Time, n int) error {
 	return c.LimitCounter.IncrementBy(key, window, n)
 }
 
-// TestHTTPRateCallsItsStoreForOneRequestAtATime: a store that is slow for one key holds up all.
+// TestHTTPRateCallsItsStoreForOneRequestAtATime: a store that is slow for one key delays all keys.
 func TestHTTPRateCallsItsStoreForOneRequestAtATime(t *testing.T) {
 	counter := &slowCounter{httprate.NewLocalLimitCounter(time.Hour), make(chan struct{}), make(chan struct{})}
 	h := router(httprate.LimitBy(10, time.Hour, byIP, httprate.WithLimitCounter(counter)))
@@ -259,7 +259,7 @@ func TestHTTPRateAdmitsMoreOfASmallLimit(t *testing.T) {
 			a, b := router(httprate.LimitBy(n, time.Minute, byIP)), router(limit.Wrap)
 			pause := time.Second
 			if n == 100 {
-				pause /= 10 // more than the limit
+				pause /= 10 // so that there are more requests than the limit
 			}
 			var got [2]int
 			for begin := time.Now(); time.Since(begin) < time.Hour; time.Sleep(pause) {

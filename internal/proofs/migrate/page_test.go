@@ -13,8 +13,8 @@ import (
 
 var code = regexp.MustCompile("`([^`]+)`")
 
-// TestTheCallsOfThePageAreCompiled holds the tables of docs/migrate.md that have calls side by side to
-// the tests of this package: each call is in one of them, to the letter.
+// TestTheCallsOfThePageAreCompiled compares the tables of calls in docs/migrate.md
+// with this package: each call must occur literally in one of its tests.
 func TestTheCallsOfThePageAreCompiled(t *testing.T) {
 	var tests strings.Builder
 	files, err := filepath.Glob("*_test.go")

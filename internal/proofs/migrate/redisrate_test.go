@@ -21,7 +21,7 @@ import (
 // long is a timeout that a busy machine does not reach.
 var long = &redislimit.Options{Timeout: 10 * time.Second}
 
-// about is how much time may pass between a call of theirs and the same one of ours.
+// about is the maximum time between a call of redis_rate and the same call of this library.
 const about = float64(time.Minute)
 
 func TestRedisRateCalls(t *testing.T) {
@@ -35,10 +35,10 @@ func TestRedisRateCalls(t *testing.T) {
 	same := func(theirs *redis_rate.Result, ours ratelimit.Decision) {
 		t.Helper()
 		assert.Equal(t, theirs.Allowed > 0, ours.Allowed)
-		if ours.Allowed { // theirs is 0 after a denial, although less may fit
+		if ours.Allowed { // theirs is 0 after a denial, even if a lower cost would fit
 			assert.Equal(t, theirs.Remaining, ours.Remaining)
 		}
-		assert.InDelta(t, max(0, theirs.RetryAfter), ours.RetryAfter, about) // theirs is -1 when it is allowed
+		assert.InDelta(t, max(0, theirs.RetryAfter), ours.RetryAfter, about) // theirs is -1 if the call is allowed
 		assert.InDelta(t, theirs.ResetAfter, ours.ResetAfter, about)
 	}
 	for _, n := range []int{3, 8, 2, 5, 1} {
@@ -54,7 +54,7 @@ func TestRedisRateCalls(t *testing.T) {
 	require.NoError(t, err)
 	same(r, d)
 
-	for range 3 { // all that is left of bob's, and then nothing
+	for range 3 { // first the rest of bob's units, and then none
 		r, err = theirs.AllowAtMost(ctx, "bob", perHour, 7)
 		require.NoError(t, err)
 		granted, d, err := ratelimit.TakeUpTo(ctx, ours, "bob", 7)
@@ -80,7 +80,7 @@ func TestRedisRateCalls(t *testing.T) {
 	same(r, d)
 }
 
-// Each call has a limit of its own, by its key or by its request.
+// The limit of a call depends on its key or on its request.
 func TestRedisRateLimitOfACall(t *testing.T) {
 	ctx, client := t.Context(), redisserver.Start(t)
 	theirs := redis_rate.NewLimiter(client)
@@ -128,7 +128,7 @@ func TestRedisRateCostsBelowZero(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
 }
 
-// TestRedisRateKeepsOneNumberForAllLimitsOfAKey: a slow limit locks a fast one out.
+// TestRedisRateKeepsOneNumberForAllLimitsOfAKey, so that spending under a slow limit blocks a fast one.
 func TestRedisRateKeepsOneNumberForAllLimitsOfAKey(t *testing.T) {
 	ctx, client := t.Context(), redisserver.Start(t)
 	theirs := redis_rate.NewLimiter(client)
@@ -143,15 +143,15 @@ func TestRedisRateKeepsOneNumberForAllLimitsOfAKey(t *testing.T) {
 	second, err := redislimit.New(client, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10).Named("second"), long)
 	require.NoError(t, err)
 	ann := func(user string) (string, error) { return user, nil }
-	both, err := ratelimit.All(ratelimit.By(hour, ann), ratelimit.By(second, ann)) // one round trip
+	both, err := ratelimit.All(ratelimit.By(hour, ann), ratelimit.By(second, ann)) // one round trip for both
 	require.NoError(t, err)
 	d, err := both.Take(ctx, "ann", 1)
 	require.NoError(t, err)
 	assert.True(t, d.Allowed)
 }
 
-// TestRedisRateChargesTwiceForALostAnswer: go-redis sends a command again that was not answered. Our limiter turns this off,
-// and its error states that the call may have been charged.
+// TestRedisRateChargesTwiceForALostAnswer: go-redis repeats a command that was not answered. This
+// library's limiter prevents that, and its error states that the call may have been charged.
 func TestRedisRateChargesTwiceForALostAnswer(t *testing.T) {
 	ctx, direct := t.Context(), redisserver.Start(t)
 	proxy := newProxy(t, direct.Options().Addr)
@@ -159,7 +159,7 @@ func TestRedisRateChargesTwiceForALostAnswer(t *testing.T) {
 	t.Cleanup(func() { _ = client.Close() })
 
 	theirs := redis_rate.NewLimiter(client)
-	_, err := theirs.Allow(ctx, "ann", redis_rate.PerHour(10)) // the script is known, and a connection open
+	_, err := theirs.Allow(ctx, "ann", redis_rate.PerHour(10)) // loads the script and opens a connection
 	require.NoError(t, err)
 	proxy.drop.Store(true)
 	r, err := theirs.Allow(ctx, "ann", redis_rate.PerHour(10))
@@ -178,10 +178,10 @@ func TestRedisRateChargesTwiceForALostAnswer(t *testing.T) {
 	assert.Equal(t, 8, d.Remaining, "two calls, two charges")
 }
 
-// proxy stands before a server, and drops answers.
+// proxy is between a client and a server, and drops answers.
 type proxy struct {
 	addr string
-	drop atomic.Bool // the next answer, with its connection
+	drop atomic.Bool // drops the next answer and its connection
 }
 
 func newProxy(t *testing.T, server string) *proxy {
@@ -224,9 +224,9 @@ func (p *proxy) serve(client net.Conn, addr string) {
 	}
 }
 
-// TestOursAnswersInTimeWhenRedisDoesNot: within the limiter's own timeout, with any timeouts of the client.
+// TestOursAnswersInTimeWhenRedisDoesNot: the limiter's own timeout applies, with any timeouts of the client.
 func TestOursAnswersInTimeWhenRedisDoesNot(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") // no connection is accepted
+	l, err := net.Listen("tcp", "127.0.0.1:0") // it accepts no connections
 	require.NoError(t, err)
 	defer l.Close()
 	client := redis.NewClient(&redis.Options{Addr: l.Addr().String()})

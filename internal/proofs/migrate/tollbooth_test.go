@@ -64,7 +64,7 @@ func twoASecond[K comparable](key func(*http.Request) (K, error)) (ratelimit.Res
 	return ratelimit.Must(ratelimit.New[K](ratelimit.TokenBucket(ratelimit.PerSecond(2), 2), nil)), key
 }
 
-// A limit by key, outside of HTTP.
+// A limit by key is possible outside of HTTP.
 func TestTollboothKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lmt := tollbooth.NewLimiter(2, nil)
@@ -81,7 +81,7 @@ func TestTollboothKeys(t *testing.T) {
 	})
 }
 
-// TestTollboothMethods: only some methods are limited.
+// TestTollboothMethods limits only some methods.
 func TestTollboothMethods(t *testing.T) {
 	lmt := tollbooth.NewLimiter(1, nil).SetIPLookup(limiter.IPLookup{Name: "RemoteAddr"}).SetMethods([]string{"POST"})
 	theirs := tollbooth.LimitHandler(lmt, handler)
@@ -96,7 +96,7 @@ func TestTollboothMethods(t *testing.T) {
 	}
 }
 
-// TestTollboothWithoutAnAddressSource limits nothing, and reports no error.
+// TestTollboothWithoutAnAddressSource shows that tollbooth then limits nothing, and reports no error.
 func TestTollboothWithoutAnAddressSource(t *testing.T) {
 	theirs := tollbooth.LimitHandler(tollbooth.NewLimiter(1, nil), handler)
 	assert.Equal(t, []int{200, 200, 200}, statuses(theirs, 3, from("192.0.2.1:1")))
@@ -107,7 +107,7 @@ func TestTollboothWithoutAnAddressSource(t *testing.T) {
 	assert.Equal(t, []int{400}, statuses(ours, 1, from("192.0.2.1:1")), "no address in the field that should have one")
 }
 
-// TestTollboothTakesMappedAddressesForOne: of ::ffff:a.b.c.d it clears the last eight bytes.
+// TestTollboothTakesMappedAddressesForOne: tollbooth clears the last eight bytes of ::ffff:a.b.c.d.
 func TestTollboothTakesMappedAddressesForOne(t *testing.T) {
 	lmt := tollbooth.NewLimiter(1, nil).SetIPLookup(limiter.IPLookup{Name: "RemoteAddr"})
 	theirs := tollbooth.LimitHandler(lmt, handler)
@@ -117,7 +117,7 @@ func TestTollboothTakesMappedAddressesForOne(t *testing.T) {
 	assert.Equal(t, []int{200, 200}, append(statuses(ours, 1, a), statuses(ours, 1, b)...))
 }
 
-// TestTollboothCountsEachPath: a client has a budget for every path that it can think of.
+// TestTollboothCountsEachPath: a client has a budget for every path that it invents.
 func TestTollboothCountsEachPath(t *testing.T) {
 	lmt := tollbooth.NewLimiter(1, nil).SetIPLookup(limiter.IPLookup{Name: "RemoteAddr"})
 	theirs := tollbooth.LimitHandler(lmt, handler)
@@ -128,7 +128,7 @@ func TestTollboothCountsEachPath(t *testing.T) {
 	assert.Equal(t, []int{200, 429}, append(statuses(ours, 1, a), statuses(ours, 1, b)...))
 }
 
-// TestTollboothFields plays both sides with the same requests.
+// TestTollboothFields sends the same requests to both sides.
 func TestTollboothFields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lmt := tollbooth.NewLimiter(2, nil).SetBurst(5).SetIPLookup(limiter.IPLookup{Name: "RemoteAddr"})
@@ -154,7 +154,7 @@ func TestTollboothFields(t *testing.T) {
 				assert.Equal(t, "1", b.Get("Retry-After"))
 			} else {
 				whole := (i + 2) / 2
-				if i == 4 { // with nothing left, until the next unit
+				if i == 4 { // if nothing remains, the time until the next unit
 					whole = 1
 				}
 				assert.Equal(t, strconv.Itoa(whole), b.Get("RateLimit-Reset"), "until the burst is whole")

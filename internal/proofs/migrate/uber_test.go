@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// takes returns when each of n calls of wait came back, from when the first one was made.
+// takes calls wait n times. It returns the time of each return since the first call.
 func takes(n int, wait func()) []time.Duration {
 	var at []time.Duration
 	start := time.Now()
@@ -61,8 +61,8 @@ func TestUberTake(t *testing.T) {
 	}
 }
 
-// TestUberSlack: by default ten calls that were not made are made up for at once. That is a burst
-// of 11; but a new limiter of theirs has none yet.
+// TestUberSlack: by default, ten calls that were not made can be made at once
+// later, which is a burst of 11. But a new limiter of theirs has no burst yet.
 func TestUberSlack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		theirs := uber.New(100)
@@ -102,7 +102,7 @@ func TestUberCannotBeLeft(t *testing.T) {
 	})
 }
 
-// TestUberDividesWholeNumbers: the interval is a whole number of nanoseconds, and that can be 0.
+// TestUberDividesWholeNumbers: the interval is a whole number of nanoseconds, which can be 0.
 func TestUberDividesWholeNumbers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		theirs := uber.New(2, uber.Per(time.Nanosecond), uber.WithoutSlack)

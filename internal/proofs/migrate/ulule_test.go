@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// ululeStore is a store without the goroutine that drops old keys.
+// ululeStore returns a store without the goroutine that removes old keys.
 func ululeStore() ulule.Store {
 	return memory.NewStoreWithOptions(ulule.StoreOptions{Prefix: ulule.DefaultPrefix})
 }
@@ -118,7 +118,7 @@ func TestUluleMiddleware(t *testing.T) {
 	assert.Equal(t, "3600", fields[1].Get("Retry-After"))
 }
 
-// TestUluleChargesDenials: a cost that does not fit is counted all the same.
+// TestUluleChargesDenials: a cost that does not fit is charged nevertheless.
 func TestUluleChargesDenials(t *testing.T) {
 	ctx := t.Context()
 	theirs := ulule.New(ululeStore(), ulule.Rate{Limit: 5, Period: time.Hour})
@@ -134,7 +134,7 @@ func TestUluleChargesDenials(t *testing.T) {
 	assert.True(t, ours.Allow("ann", 2))
 }
 
-// behindProxies are both sides of a limit of one an hour for each client, behind proxies in 10.0.0.0/8.
+// behindProxies returns both sides of a limit of one an hour for each client, behind proxies in 10.0.0.0/8.
 func behindProxies(t *testing.T) (theirs, ours http.Handler) {
 	theirs = stdlib.NewMiddleware(ulule.New(ululeStore(), ulule.Rate{Limit: 1, Period: time.Hour}, ulule.WithTrustForwardHeader(true))).Handler(handler)
 	proxies := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
@@ -154,7 +154,7 @@ func forwarded(peer, field string) *http.Request {
 	return r
 }
 
-// TestUluleBehindProxies: with and without the field, from proxies and from elsewhere.
+// TestUluleBehindProxies sends requests with and without the field, from proxies and from elsewhere.
 func TestUluleBehindProxies(t *testing.T) {
 	theirs, ours := behindProxies(t)
 	for _, r := range []*http.Request{
@@ -165,7 +165,7 @@ func TestUluleBehindProxies(t *testing.T) {
 	}
 }
 
-// TestUluleBelievesWhatClientsWrite: the first address in the field, whether a proxy or the client wrote it.
+// TestUluleBelievesWhatClientsWrite: it uses the first address in the field, whether a proxy or the client has written it.
 func TestUluleBelievesWhatClientsWrite(t *testing.T) {
 	for name, row := range map[string]struct {
 		requests     []*http.Request
@@ -193,7 +193,7 @@ func (brokenStore) Get(_ context.Context, _ string, _ ulule.Rate) (ulule.Context
 	return ulule.Context{}, errors.New("down")
 }
 
-// TestUluleIPv6: each address of a subscriber's network has a budget of its own.
+// TestUluleIPv6: each address of a subscriber's network has its own budget.
 func TestUluleIPv6(t *testing.T) {
 	theirs := stdlib.NewMiddleware(ulule.New(ululeStore(), ulule.Rate{Limit: 1, Period: time.Hour})).Handler(handler)
 	limit, err := httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(1)), nil)
@@ -204,7 +204,7 @@ func TestUluleIPv6(t *testing.T) {
 	assert.Equal(t, []int{200, 429}, append(statuses(ours, 1, a), statuses(ours, 1, b)...))
 }
 
-// TestUlulePanicsWhenItsStoreIsDown, unless OnError is given.
+// TestUlulePanicsWhenItsStoreIsDown, unless OnError is set.
 func TestUlulePanicsWhenItsStoreIsDown(t *testing.T) {
 	theirs := stdlib.NewMiddleware(ulule.New(brokenStore{}, ulule.Rate{Limit: 1, Period: time.Hour})).Handler(handler)
 	assert.Panics(t, func() { statuses(theirs, 1, from("192.0.2.1:1")) })

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// TestWaitersWhoGiveUp offers a limit of 20 a second more calls than that, each of which leaves after 2 s by cancelling its
-// context, and counts the calls that succeed: the table of docs/recipes.md.
+// TestWaitersWhoGiveUp makes more than 20 calls a second under a limit of 20 a second. Each cancels
+// its context after 2 s. The test counts the calls that succeed, for the table of docs/recipes.md.
 func TestWaitersWhoGiveUp(t *testing.T) {
 	for _, offered := range []int{21, 22, 25, 30, 40, 200} {
 		ours := served(t, offered, func() func(context.Context) error {
@@ -28,7 +28,7 @@ func TestWaitersWhoGiveUp(t *testing.T) {
 	}
 }
 
-// served returns the number of calls that are served in a second, over a minute.
+// served returns the number of calls that are served in a second, measured over a minute.
 func served(t *testing.T, offered int, limiter func() func(context.Context) error) (perSecond float64) {
 	synctest.Test(t, func(t *testing.T) {
 		wait := limiter()
@@ -48,7 +48,7 @@ func served(t *testing.T, offered int, limiter func() func(context.Context) erro
 			time.Sleep(time.Second / time.Duration(offered))
 		}
 		wg.Wait()
-		perSecond = float64(n.Load()) / 62 // the last calls are served within 2 s
+		perSecond = float64(n.Load()) / 62 // the last calls are served within 2 s after a minute
 	})
 	return perSecond
 }

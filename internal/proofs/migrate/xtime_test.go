@@ -21,7 +21,8 @@ func single(t *testing.T, limit ratelimit.Limit) *ratelimit.Single {
 	return s
 }
 
-// TestXTimeConstructors makes each limit with both libraries, and counts the requests allowed at once and in a second.
+// TestXTimeConstructors makes each limit with both libraries, and
+// counts the requests that are allowed at once and within a second.
 func TestXTimeConstructors(t *testing.T) {
 	const d = 125 * time.Millisecond
 	for name, make := range map[string]func() (*rate.Limiter, *ratelimit.Single, error){
@@ -59,8 +60,7 @@ func TestXTimeConstructors(t *testing.T) {
 	}
 }
 
-// TestXTimeCalls makes random calls on both, at random times. The rate and the times are such that
-// floating point is exact.
+// TestXTimeCalls makes random calls on both, at random times. With these rates and times, floating point is exact.
 func TestXTimeCalls(t *testing.T) {
 	for seed := range uint64(200) {
 		synctest.Test(t, func(t *testing.T) {
@@ -84,13 +84,13 @@ func TestXTimeCalls(t *testing.T) {
 					assert.Equal(t, r.OK(), err == nil && res.Allowed, "seed %d, call %d: Reserve %d", seed, i, n)
 					if r.OK() {
 						assert.Equal(t, r.Delay(), res.Delay, "seed %d, call %d: Reserve %d", seed, i, n)
-						if rng.IntN(2) == 0 && r.Delay() > 0 { // before its time, and it is the last one
+						if rng.IntN(2) == 0 && r.Delay() > 0 { // the reservation is the last one, and its time has not come
 							r.Cancel()
 							require.NoError(t, res.Cancel())
 						}
 					}
 				case 3:
-					// A deadline at the very instant of a turn may come before it or after it, in both.
+					// For both libraries, a deadline at the instant of a turn may come before or after it.
 					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rng.IntN(16))*125*time.Millisecond+time.Millisecond)
 					theirErr := make(chan error)
 					go func() { theirErr <- theirs.WaitN(ctx, n) }()
@@ -132,7 +132,7 @@ func TestXTimeWaitAndSetLimit(t *testing.T) {
 	})
 }
 
-// Most programs keep a map of limiters around x/time/rate.
+// Most programs have a map of limiters of x/time/rate.
 func TestXTimeMapOfLimiters(t *testing.T) {
 	theirs := map[string]*rate.Limiter{}
 	ours := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(8), 4), nil))
@@ -144,8 +144,8 @@ func TestXTimeMapOfLimiters(t *testing.T) {
 	}
 }
 
-// TestXTimeReadingsOutOfOrder: goroutines read the clock and then lock, so a later one may come with
-// an earlier reading. x/time/rate then steps back, and regains the same time again.
+// TestXTimeReadingsOutOfOrder: goroutines read the clock before they lock, so a later one
+// may have an earlier reading. x/time/rate then steps back, and regains the same time again.
 func TestXTimeReadingsOutOfOrder(t *testing.T) {
 	now := time.Now()
 	theirs := rate.NewLimiter(2000, 2)
@@ -217,7 +217,7 @@ func TestXTimeWaitErrors(t *testing.T) {
 	theirs, ours := rate.NewLimiter(rate.Every(time.Hour), 1), single(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 1))
 	theirs.Allow()
 	ours.Allow(1)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // which does not end before the calls
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the context lasts longer than the calls
 	defer cancel()
 	err := theirs.Wait(ctx)
 	require.Error(t, err)

@@ -1,3 +1,3 @@
-// Package readme compiles and runs the code in the README files of packages whose example needs
-// another module: a Redis, a router, a registry of metrics.
+// Package readme compiles and runs the code in README files that needs
+// other modules, for example Redis, a router or a registry of metrics.
 package readme

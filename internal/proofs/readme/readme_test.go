@@ -31,7 +31,7 @@ func guarded(client *redis.Client, nodes int, reg prometheus.Registerer) (*failo
 	if err != nil {
 		return nil, err
 	}
-	local, err := ratelimit.New[string](failover.Share(limit, nodes), nil) // the share that one of nodes processes enforces alone
+	local, err := ratelimit.New[string](failover.Share(limit, nodes), nil) // the share that each of the processes enforces alone
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func guarded(client *redis.Client, nodes int, reg prometheus.Registerer) (*failo
 }
 
 func TestFailoverAnswersWhileRedisIsDown(t *testing.T) {
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // nothing listens there
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // no server listens there
 	defer client.Close()
 	reg := prometheus.NewRegistry()
 	limiter, err := guarded(client, 8, reg)
@@ -80,7 +80,7 @@ func TestALeaseSavesRoundTrips(t *testing.T) {
 	limiter, err := leased(redisserver.Start(t))
 	require.NoError(t, err)
 	for range 50_000 {
-		for try := 0; !limiter.Allow("tenant:42", 1); try++ { // a busy machine may be too late to answer, but not each time
+		for try := 0; !limiter.Allow("tenant:42", 1); try++ { // a busy machine may be too late to answer, but not every time
 			require.Less(t, try, 20)
 		}
 	}
@@ -104,7 +104,7 @@ func routers(limit *httplimit.Middleware) map[string]http.Handler {
 
 	g := gin.New()
 	g.GET("/items/:id", func(*gin.Context) {})
-	overGin := limit.Wrap(g) // the whole engine
+	overGin := limit.Wrap(g) // wraps the whole engine
 
 	return map[string]http.Handler{"net/http": stdlib, "chi": r, "gin": overGin}
 }

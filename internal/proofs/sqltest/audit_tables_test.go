@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// In a partitioned table, the first row of each partition has the same ctid.
+// In a partitioned table, the first rows of all partitions have the same ctid.
 func TestTheSweepOfAPartitionedTableKeepsCurrentRows(t *testing.T) {
 	db := openPostgres(t)
 	migrate(t, db, sqllimit.PostgreSQL)
@@ -40,7 +40,7 @@ func TestTheSweepOfAPartitionedTableKeepsCurrentRows(t *testing.T) {
 	assert.Equal(t, 1500, count(t, db, ""))
 }
 
-// openPlainMariaDB opens a new database as a program does, with neither several statements at once nor more than these options.
+// openPlainMariaDB opens a new database with only these options, as a program does, so without several statements at once.
 func openPlainMariaDB(t *testing.T, options string) *sql.DB {
 	t.Helper()
 	m := mariaDB(t)
@@ -106,7 +106,7 @@ func TestTextsThatDifferInSpacesAtTheirEndAreTwo(t *testing.T) {
 	}
 }
 
-// A session that does not commit by itself reads one state of the database until its transaction ends.
+// Without autocommit, a session reads one state of the database until its transaction ends.
 func TestWithoutAutocommitRulesAreFollowedAndOldRowsDeleted(t *testing.T) {
 	db := openPlainMariaDB(t, "&autocommit=0")
 	migrate(t, db, sqllimit.MySQL)
@@ -143,7 +143,8 @@ func TestWithoutAutocommitRulesAreFollowedAndOldRowsDeleted(t *testing.T) {
 	require.NoError(t, log.Close(t.Context()))
 }
 
-// A server whose binary log has statements accepts writes at REPEATABLE READ, which is its default, and refuses them at READ COMMITTED.
+// A server with a binary log of statements accepts writes at REPEATABLE
+// READ, which is its default, and refuses them at READ COMMITTED.
 func TestWithABinaryLogOfStatementsTheAuditWritesOrNamesTheSetting(t *testing.T) {
 	db := openPlainMariaDB(t, "&binlog_format=%27STATEMENT%27")
 	migrate(t, db, sqllimit.MySQL)

@@ -25,9 +25,8 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// audited returns policies with one rule that denies after 2 requests of a user an hour, and
-// their log.
-// sums returns denials as a query returns them that adds up rows.
+// audited returns policies with one rule that denies after 2 requests of a user an
+// hour, and their log. sums returns denials in the form of a query that adds up rows.
 func sums(denials ...policy.Denials) (all []audit.Violation) {
 	for _, d := range denials {
 		all = append(all, audit.Violation{Denials: d})
@@ -41,7 +40,7 @@ func audited(t *testing.T, db *sql.DB, opts audit.Options) (*policy.Policies, *a
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	if opts.Timeout == 0 {
-		opts.Timeout = time.Minute // that no busy machine meets
+		opts.Timeout = time.Minute // longer than any busy machine takes
 	}
 	log, err := audit.New(db, &opts)
 	require.NoError(t, err)
@@ -57,7 +56,7 @@ func request(user string) policy.Attributes {
 	return policy.Attributes{"user": user, "ip": "192.0.2.7", "method": "GET", "path": "/a"}
 }
 
-// count returns how many denials of a key are in the database.
+// count returns the number of denials of a key in the database.
 func count(t *testing.T, db *sql.DB, where string) (n int) {
 	t.Helper()
 	require.NoError(t, db.QueryRow(`SELECT COALESCE(SUM(count), 0) FROM rate_limit_violation `+where).Scan(&n))
@@ -72,8 +71,8 @@ func TestDenialsAreCountedByRuleKeyAndMinute(t *testing.T) {
 			for range 7 {
 				p.Allow(request("ann"), 1)
 			}
-			p.Allow(request("bob"), 3)      // more than it can ever have
-			p.Allow(policy.Attributes{}, 1) // an error, not a denial
+			p.Allow(request("bob"), 3)      // above the capacity, so it can never pass
+			p.Allow(policy.Attributes{}, 1) // an error, which is not a denial
 			require.NoError(t, log.Flush(t.Context()))
 			for range 3 {
 				p.Allow(request("ann"), 1)
@@ -110,8 +109,8 @@ func TestAWaitThatGivesUpIsInTheAudit(t *testing.T) {
 	assert.Equal(t, 1, count(t, db, ""))
 }
 
-// TestTheAuditAnswersQuestions lists the keys that are limited now, the history of a key, and the denials of each rule; then
-// time passes, and old rows are deleted.
+// TestTheAuditAnswersQuestions lists the keys that are limited now, the history of
+// a key, and the denials of each rule. Then time passes, and old rows are deleted.
 func TestTheAuditAnswersQuestions(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {
@@ -159,7 +158,7 @@ func TestTheAuditAnswersQuestions(t *testing.T) {
 				assert.Empty(t, none, "none is a shadow")
 				rows, err := log.Query(t.Context(), audit.Filter{Key: []string{"bob"}, Since: since})
 				require.NoError(t, err)
-				require.NotEmpty(t, rows) // two, if a minute has begun since
+				require.NotEmpty(t, rows) // two if a minute has begun in between
 				assert.Equal(t, "api", rows[0].Rule)
 				assert.Equal(t, "GET "+stored("/a"), rows[0].Route)
 				assert.Positive(t, rows[0].RetryAfter)
@@ -184,7 +183,7 @@ func TestTheAuditAnswersQuestions(t *testing.T) {
 						require.NoError(t, err)
 					}
 					if hashed != nil && d.dialect == sqllimit.PostgreSQL && i == 50 {
-						break // one batch is enough there
+						break // one batch is enough for this database
 					}
 				}
 				require.NoError(t, log.Close(t.Context()))
@@ -224,7 +223,7 @@ func TestKeysOfAnyKindAreWritten(t *testing.T) {
 			p, log := audited(t, db, audit.Options{Dialect: d.dialect, Every: time.Hour})
 			for _, user := range []string{"a\x00b", "\xff\xfe", strings.Repeat("é", 500), "'; DROP TABLE rate_limit_rule; --", "日本"} {
 				r := request(user)
-				r["ip"] = strings.Repeat(user, 96) // the program may have put anything there
+				r["ip"] = strings.Repeat(user, 96) // the program may have put any text there
 				for range 3 {
 					p.Allow(r, 1)
 				}
@@ -253,8 +252,8 @@ func TestHashedKeysCanBeLookedUp(t *testing.T) {
 	}
 }
 
-// TestAFloodWhileTheDatabaseStopsAndStarts floods from many goroutines while the server is
-// killed and comes back. No decision fails, and every denial is written or counted as dropped.
+// TestAFloodWhileTheDatabaseStopsAndStarts denies many keys from many goroutines while the server
+// is killed and comes back. No decision fails, and every denial is written or counted as dropped.
 func TestAFloodWhileTheDatabaseStopsAndStarts(t *testing.T) {
 	server := startPostgres(t)
 	db := server.open(t)
@@ -366,7 +365,7 @@ func TestWhomAShadowWouldHaveDenied(t *testing.T) {
 			require.NoError(t, p.Update(&set))
 			since := time.Now().Add(-time.Minute)
 			for range 4 {
-				p.Allow(request("ann"), 1) // twice allowed; the trial denies the second, and from then on all
+				p.Allow(request("ann"), 1) // two are allowed; the trial denies the second one, and then all
 			}
 			p.Allow(request("bob"), 1)
 			require.NoError(t, log.Close(t.Context()))

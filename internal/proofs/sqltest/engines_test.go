@@ -27,22 +27,22 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// engine is a place for the budgets of rules.
+// engine is a store for the budgets of rules.
 type engine struct {
-	// open returns a function that makes engines on the same store, one for each process. Each name has budgets of its own.
+	// open returns a function that makes engines on the same store, one for each process. Each name has its own budgets.
 	open    func(t *testing.T) func(name string) policy.Engine
 	refused string // a limit that it cannot count
-	shared  bool   // by several processes
+	shared  bool   // whether several processes share it
 }
 
-// monotonic is a clock that knows no dates.
+// monotonic is a clock without dates.
 type monotonic struct{}
 
 func (monotonic) Now() time.Duration { return time.Since(begun) }
 
 var begun = time.Now()
 
-// engines are the engines of this library. Each decision has a minute, as machines may be slow.
+// engines are the engines of this library. Each decision may take a minute, because machines may be slow.
 var engines = map[string]engine{
 	"memory": {func(*testing.T) func(string) policy.Engine {
 		return func(string) policy.Engine { return policy.Memory(&policy.MemoryOptions{Clock: monotonic{}}) }
@@ -68,7 +68,7 @@ func onSQL(server string) engine {
 	}, "sliding-log 1000000/h", true}
 }
 
-// served is one process that decides by rules.
+// served is one process that decides with rules.
 type served struct {
 	*policy.Policies
 	t        *testing.T
@@ -101,7 +101,7 @@ func parsedRules(t *testing.T, rules string) *policy.Set {
 	return set
 }
 
-// take returns whether a request is allowed, and what is left.
+// take reports whether a request is allowed, and returns the remaining budget.
 func (x *served) take(a policy.Attributes, cost int) (bool, int) {
 	x.t.Helper()
 	d, err := x.Take(x.t.Context(), a, cost)
@@ -109,7 +109,7 @@ func (x *served) take(a policy.Attributes, cost int) (bool, int) {
 	return d.Allowed, d.Remaining
 }
 
-// left returns the units that a key has left of a rule.
+// left returns the remaining units of a rule's key.
 func (x *served) left(rule string, key ...string) int {
 	x.t.Helper()
 	d, err := x.Peek(x.t.Context(), policy.Subject{Rule: rule, Key: key}, 1)
@@ -121,7 +121,7 @@ func (x *served) left(rule string, key ...string) int {
 
 var ann, bob = policy.Attributes{"user": "ann"}, policy.Attributes{"user": "bob"}
 
-// engineCases are played alike on all engines. The two processes share the store; in memory they are one.
+// engineCases have the same results on all engines. Two processes share the store. In memory they are one process.
 var engineCases = []struct {
 	name, rules string
 	play        func(t *testing.T, e engine, x, other *served)
@@ -443,7 +443,7 @@ func TestEveryEnginePlaysTheSameCases(t *testing.T) {
 	}
 }
 
-// TestAMonthsQuotaSurvivesARestart: another process finds the spending of one that is gone.
+// TestAMonthsQuotaSurvivesARestart: a new process finds the spending of an earlier one.
 func TestAMonthsQuotaSurvivesARestart(t *testing.T) {
 	for name, e := range engines {
 		if !e.shared {

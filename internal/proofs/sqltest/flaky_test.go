@@ -26,7 +26,7 @@ import (
 
 var errLost = errors.New("the connection is lost")
 
-// flaky opens connections to a database that fail as determined by fail, which is called before each step with the step's name.
+// flaky opens connections to a database that can fail. It calls fail before each step, with the step's name.
 type flaky struct {
 	of   driver.Driver
 	name string
@@ -35,7 +35,7 @@ type flaky struct {
 	fail func(step string) error
 }
 
-// set changes the failing steps. Nil: no step fails.
+// set changes which steps fail. Nil means none.
 func (f *flaky) set(fail func(step string) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -52,8 +52,8 @@ func (f *flaky) at(step string) error {
 	return fail(step)
 }
 
-// openFlaky returns an SQLite database with the tables in it, another handle on it whose connections fail, and the value that
-// controls the failures.
+// openFlaky returns an SQLite database with the tables, another handle on
+// it whose connections fail, and the value that controls the failures.
 func openFlaky(t testing.TB) (db, lossy *sql.DB, f *flaky) {
 	t.Helper()
 	name := "file:" + filepath.Join(t.TempDir(), "rules.db") + "?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)"
@@ -159,9 +159,8 @@ func (r *flakyRows) Next(dest []driver.Value) error {
 	return r.Rows.Next(dest)
 }
 
-// TestTheNewestRulesGetInForceWhateverFails makes any step of any transaction fail at random while
-// the rules change, and lets each of them fail once after the last change. The newest rules
-// come in force all the same, the kill switch among them.
+// TestTheNewestRulesGetInForceWhateverFails makes any step of any transaction fail at random while the rules change.
+// After the last change each step fails once. The newest rules still come into force, including the kill switch.
 func TestTheNewestRulesGetInForceWhateverFails(t *testing.T) {
 	db, lossy, f := openFlaky(t)
 	p, err := policy.New(nil, &policy.Options{Logger: slog.New(slog.DiscardHandler)})
@@ -186,7 +185,7 @@ func TestTheNewestRulesGetInForceWhateverFails(t *testing.T) {
 	inForce(1, false, "the first rules")
 	n := 1
 	for _, step := range []string{"connect", "begin", "query", "row", "commit"} {
-		for nth := range 3 { // the 1st to 3rd of that kind after the change is noticed
+		for nth := range 3 { // the 1st to the 3rd of that step after the change is noticed
 			n++
 			var seen atomic.Int64
 			want := n
@@ -205,7 +204,7 @@ func TestTheNewestRulesGetInForceWhateverFails(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 10 {
 		f.set(func(string) error {
-			if rand.IntN(3) == 0 { // several goroutines call it
+			if rand.IntN(3) == 0 { // a random choice, because several goroutines call it
 				return errLost
 			}
 			return nil
@@ -235,16 +234,16 @@ func lossyLog(t *testing.T, users int) (*sql.DB, *audit.Log, *flaky) {
 	return db, log, f
 }
 
-// TestADatabaseThatIsLostHalfWayLosesNoRow lets one row be refused, so that rows are written one by
-// one, and loses the database at each of them: with it, or with all that is written to it from
-// then on. Every other row is written when it is back.
+// TestADatabaseThatIsLostHalfWayLosesNoRow refuses one row, so that the log writes rows
+// one by one. It loses the database at each row, together with the row or with all that
+// is written to it from then on. When the database is back, every other row is written.
 func TestADatabaseThatIsLostHalfWayLosesNoRow(t *testing.T) {
 	const users = 6
 	for at := range users {
 		if !testsize.Long() && at%2 == 0 {
 			continue
 		}
-		for _, answers := range []bool{false, true} { // whether a ping is answered all the same
+		for _, answers := range []bool{false, true} { // whether a ping is still answered
 			for _, bad := range []string{"", "u00", "u03", "u05"} {
 				name := fmt.Sprintf("lost at %d, answers %v, refuses %q", at, answers, bad)
 				db, log, f := lossyLog(t, users)
@@ -252,7 +251,7 @@ func TestADatabaseThatIsLostHalfWayLosesNoRow(t *testing.T) {
 				f.set(func(step string) error {
 					switch {
 					case step == "exec u00" && !singly && !lost:
-						singly = true // the batch fails
+						singly = true // after this failure rows are written one by one
 						return errLost
 					case step == fmt.Sprintf("exec u%02d", at):
 						lost = true
@@ -276,7 +275,7 @@ func TestADatabaseThatIsLostHalfWayLosesNoRow(t *testing.T) {
 				if bad != "" {
 					want--
 				}
-				if err := log.Close(t.Context()); bad == "" { // otherwise it may return the error of the lost row
+				if err := log.Close(t.Context()); bad == "" { // otherwise Close may return the error of the lost row
 					require.NoError(t, err, name)
 				}
 				s := log.Stats()
@@ -287,15 +286,15 @@ func TestADatabaseThatIsLostHalfWayLosesNoRow(t *testing.T) {
 	}
 }
 
-// TestNothingIsLostWithoutBeingCounted makes random steps fail for a while. Afterwards all rows are written except the rows
-// that the database refuses, regardless of the failed steps.
+// TestNothingIsLostWithoutBeingCounted makes random steps fail for some time.
+// Afterwards all rows are written, except those that the database refuses.
 func TestNothingIsLostWithoutBeingCounted(t *testing.T) {
 	for seed := range testsize.Of(6, 100) {
 		rnd := rand.New(rand.NewPCG(uint64(seed), 33))
 		db, log, f := lossyLog(t, 1+rnd.IntN(30))
 		often, lost := 1+rnd.IntN(20), 0
 		f.set(func(step string) error {
-			if lost > 0 { // nothing works for some steps
+			if lost > 0 { // then nothing works for some steps
 				lost--
 				return errLost
 			}
@@ -318,8 +317,8 @@ func TestNothingIsLostWithoutBeingCounted(t *testing.T) {
 	}
 }
 
-// TestALockedTableHoldsUpAFlushForOneTimeout locks the table. A Flush ends after one Timeout and returns the reason; its rows
-// count as pending all the while.
+// TestALockedTableHoldsUpAFlushForOneTimeout locks the table. A Flush returns
+// the reason after one Timeout. Until then its rows count as pending.
 func TestALockedTableHoldsUpAFlushForOneTimeout(t *testing.T) {
 	testsize.Extra(t)
 	testsize.Alone(t)
@@ -338,7 +337,7 @@ func TestALockedTableHoldsUpAFlushForOneTimeout(t *testing.T) {
 	_, err = tx.Exec(`LOCK TABLE rate_limit_violation IN ACCESS EXCLUSIVE MODE`)
 	require.NoError(t, err)
 	begin, ended := time.Now(), make(chan error)
-	for range 2 { // the second has to wait for the first, and does so within its own Timeout
+	for range 2 { // the second Flush waits for the first, within its own Timeout
 		go func() { ended <- log.Flush(t.Context()) }()
 	}
 	for range 2 {

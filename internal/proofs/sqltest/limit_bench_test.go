@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// forUpdate decides as it is done by hand: the row is locked, read, written and committed.
+// forUpdate decides as programs do by hand: it locks the row, reads it, writes it and commits.
 type forUpdate struct {
 	db   *sql.DB
 	most int
@@ -41,8 +41,8 @@ func (f *forUpdate) take(ctx context.Context, key string) (allowed bool, err err
 	return true, tx.Commit()
 }
 
-// BenchmarkLimits measures 16 callers on a PostgreSQL server that syncs each commit to the disk, beside a transaction with
-// SELECT … FOR UPDATE. Package benchmarks has one of the same name for redislimit.
+// BenchmarkLimits measures 16 callers on a PostgreSQL server that syncs each commit to the disk, and compares
+// a transaction with SELECT … FOR UPDATE. Package benchmarks has a benchmark of the same name for redislimit.
 func BenchmarkLimits(b *testing.B) {
 	server := startPostgresWith(b, "-c fsync=on")
 	db := server.open(b)

@@ -24,35 +24,35 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// A fleet is several processes whose limiters share one table. The test chooses the process of each call, and the reading of
-// the database's clock: it is part of the call, which goes over the process's standard input.
+// A fleet is several processes whose limiters share one table. The test chooses the process of each
+// call and the reading of the database's clock. It writes both to the standard input of the process.
 
 // call is a call that a process makes for the test.
 type call struct {
 	ID       int
 	Do       string
-	At       int64 // the time from now on, in µs since 1970
+	At       int64 // the time from which it is made, in µs since 1970
 	Name     string
-	Limit    sentLimit // that the limiter of this name is made with
-	To       sentLimit // SetLimit's
+	Limit    sentLimit // the limit with which the limiter of this name is made
+	To       sentLimit // the limit of SetLimit
 	Key      string
-	N        int // cost, actual cost or delta
+	N        int // the cost, the actual cost or the delta
 	Ahead    time.Duration
-	Deadline time.Duration // how long the context lasts; 0 if it has none
-	Ended    bool          // the context was cancelled before the call
-	Of       int           // the call that is settled, or whose context ends
-	Together []call        // that share one read and one write
+	Deadline time.Duration // the time until the context's deadline; 0 if there is none
+	Ended    bool          // whether the context was cancelled before the call
+	Of       int           // the number of the call that is settled, or whose context ends
+	Together []call        // calls that share one read and one write
 }
 
-// result is the result that a process returns.
+// result is a call's result in a process.
 type result struct {
 	ID       int
-	Decision ratelimit.Decision // without its limit, which gob cannot send
+	Decision ratelimit.Decision // without its limit, which gob cannot encode
 	Limit    sentLimit
-	Text     string // of the error
-	Is       []bool // which of sentErrors it is
+	Text     string // the error's text
+	Is       []bool // for each of sentErrors, whether the error is one
 	Together []result
-	Reads    int // that were made for them
+	Reads    int // the number of reads for these calls
 }
 
 // sentLimit is a limit as text.
@@ -76,13 +76,13 @@ func (s sentLimit) limit() ratelimit.Limit {
 	return l.Named(s.Name)
 }
 
-// sentErrors are the errors that a caller distinguishes.
+// sentErrors are the errors that callers distinguish.
 var sentErrors = []error{
 	ratelimit.ErrLimited, ratelimit.ErrBlocked, ratelimit.ErrExceedsLimit, ratelimit.ErrNegativeCost, ratelimit.ErrInvalidKey,
 	ratelimit.ErrInvalidLimit, ratelimit.ErrUnavailable, ratelimit.ErrUnanswered, context.Canceled, context.DeadlineExceeded,
 }
 
-// answered returns the answer of a call. A reservation's decision is its own.
+// answered returns the result of a call. A reservation contains its decision.
 func answered(d ratelimit.Decision, err error) result {
 	r := result{Limit: sent(d.Limit), Decision: d}
 	if r.Decision.Limit = (ratelimit.Limit{}); err == nil {
@@ -119,12 +119,12 @@ func (r result) decision() (ratelimit.Decision, error) {
 
 // ---- in the process ----
 
-// process carries out calls.
+// process makes the calls.
 type process struct {
 	now  atomic.Int64
 	db   *sql.DB
-	held atomic.Pointer[heldRead] // the next read waits
-	read atomic.Int64             // how many reads there were
+	held atomic.Pointer[heldRead] // makes the next read wait, unless nil
+	read atomic.Int64             // the number of reads
 
 	mu       sync.Mutex // guards the fields below
 	limiters map[string]*sqllimit.Limiter
@@ -132,13 +132,13 @@ type process struct {
 	ends     map[int]func()
 }
 
-// heldRead is a read that waits until it may go on.
+// heldRead is a read that waits until open is closed.
 type heldRead struct{ reached, open chan struct{} }
 
 var errKept = errors.New("the fleet deletes no rows")
 
-// beforeQuery is called before each query. Expired rows stay: the time of their deletion depends on the machine, and a row that is
-// deleted during a decision has to be read again.
+// beforeQuery is called before each query. It keeps expired rows, because the time of their
+// deletion depends on the machine, and a row that is deleted during a decision must be read again.
 func (p *process) beforeQuery(query string) error {
 	if strings.Contains(query, "SKIP LOCKED") {
 		return errKept
@@ -154,7 +154,7 @@ func (p *process) beforeQuery(query string) error {
 	return nil
 }
 
-// TestFleetProcess is a process of a fleet.
+// TestFleetProcess runs a process of a fleet.
 func TestFleetProcess(t *testing.T) {
 	name := os.Getenv("RATELIMIT_FLEET")
 	if name == "" {
@@ -264,7 +264,7 @@ func (p *process) do(ctx context.Context, c *call) result {
 	panic(c.Do)
 }
 
-// waitingContext is a context that reports that the limiter waits for its end: the call is then in line.
+// waitingContext is a context that records that the limiter waits for its end. Then the call is in line.
 type waitingContext struct {
 	context.Context
 	once  sync.Once
@@ -276,8 +276,8 @@ func (t *waitingContext) Done() <-chan struct{} {
 	return nil
 }
 
-// together has calls on one key come one after another while another decision on the key is under way, which then
-// share the next one.
+// together makes calls on one key one after the other while another
+// decision on the key is under way, so that they share the next one.
 func (p *process) together(l *sqllimit.Limiter, c *call) result {
 	h := &heldRead{make(chan struct{}), make(chan struct{})}
 	before := p.read.Load()
@@ -352,7 +352,7 @@ func startFleet(t *testing.T, server *postgres, clock *ratelimittest.Clock, proc
 	return f
 }
 
-// listen passes the results on until the process ends: then it prints PASS, which is no result.
+// listen passes on the results until the process ends, which prints PASS at the end.
 func (m *member) listen(from *gob.Decoder) {
 	for {
 		var r result
@@ -373,7 +373,7 @@ func (m *member) listen(from *gob.Decoder) {
 	}
 }
 
-// send has the process make a call, and returns where the result comes.
+// send makes a call in the process, and returns a channel for the result.
 func (m *member) send(c *call) <-chan result {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -389,7 +389,7 @@ func (m *member) send(c *call) <-chan result {
 	return w
 }
 
-// made numbers a call.
+// made gives a call its number.
 func (f *fleet) made(c *call) *call {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -398,7 +398,7 @@ func (f *fleet) made(c *call) *call {
 	return c
 }
 
-// perform has a process make a call, at the time given in the call.
+// perform makes a call in a process, at the call's time.
 func (f *fleet) perform(ctx context.Context, m *member, c *call) result {
 	if deadline, ok := ctx.Deadline(); ok {
 		c.Deadline = min(time.Until(deadline), -1)
@@ -428,20 +428,20 @@ func orLost(r result, ok bool) result {
 // now reads the clock.
 func (f *fleet) now() int64 { return f.clock.Wall().UnixMicro() }
 
-// any returns a process, at random.
+// any returns a random process.
 func (f *fleet) any() *member {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.members[f.rng.IntN(len(f.members))]
 }
 
-// limiter is one limiter in each process of the fleet. Each call is made by any of them.
+// limiter stands for one limiter in each process of the fleet. Each call is made by any of them.
 type limiter struct {
 	f       *fleet
-	only    *member // that makes the calls, if not nil
+	only    *member // the process that makes all calls, or nil
 	name    string
-	limit   ratelimit.Limit // that it was made with
-	changed atomic.Bool     // by SetLimit, since the last call
+	limit   ratelimit.Limit // the limit of New
+	changed atomic.Bool     // whether SetLimit was called since the last call
 }
 
 func (l *limiter) by() *member {
@@ -451,8 +451,8 @@ func (l *limiter) by() *member {
 	return l.f.any()
 }
 
-// call returns a call at this time. After SetLimit each process decides something first: the limit holds as of its first
-// decision, which is thus the same instant for all.
+// call returns a call at the present time. After SetLimit, each process first makes a decision,
+// because the limit holds from a process's first decision. So it holds from the same instant in all.
 func (l *limiter) call(do, key string, n int) *call {
 	at := l.f.now()
 	if l.changed.Swap(false) && l.only == nil {
@@ -482,7 +482,7 @@ func (l *limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 	return ratelimit.NewReservation(d, l.settler(by, c.ID)), err
 }
 
-// settler settles a reservation in the process that has it.
+// settler returns a function that settles a reservation in the process that has made it.
 func (l *limiter) settler(by *member, of int) func(actual int) error {
 	return func(actual int) error {
 		c := l.call("Settle", "", actual)
@@ -509,7 +509,7 @@ func (l *limiter) Reset(ctx context.Context, key string) error {
 
 func (l *limiter) SetLimit(limit ratelimit.Limit) error {
 	if err := limit.Validate(); err != nil {
-		return err // it has no text that could be sent
+		return err // it has no text to send
 	}
 	for _, m := range l.f.members {
 		c := l.call("SetLimit", "", 0)
@@ -522,10 +522,10 @@ func (l *limiter) SetLimit(limit ratelimit.Limit) error {
 	return nil
 }
 
-// The suite compares each answer with its own model. One call after another goes to any of three processes; where it makes
-// calls at one time, they are spread over all.
+// The suite compares each answer with its model. Each call is made
+// by any of three processes. Concurrent calls are spread over all.
 func suiteOverProcesses(t *testing.T, f *fleet) {
-	db := new(sql.DB) // New does not connect
+	db := new(sql.DB) // New does not use the connection
 	made := 0
 	create := func(limit ratelimit.Limit, only ...*member) ([]*limiter, error) {
 		made++
@@ -542,7 +542,7 @@ func suiteOverProcesses(t *testing.T, f *fleet) {
 	c := suiteOf(db, sqllimit.PostgreSQL, f.clock)
 	if accepts := c.Accepts; !testsize.Long() {
 		c.Accepts = func(l ratelimit.Limit) bool { return l.Algorithm == ratelimit.AlgorithmTokenBucket && accepts(l) }
-		c.Want = c.Want[:len(c.Want)-1] // all but Calendar
+		c.Want = c.Want[:len(c.Want)-1] // all except Calendar
 	}
 	c.New = func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
 		all, err := create(limit, nil)

@@ -20,26 +20,26 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// A history mixes all calls, each made by any process of a fleet, and compares each result with a limiter in memory. The
-// suite's model, which judges the same processes, knows no reservations and no changes of limit.
+// A history mixes all kinds of calls. Any process of a fleet makes each call, and its result is compared with a limiter
+// in memory. The suite's model, which also tests these processes, has no reservations and no changes of the limit.
 //
-// The limiter in memory counts in nanoseconds, and sqllimit in microseconds. The former therefore gets a thousandth of the
-// time: its unit then equals sqllimit's, and both round alike. That cannot be done with a calendar, which needs no rounding:
-// its instants are whole seconds.
+// The limiter in memory counts in nanoseconds, and sqllimit in microseconds. So the clock in memory
+// moves by a thousandth of the time: its unit then equals that of sqllimit, and both round alike.
+// Calendars do not permit that, and do not need it, because their instants are whole seconds.
 type twin struct {
 	t      *testing.T
 	rng    *rand.Rand
 	fleet  *limiter
 	memory *ratelimit.Keyed[string]
-	clock  *ratelimittest.Clock // of the memory
+	clock  *ratelimittest.Clock // the clock in memory
 	scale  time.Duration
 	limit  ratelimit.Limit
-	left   bool // the limit has changed to one of another kind
+	left   bool // whether the limit has changed to another kind
 	open   []pair
 	log    []string
 }
 
-// pair is one reservation in both.
+// pair is one reservation in memory and in the fleet.
 type pair struct {
 	memory, fleet *ratelimit.Reservation
 	key           string
@@ -48,7 +48,7 @@ type pair struct {
 
 var twinKeys = []string{"a", "b", ""}
 
-// in returns a limit as the memory has it.
+// in returns a limit in the units of the clock in memory.
 func (w *twin) in(l ratelimit.Limit) ratelimit.Limit {
 	l.Rate.Per /= w.scale
 	return l
@@ -63,7 +63,7 @@ func (w *twin) fail(what string, memory, fleet any) {
 	w.t.Fatalf("%v: %s\nin memory     %+v\nover processes %+v\nafter\n%s", w.limit, what, memory, fleet, strings.Join(w.log[max(0, len(w.log)-30):], "\n"))
 }
 
-// same compares two answers.
+// same compares two results.
 func (w *twin) same(what string, memory, fleet ratelimit.Decision, err, err2 error) {
 	w.t.Helper()
 	w.note("%s: %+v, %v", what, fleet, err2)
@@ -97,7 +97,7 @@ func (w *twin) cost() int {
 	return costs[w.rng.IntN(len(costs))]
 }
 
-// part is a cost that may be charged.
+// part returns a cost that may be charged.
 func (w *twin) part() int { return min(max(1, w.cost()), w.limit.Capacity()) }
 
 func (w *twin) ahead() time.Duration {
@@ -172,7 +172,7 @@ func (w *twin) adjust(key string, delta int) {
 	w.granted(delta)
 }
 
-// granted records a grant: it is unknown whether a booking of a calendar that it gave back is given back once more.
+// granted records a grant. It is not specified whether a calendar's booking that the grant gave back can be given back again.
 func (w *twin) granted(delta int) {
 	if delta < 0 && w.limit.Algorithm == ratelimit.AlgorithmCalendar {
 		w.open = nil
@@ -202,8 +202,8 @@ func (w *twin) settle() {
 	require.NoError(w.t, o.fleet.Settle(actual))
 }
 
-// setLimit sets another limit, in all processes. A limiter in memory converts a key at its next decision, and a row is
-// converted at its next change, as of the first decision. So each key is changed first.
+// setLimit sets another limit in all processes. In memory a key adopts it at its next decision.
+// A row adopts it at its next change, as of the first decision. So each key is changed first.
 func (w *twin) setLimit() {
 	for _, key := range twinKeys {
 		w.adjust(key, 1)
@@ -211,7 +211,7 @@ func (w *twin) setLimit() {
 	}
 	limit := w.another()
 	if !model.Alike(w.limit, limit) {
-		if w.left { // in memory, the limits that the key has left go on counting
+		if w.left { // in memory, the former limits continue to count
 			for _, key := range twinKeys {
 				w.reset(key)
 			}
@@ -222,7 +222,7 @@ func (w *twin) setLimit() {
 	w.limit = limit
 	written := w.rng.IntN(2) == 0
 	if !written {
-		w.open = nil // of a row that was not written since, a settlement gives back as before the change: more than memory does
+		w.open = nil // if a row was not written since the change, a settlement gives back as before it, which is more than in memory
 	}
 	w.note("SetLimit(%v)", w.limit)
 	require.NoError(w.t, w.memory.SetLimit(w.in(w.limit)))
@@ -231,13 +231,13 @@ func (w *twin) setLimit() {
 		d, err := w.memory.Take(context.Background(), key, 0)
 		e, err2 := w.fleet.Take(context.Background(), key, 0)
 		w.same(fmt.Sprintf("Take(%q, 0)", key), d, e, err, err2)
-		if written || e.ResetAfter == 0 { // in memory a fresh key stays under its old limit until it is charged
+		if written || e.ResetAfter == 0 { // in memory, a fresh key stays under its old limit until it is charged
 			w.adjust(key, 1)
 		}
 	}
 }
 
-// another returns a limit that counts in the same unit of time.
+// another returns a limit with the same unit of time.
 func (w *twin) another() ratelimit.Limit {
 	if w.limit.Algorithm == ratelimit.AlgorithmCalendar {
 		return anyLimit(w.rng, ratelimit.AlgorithmCalendar)
@@ -245,7 +245,7 @@ func (w *twin) another() ratelimit.Limit {
 	return anyLimit(w.rng, twinAlgorithms[w.rng.IntN(len(twinAlgorithms)-1)])
 }
 
-// together has one process decide on several calls with one read and one write.
+// together makes one process decide on several calls with one read and one write.
 func (w *twin) together(key string) {
 	ctx, c := context.Background(), w.fleet.call("Together", key, 0)
 	type answer struct {
@@ -273,7 +273,7 @@ func (w *twin) together(key string) {
 			}
 			a.d = r.Decision
 		case 3:
-			s.Do, s.N = "Adjust", cmp.Or(w.delta(), 1) // one by 0 reads nothing
+			s.Do, s.N = "Adjust", cmp.Or(w.delta(), 1) // an Adjust by 0 reads nothing
 			a.err = w.memory.Adjust(context.Background(), key, s.N)
 		}
 		a.what = fmt.Sprintf("together: %s(%q, %d, %v)", s.Do, key, s.N, s.Ahead)
@@ -311,7 +311,7 @@ func (w *twin) pause(d ratelimit.Decision) {
 	}
 }
 
-// twinAlgorithms are all, the calendar last.
+// twinAlgorithms are all algorithms, with the calendar last.
 var twinAlgorithms = []ratelimit.Algorithm{ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket, ratelimit.AlgorithmFixedWindow,
 	ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmSlidingCounter, ratelimit.AlgorithmCalendar}
 

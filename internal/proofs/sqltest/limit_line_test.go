@@ -51,7 +51,7 @@ func reachable(t *testing.T) map[string]reached {
 	return all
 }
 
-// open opens the database as a process of a fleet does: its callers share a few connections.
+// open opens the database as a process of a fleet does: all callers share a few connections.
 func (r reached) open() (*sql.DB, error) {
 	db, err := sql.Open(r.driver, r.dsn)
 	if err == nil {
@@ -73,18 +73,18 @@ func (r reached) limiter(t *testing.T, limit ratelimit.Limit, name string) *sqll
 
 const (
 	killedProcesses = 3
-	killedCallers   = 10 // of each process
+	killedCallers   = 10 // in each process
 	killedName      = "killed"
 )
 
-// killedLimit is what the fleet shares: about 13 calls a second, whose costs are at most 8.
+// killedLimit is the limit of the fleet: about 13 calls a second, with costs of up to 8.
 var killedLimit = ratelimit.TokenBucket(ratelimit.PerSecond(60), 10)
 
-// turnOf is one served call of a fleet's process.
+// turnOf is one served call of a process.
 type turnOf struct{ process, caller, cost int }
 
-// A fleet whose processes are killed while their callers wait: those of the others are not barred, all of them are served again and again, and
-// the real costs stay within the bound.
+// Processes of a fleet are killed while their callers wait. They do not bar callers of the
+// others: all of those are served repeatedly, and the real costs stay within the bound.
 func TestAFleetOnADatabaseServesItsWaitersThoughProcessesAreKilled(t *testing.T) {
 	if dsn := os.Getenv("SQLLIMIT_KILLED"); dsn != "" {
 		waitInFleet(reached{os.Getenv("SQLLIMIT_DRIVER"), dsn})
@@ -122,7 +122,7 @@ func killInFleet(t *testing.T, r reached) {
 		all = append(all, c)
 	}
 	used := 0
-	// everyone waits until each caller of the processes from one on has been served some times.
+	// everyone waits until each caller of the processes from a given one on was served a number of times.
 	everyone := func(from, times int) {
 		t.Helper()
 		counts, missing := map[turnOf]int{}, (killedProcesses-from)*killedCallers
@@ -141,7 +141,7 @@ func killInFleet(t *testing.T, r reached) {
 	}
 	everyone(0, 1)
 	for killed := range killedProcesses - 1 {
-		require.NoError(t, all[killed].Process.Kill()) // as kill -9 does
+		require.NoError(t, all[killed].Process.Kill()) // as with kill -9
 		_ = all[killed].Wait()
 		d, err := probe.Peek(t.Context(), "k", 1)
 		require.NoError(t, err)
@@ -156,7 +156,8 @@ func killInFleet(t *testing.T, r reached) {
 	assert.LessOrEqual(t, float64(used), most)
 }
 
-// waitInFleet is one process of the fleet: each caller waits with an estimate, gives back what it has not used, and comes again.
+// waitInFleet runs one process of the fleet. Each caller repeatedly waits
+// with an estimate, and then gives back the units that it has not used.
 func waitInFleet(r reached) {
 	db, err := r.open()
 	if err != nil {
@@ -185,7 +186,7 @@ func waitInFleet(r reached) {
 	select {}
 }
 
-// At the old rate the last of the callers would be served after five minutes.
+// At the old rate, the last caller would be served after five minutes.
 func TestARaiseOnADatabaseServesThoseWhoWait(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds of real time")
@@ -214,8 +215,8 @@ func TestARaiseOnADatabaseServesThoseWhoWait(t *testing.T) {
 	}
 }
 
-// Callers of a stack wait in the line of the key that holds them up: a few statements for each caller that is served, nobody is left behind, and
-// an exhausted user holds back nobody else.
+// Callers of a stack wait in the line of the key that denies them. Each served caller needs
+// only a few statements, all callers are served, and an exhausted user delays no other user.
 func TestWaitingCallersOfAStackOnADatabaseAreNoHerd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds of real time")

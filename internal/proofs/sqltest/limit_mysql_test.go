@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// mariaClocked opens connections on which a clock of the test stands in for the server's.
+// mariaClocked opens connections on which a test's clock replaces the server's.
 type mariaClocked struct {
 	driver.Connector
 	now func() time.Time
@@ -53,7 +53,7 @@ type mariaConn struct {
 	now func() time.Time
 }
 
-// at puts the test's time into a statement.
+// at inserts the test's time into a statement.
 func (c *mariaConn) at(query string) string {
 	const now = "UTC_TIMESTAMP(6)"
 	if !strings.Contains(query, now) {
@@ -106,7 +106,7 @@ func TestLimitsOnMariaDB(t *testing.T) {
 	require.NoError(t, err)
 	ctx := t.Context()
 
-	// All algorithms, with bookings, settlements, adjustments, resets and lists.
+	// This plays all algorithms, with bookings, settlements, adjustments, resets and lists.
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerDay(10), 10), ratelimit.LeakyBucket(ratelimit.PerDay(10), 10), ratelimit.FixedWindow(ratelimit.PerDay(10)),
 		ratelimit.SlidingLog(ratelimit.PerDay(10)), ratelimit.SlidingCounter(ratelimit.PerDay(10)), ratelimit.Calendar(10, ratelimit.Month("UTC", 1)),
@@ -133,7 +133,7 @@ func TestLimitsOnMariaDB(t *testing.T) {
 		require.True(t, l.Allow("k", 10))
 	}
 
-	// Exact over several processes' limiters, on keys of any bytes.
+	// Limiters of several processes are exact together, with keys of any bytes.
 	for _, key := range []string{"hot", "", "caf\xe9 \x00\xff'`"} {
 		var granted atomic.Int64
 		var wg sync.WaitGroup
@@ -155,13 +155,13 @@ func TestLimitsOnMariaDB(t *testing.T) {
 		require.Equal(t, int64(80), granted.Load())
 	}
 
-	// A missing table is a mistake.
+	// A missing table is an error.
 	l := limiterOn(t, db, quota(10), sqllimit.Options{Dialect: sqllimit.MySQL, Table: "missing"})
 	_, err = l.Take(ctx, "k", 1)
 	require.ErrorContains(t, err, "table missing, which Schema describes")
 	require.NotErrorIs(t, err, ratelimit.ErrUnavailable)
 
-	// Rows that are over are deleted.
+	// Expired rows are deleted.
 	l = limiterOn(t, db, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000).Named("swept"), sqllimit.Options{Dialect: sqllimit.MySQL})
 	for i := range 120 {
 		require.True(t, l.Allow(fmt.Sprint(i), 1))
@@ -174,7 +174,8 @@ func TestLimitsOnMariaDB(t *testing.T) {
 	}, time.Minute, 200*time.Millisecond)
 }
 
-// A server whose binary log has statements refuses READ COMMITTED, at which contended decisions and the sweep run elsewhere.
+// A server with a binary log of statements refuses READ COMMITTED, the
+// isolation of contended decisions and of the sweep on other servers.
 func TestContendedDecisionsPassWithABinaryLogOfStatements(t *testing.T) {
 	db := openPlainMariaDB(t, "&binlog_format=%27STATEMENT%27")
 	db.SetMaxOpenConns(20)
@@ -201,7 +202,7 @@ func TestContendedDecisionsPassWithABinaryLogOfStatements(t *testing.T) {
 }
 
 func TestWithoutAutocommitDecisionsFailAtOnce(t *testing.T) {
-	_, err := openPlainMariaDB(t, "").Exec("SELECT 1") // the server is there
+	_, err := openPlainMariaDB(t, "").Exec("SELECT 1") // the server does answer
 	require.NoError(t, err)
 	db := openPlainMariaDB(t, "&autocommit=0")
 	_, err = db.Exec(sqllimit.Schema(sqllimit.MySQL, ""))
@@ -214,7 +215,7 @@ func TestWithoutAutocommitDecisionsFailAtOnce(t *testing.T) {
 }
 
 func TestAColumnThatIsTooShortForAKeyIsNamedAtOnce(t *testing.T) {
-	for _, mode := range []string{"", "&sql_mode=%27%27"} { // by default MariaDB refuses texts that do not fit; without that it cuts them
+	for _, mode := range []string{"", "&sql_mode=%27%27"} { // by default MariaDB refuses texts that do not fit; with this mode it cuts them
 		db := openPlainMariaDB(t, mode)
 		_, err := db.Exec(strings.Replace(sqllimit.Schema(sqllimit.MySQL, ""), "varbinary(1280)", "varbinary(64)", 1))
 		require.NoError(t, err)
@@ -223,7 +224,7 @@ func TestAColumnThatIsTooShortForAKeyIsNamedAtOnce(t *testing.T) {
 		long := strings.Repeat("k", 100)
 		_, err = l.Take(t.Context(), long, 1)
 		if mode != "" {
-			_, err = l.Take(t.Context(), long, 1) // the first one wrote another key
+			_, err = l.Take(t.Context(), long, 1) // the first call wrote another key
 		}
 		require.ErrorContains(t, err, "key")
 		require.NotErrorIs(t, err, ratelimit.ErrUnavailable, "it will not pass")

@@ -31,11 +31,11 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// clocked opens connections on which a clock of the test stands in for the server's.
+// clocked opens connections on which a test's clock replaces the server's.
 type clocked struct {
 	name        string
 	now         func() time.Time
-	beforeQuery func(query string) error // is called before each query, if not nil
+	beforeQuery func(query string) error // called before each query, unless nil
 }
 
 func (c *clocked) Connect(context.Context) (driver.Conn, error) {
@@ -48,7 +48,7 @@ func (c *clocked) Connect(context.Context) (driver.Conn, error) {
 
 func (c *clocked) Driver() driver.Driver { return stdlib.GetDefaultDriver() }
 
-// openAt opens a database whose clock is the test's.
+// openAt opens a database with the test's clock.
 func (p *postgres) openAt(t testing.TB, now func() time.Time) *sql.DB {
 	t.Helper()
 	db := sql.OpenDB(&clocked{p.name("postgres"), now, nil})
@@ -61,7 +61,7 @@ type clockedConn struct {
 	c *clocked
 }
 
-// at puts the test's time into a statement, as one more argument.
+// at adds the test's time to a statement, as another argument.
 func (c *clockedConn) at(query string, args []driver.NamedValue) (string, []driver.NamedValue) {
 	n := len(args) + 1
 	text := strings.ReplaceAll(query, "clock_timestamp()", fmt.Sprintf("(timestamptz 'epoch' + $%d::bigint * interval '1 microsecond')", n))
@@ -93,10 +93,11 @@ func budgetTable(t testing.TB, db *sql.DB) {
 	require.NoError(t, err)
 }
 
-// hashed has the keys that are too long for a row hashed, as a user would.
+// hashed hashes keys that are too long for a row, as a user would.
 type hashed struct{ *sqllimit.Limiter }
 
-// Join shadows the limiter's: a stack would pass it keys that are not hashed. TestStacksOfSeveralProcessesAreExactAndFree plays stacks.
+// Join hides the limiter's method, because a stack would not hash
+// keys. TestStacksOfSeveralProcessesAreExactAndFree tests stacks.
 func (hashed) Join() {}
 
 func short(key string) string {
@@ -130,7 +131,7 @@ func TestSuiteOnPostgreSQL(t *testing.T) {
 	corrections(t, db, sqllimit.PostgreSQL, clock)
 }
 
-// corrections plays settlements below the estimate, and a limit that is lowered and raised again, on a server.
+// corrections settles below estimates, and lowers and raises a limit, on a server.
 func corrections(t *testing.T, db *sql.DB, dialect sqllimit.Dialect, clock *ratelimittest.Clock) {
 	t.Run("calls that overlap use the whole limit", func(t *testing.T) {
 		process := func() ratelimit.Reserver[string] {
@@ -164,8 +165,8 @@ func corrections(t *testing.T, db *sql.DB, dialect sqllimit.Dialect, clock *rate
 	})
 }
 
-// written are the algorithms that the suite plays on a server for each change: no statement depends on the algorithm, and sqllimit's
-// own tests play all of them. A sliding log has the largest state, a calendar the largest times.
+// written are the algorithms that the suite plays on a server for each change. Statements do not depend on the algorithm,
+// and sqllimit's own tests play all of them. A sliding log has the largest state, and a calendar the largest times.
 var written = []ratelimit.Algorithm{ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmCalendar}
 
 func suiteOf(db *sql.DB, dialect sqllimit.Dialect, clock *ratelimittest.Clock) ratelimittest.Config {
@@ -203,7 +204,7 @@ func suiteOf(db *sql.DB, dialect sqllimit.Dialect, clock *ratelimittest.Clock) r
 	}
 }
 
-// quota is a limit whose budget does not come back while a test runs.
+// quota returns a limit that regains nothing during a test.
 func quota(units int) ratelimit.Limit {
 	return ratelimit.FixedWindow(ratelimit.PerDay(units)).Named("calls")
 }
@@ -218,7 +219,7 @@ func limiterOn(t testing.TB, db *sql.DB, limit ratelimit.Limit, o sqllimit.Optio
 	return l
 }
 
-// One server serves all of these, because to start one takes seconds.
+// One server serves all these tests, because starting one takes seconds.
 func TestLimitsOnPostgreSQL(t *testing.T) {
 	t.Parallel()
 	server := startPostgres(t)
@@ -241,7 +242,7 @@ func TestLimitsOnPostgreSQL(t *testing.T) {
 	})
 }
 
-// brokenConnections ends the connections of a pool before each call, as a restart of the server does.
+// brokenConnections ends a pool's connections before each call, as a restart of the server would.
 func brokenConnections(t *testing.T, server *postgres) {
 	db := server.open(t)
 	db.SetMaxOpenConns(1)
@@ -288,8 +289,8 @@ func nothingIsWritten(t *testing.T, db *sql.DB) {
 	require.Equal(t, was, position())
 }
 
-// budgetProcess is the work of a process that TestLimitsOnPostgreSQL starts: it spends until ten keys deny, and prints its
-// spending of each.
+// TestBudgetProcess runs a process that TestLimitsOnPostgreSQL starts.
+// It spends until ten keys deny, and prints its spending from each.
 func TestBudgetProcess(t *testing.T) {
 	name := os.Getenv("RATELIMIT_BUDGETS")
 	if name == "" {
@@ -356,7 +357,7 @@ func exactOverProcesses(t *testing.T, server *postgres, db *sql.DB) {
 	wg.Wait()
 	l := limiterOn(t, db, quota(processUnits), sqllimit.Options{})
 	for key := range spent {
-		for l.Allow(fmt.Sprint(key), 1) { // refunds after the other processes had ended
+		for l.Allow(fmt.Sprint(key), 1) { // units were refunded after the other processes had ended
 			spent[key]++
 		}
 		require.Equal(t, int64(processUnits), spent[key])
@@ -398,7 +399,7 @@ func mistakesNameTheTable(t *testing.T, server *postgres, db *sql.DB) {
 		require.NotContains(t, err.Error(), "something")
 	}
 
-	// A missing right may be granted while the program runs: until then a stand-in decides.
+	// A missing right may be granted later. Until then a stand-in decides.
 	_, err = limiterOn(t, reader, quota(10), sqllimit.Options{Name: "unread"}).Take(t.Context(), "k", 1)
 	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
 	require.NotErrorIs(t, err, ratelimit.ErrUnanswered)
@@ -406,7 +407,7 @@ func mistakesNameTheTable(t *testing.T, server *postgres, db *sql.DB) {
 	require.ErrorContains(t, err, "the user needs SELECT, INSERT, UPDATE and DELETE on table rate_limit")
 }
 
-// Two databases' clocks: after a failover the new one may be behind.
+// anotherClock uses the clocks of two databases. After a failover the new one may be behind.
 func anotherClock(t *testing.T, server *postgres, db *sql.DB) {
 	now := func() time.Time { return time.Now().Add(-40 * time.Minute) }
 	behind := limiterOn(t, server.openAt(t, now), ratelimit.TokenBucket(ratelimit.PerHour(60), 10).Named("behind"), sqllimit.Options{})
@@ -494,7 +495,7 @@ func behindLeaseAndFailover(t *testing.T, server *postgres, db *sql.DB) {
 	require.Equal(t, 4, d.Remaining)
 }
 
-// The server is killed while callers spend: an answered call is charged, and an unanswered one is charged once or not at all.
+// The server is killed while callers spend. An answered call is charged, and an unanswered one is charged once or not at all.
 func TestNothingThatWasAnsweredIsLost(t *testing.T) {
 	t.Parallel()
 	server := startPostgresWith(t, "-c fsync=on")

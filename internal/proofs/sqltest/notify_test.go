@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// TestAFleetOnADatabaseHasOneNoticeOfEachCrossing plays takes, reservations that another process settles beside, adjustments, resets and changes
-// of plan, by four processes. The clock is the database's, so all of it is in one window.
+// TestAFleetOnADatabaseHasOneNoticeOfEachCrossing plays four processes. They take, settle each other's
+// reservations, adjust, reset and change plans. The clock is the database's, and all calls are in one window.
 func TestAFleetOnADatabaseHasOneNoticeOfEachCrossing(t *testing.T) {
 	testsize.Sequential(t)
 	for _, server := range []string{"postgresql", "mariadb"} {

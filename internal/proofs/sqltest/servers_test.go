@@ -51,7 +51,7 @@ func (d database) migrated(t testing.TB) *sql.DB {
 	return db
 }
 
-// migrate creates the tables, one statement after the other.
+// migrate creates the tables with one statement at a time.
 func migrate(t testing.TB, db *sql.DB, dialect sqllimit.Dialect) {
 	t.Helper()
 	for _, statement := range sqlsource.Migration(dialect) {
@@ -60,14 +60,14 @@ func migrate(t testing.TB, db *sql.DB, dialect sqllimit.Dialect) {
 	}
 }
 
-// sql returns a statement in the database's dialect. It is written in PostgreSQL's.
+// sql translates a statement from PostgreSQL's dialect to the database's.
 func (d database) sql(statement string) string {
 	if d.dialect != sqllimit.MySQL {
 		return statement
 	}
 	names := strings.NewReplacer(`"limit"`, "`limit`", `"user"`, "`user`", " key", " `key`", "(key", "(`key`")
 	parts := strings.Split(statement, "'")
-	for i := 0; i < len(parts); i += 2 { // the others are texts
+	for i := 0; i < len(parts); i += 2 { // the parts between are quoted texts
 		parts[i] = regexp.MustCompile(`\$\d`).ReplaceAllString(names.Replace(parts[i]), "?")
 	}
 	return strings.Join(parts, "'")
@@ -82,26 +82,25 @@ func openSQLite(t testing.TB) *sql.DB {
 	return db
 }
 
-// postgres is a PostgreSQL server that a test has started. It listens on a socket in a folder
-// of its own.
+// postgres is a PostgreSQL server that a test has started. It listens on a socket in its own folder.
 type postgres struct {
 	bin, dir, options string
 }
 
-// sharedPostgres is the server of the tests that need only a database.
+// sharedPostgres is the server for tests that need only a database.
 var sharedPostgres struct {
 	sync.Mutex
 	*postgres
 	databases int
 }
 
-// lasting is a test whose cleanup runs after all tests.
+// lasting is a test whose cleanup functions run after all tests.
 type lasting struct{ testing.TB }
 
 func (lasting) Cleanup(f func()) { atEnd(f) }
 
-// openPostgres opens a new database of the server that tests share. A test that stops its server, or reads all that a server
-// has written, starts its own.
+// openPostgres opens a new database on the shared server. A test that stops
+// its server, or reads everything that a server has written, starts its own.
 func openPostgres(t testing.TB) *sql.DB {
 	t.Helper()
 	sharedPostgres.Lock()
@@ -128,14 +127,14 @@ func opened(t testing.TB, name string) *sql.DB {
 	return db
 }
 
-// startPostgres starts a server, and stops it with the test. Where there is none, the test is
-// skipped; in CI it fails.
+// startPostgres starts a server, and stops it at the end of the
+// test. If it is not installed, the test is skipped, or fails in CI.
 func startPostgres(t testing.TB) *postgres {
 	t.Helper()
 	return startPostgresWith(t, "-c fsync=off")
 }
 
-// startPostgresWith is startPostgres with options of the server.
+// startPostgresWith is startPostgres with options for the server.
 func startPostgresWith(t testing.TB, options string) *postgres {
 	t.Helper()
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
@@ -148,7 +147,7 @@ func startPostgresWith(t testing.TB, options string) *postgres {
 		}
 		t.Skip("PostgreSQL is not installed: install the package postgresql to run this")
 	}
-	dir, err := os.MkdirTemp("", "pg") // short, for the socket's path
+	dir, err := os.MkdirTemp("", "pg") // the socket's path must be short
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	p := &postgres{bin: filepath.Dir(found[0]), dir: dir, options: options}
@@ -162,8 +161,8 @@ func startPostgresWith(t testing.TB, options string) *postgres {
 	return p
 }
 
-// pristine is a folder with the data of a server that was never started. Each server begins with a copy, since initdb takes
-// seconds. Its log has files of 1 MB, not 16, since the first log file takes most of the time of a copy.
+// pristine is a folder with the data of a server that was never started. Each server begins with a copy, because initdb
+// takes seconds. Its log has files of 1 MB instead of 16 MB, because copying the first log file takes most of the time.
 var pristine struct {
 	sync.Mutex
 	dir string
@@ -185,7 +184,7 @@ func (p *postgres) initialize(t testing.TB) {
 	copied(t, filepath.Join(pristine.dir, "data"), p.data())
 }
 
-// copied copies a folder with its owners and modes.
+// copied copies a folder with owners and modes.
 func copied(t testing.TB, from, to string) {
 	t.Helper()
 	out, err := exec.Command("cp", "-a", from, to).CombinedOutput()
@@ -194,7 +193,7 @@ func copied(t testing.TB, from, to string) {
 
 func (p *postgres) data() string { return filepath.Join(p.dir, "data") }
 
-// account returns the user that the server runs as where we are root: it refuses root.
+// account returns the user under which the server runs if the test runs as root, which the server refuses.
 func (p *postgres) account(t testing.TB) (uid, gid int) {
 	t.Helper()
 	u, err := user.Lookup("postgres")
@@ -239,7 +238,7 @@ func (p *postgres) stop(t testing.TB) {
 	}
 }
 
-// name returns the name by which a driver connects to a database.
+// name returns the name with which a driver connects to a database.
 func (p *postgres) name(database string) string {
 	return fmt.Sprintf("host=%s user=test dbname=%s connect_timeout=60", p.dir, database)
 }
@@ -249,7 +248,7 @@ func (p *postgres) open(t testing.TB) *sql.DB {
 	return opened(t, p.name("postgres"))
 }
 
-// maria is a MariaDB server that all tests share. It listens on a socket in a folder of its own.
+// maria is a MariaDB server that all tests share. It listens on a socket in its own folder.
 type maria struct {
 	dir       string
 	databases atomic.Int32
@@ -257,12 +256,12 @@ type maria struct {
 
 func (m *maria) socket() string { return filepath.Join(m.dir, "socket") }
 
-// dsn returns the name by which the driver connects to a database.
+// dsn returns the name with which the driver connects to a database.
 func (m *maria) dsn(database string) string {
 	return "root@unix(" + m.socket() + ")/" + database + "?parseTime=true&multiStatements=true"
 }
 
-// startMariaDB starts the server, nil if there is none.
+// startMariaDB starts the server. It returns nil if it is not installed.
 var startMariaDB = sync.OnceValues(func() (m *maria, err error) {
 	for _, program := range []string{"mariadbd", "mariadb-install-db", "mariadb"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -270,12 +269,12 @@ var startMariaDB = sync.OnceValues(func() (m *maria, err error) {
 		}
 	}
 	m = new(maria)
-	if m.dir, err = os.MkdirTemp("", "maria"); err != nil { // short, for the socket's path
+	if m.dir, err = os.MkdirTemp("", "maria"); err != nil { // the socket's path must be short
 		return nil, err
 	}
 	data := filepath.Join(m.dir, "data")
 	as := []string{"--no-defaults", "--datadir=" + data}
-	if os.Geteuid() == 0 { // it refuses root
+	if os.Geteuid() == 0 { // it refuses to run as root
 		as = append(as, "--user=mysql")
 		u, err := user.Lookup("mysql")
 		if err != nil {
@@ -314,7 +313,7 @@ var startMariaDB = sync.OnceValues(func() (m *maria, err error) {
 	}
 })
 
-// atEnd calls f when all tests have ended, for a server that tests share. The last f comes first.
+// atEnd calls f when all tests have ended, for a server that tests share. The last f is called first.
 func atEnd(f func()) {
 	ended.Lock()
 	defer ended.Unlock()
@@ -331,7 +330,7 @@ func TestMain(m *testing.M) {
 	for _, f := range slices.Backward(ended.calls) {
 		func() {
 			defer func() {
-				if problem := recover(); problem != nil { // a server that does not end fails a test that is over
+				if problem := recover(); problem != nil { // a server that does not end fails a test that has ended already
 					fmt.Fprintln(os.Stderr, problem)
 					code = 1
 				}
@@ -342,7 +341,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// mariaDB returns the server. Where there is none, the test is skipped; in CI it fails.
+// mariaDB returns the server. If it is not installed, the test is skipped, or fails in CI.
 func mariaDB(t testing.TB) *maria {
 	t.Helper()
 	testsize.Extra(t)
@@ -356,7 +355,7 @@ func mariaDB(t testing.TB) *maria {
 	return m
 }
 
-// client runs statements as a person does.
+// client runs statements with MariaDB's own client, as a person would.
 func (m *maria) client(t testing.TB, name, statements string) {
 	t.Helper()
 	cmd := exec.Command("mariadb", "--no-defaults", "--socket="+m.socket(), "-uroot", name)

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// soon waits for a condition. How long it may take is no promise: machines may be slow.
+// soon waits until a condition is true. Machines may be slow, so the time does not matter.
 func soon(t *testing.T, condition func() bool, what string) {
 	t.Helper()
 	require.Eventually(t, condition, 30*time.Second, 5*time.Millisecond, what)
@@ -258,7 +258,7 @@ func TestASettingDeclaresTheAttributes(t *testing.T) {
 	}
 }
 
-// TestWhoChangedARuleLast: the rule's own row or a plan's, even a row that is no longer active.
+// TestWhoChangedARuleLast uses the rule's own row or a plan's, even a row that is no longer active.
 func TestWhoChangedARuleLast(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {
@@ -368,8 +368,7 @@ func TestFollowASQLTable(t *testing.T) {
 	}
 }
 
-// BenchmarkSQL measures how long it takes until a change of the table is in force, with the
-// default of SQLOptions.Poll.
+// BenchmarkSQL measures the time until a change of the table is in force, with the default of SQLOptions.Poll.
 func BenchmarkSQL(b *testing.B) {
 	for name, d := range databases() {
 		b.Run("database="+name, func(b *testing.B) {
@@ -449,8 +448,8 @@ func TestTheStatementsForMySQLAreComplete(t *testing.T) {
 	}
 }
 
-// A table that was made before it had the column more is read after the statements at the end of the migration, and a change of the column is a
-// new version.
+// A table from before the column more can be read after the statements
+// at the end of the migration. A change of the column is a new version.
 func TestATableOfBeforeGetsTheColumnMore(t *testing.T) {
 	for name, file := range map[string]string{"postgresql": "postgresql", "mysql": "mysql", "sqlite": "sqlite"} {
 		d := databases()[name]

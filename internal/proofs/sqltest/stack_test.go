@@ -46,7 +46,7 @@ func (s limitServer) limiter(t testing.TB, db *sql.DB, name string, limit rateli
 	return l
 }
 
-// threeKeys is a request. A layer whose key is empty does not apply.
+// threeKeys is a request. A layer with an empty key does not apply.
 type threeKeys [3]string
 
 func keyAt(i int) func(threeKeys) (string, error) {
@@ -58,8 +58,8 @@ func keyAt(i int) func(threeKeys) (string, error) {
 	}
 }
 
-// Two processes charge pairs and triples of the same keys, in layers whose order is not that of the keys, while keys are reset. Each key
-// has been charged what its requests were allowed, to the unit.
+// Two processes charge pairs and triples of the same keys, in layers that are not in the keys'
+// order, while keys are reset. Each key is charged exactly what its requests were allowed.
 func TestStacksOfSeveralProcessesAreExactAndFree(t *testing.T) {
 	for name, s := range limitServers {
 		t.Run(name, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestStacksOfSeveralProcessesAreExactAndFree(t *testing.T) {
 						}
 					})
 				}
-				wg.Go(func() { // other writers of the table: rows are inserted and replaced
+				wg.Go(func() { // other programs insert and replace rows
 					for i := range testsize.Of(20, 100) {
 						assert.NoError(t, of[i%3].Reset(context.Background(), fmt.Sprint("gone", i%5)))
 					}
@@ -124,19 +124,19 @@ func TestStacksOfSeveralProcessesAreExactAndFree(t *testing.T) {
 				}
 			}
 			if s.dialect == sqllimit.PostgreSQL {
-				time.Sleep(1200 * time.Millisecond) // the server reports its figures once a second
+				time.Sleep(1200 * time.Millisecond) // the server updates its figures once a second
 			}
 			var deadlocks int
 			require.NoError(t, db.QueryRow(s.deadlocks).Scan(&deadlocks))
 			t.Logf("%d deadlocks", deadlocks)
-			if s.dialect == sqllimit.PostgreSQL { // InnoDB may find one among inserts of one key, and the transaction is made again
+			if s.dialect == sqllimit.PostgreSQL { // InnoDB may find a deadlock among inserts of one key; the transaction is then repeated
 				assert.Zero(t, deadlocks)
 			}
 		})
 	}
 }
 
-// A reservation of three layers is settled at three costs, and a shadow beside them.
+// A reservation of three layers is settled at three costs, beside a shadow.
 func TestAStackSettlesOnTheServers(t *testing.T) {
 	for name, s := range limitServers {
 		t.Run(name, func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestAStackSettlesOnTheServers(t *testing.T) {
 	}
 }
 
-// BenchmarkStack measures decisions of 32 callers over a limit for each user and one for all.
+// BenchmarkStack measures decisions of 32 callers with a limit for each user and one for all.
 func BenchmarkStack(b *testing.B) {
 	for name, s := range limitServers {
 		b.Run(name, func(b *testing.B) {

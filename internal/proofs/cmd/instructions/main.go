@@ -1,13 +1,13 @@
-// Instructions counts the instructions that a Redis server executes for one call: the figures of redislimit/README.md. They do not
-// depend on other load on the machine. It needs valgrind. Run it in proofs:
+// Instructions counts the instructions that a Redis server executes for one call, for redislimit/README.md.
+// Unlike times, these figures do not depend on other load on the machine. It needs valgrind. Run it in proofs:
 //
 //	go run ./cmd/instructions            the table, as Markdown: three to six minutes
 //	go run ./cmd/instructions -calls 500 fewer calls for a row
 //
-// It starts redis-server, or the program that REDIS_SERVER names, under valgrind --tool=cachegrind, twice for each row. Both
-// servers are warmed up by the same calls. Then the first executes 1,200 calls, and the second 2,000 more. The figure is the
-// difference for one call. The instructions by which a server starts and ends therefore do not count, nor does the first call
-// of a script. One connection sends one call at a time.
+// It starts redis-server, or the program in REDIS_SERVER, under valgrind --tool=cachegrind, twice for
+// each row. The same calls warm up both servers. Then the first server executes 1,200 calls, and the
+// second 2,000 more. The figure is the difference, divided by 2,000. So it does not include the start
+// and the end of a server, nor the first call of a script. One connection sends one call at a time.
 package main
 
 import (
@@ -32,7 +32,8 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// row is one kind of call. Prepare returns a function that makes one, and returns an error if the call does not match the row.
+// row is one kind of call. Prepare returns a function that makes one.
+// The function returns an error if the result does not match the row.
 type row struct {
 	name    string
 	prepare func(*redis.Client) (call func(context.Context) error, err error)
@@ -49,8 +50,8 @@ var rows = []row{
 	{"`redislimit`, eight token buckets, allowed", decision(8, true)},
 }
 
-// The figures of both limiters: a bucket that is never exhausted, and a bucket that is. It is regained so slowly that the
-// stored time to live is long enough for all calls, as it is for the keys of most limits.
+// Both limiters have two buckets, of which only one is ever exhausted. Units are regained so slowly
+// that the stored time to live is long enough for all calls, as for the keys of most limits.
 const (
 	perHour = 10
 	large   = 100_000
@@ -63,7 +64,7 @@ func script(text string) func(*redis.Client) (func(context.Context) error, error
 	}
 }
 
-// burst returns the burst of a bucket that allows all calls, or only the first.
+// burst returns the burst of a bucket that allows all calls, or only the first one.
 func burst(allowed bool) int {
 	if allowed {
 		return large
@@ -71,7 +72,7 @@ func burst(allowed bool) int {
 	return 1
 }
 
-// decision makes one decision of the given number of token buckets, each under its own limiter.
+// decision makes one decision on a number of token buckets, each of which has its own limiter.
 func decision(buckets int, allowed bool) func(*redis.Client) (func(context.Context) error, error) {
 	return func(c *redis.Client) (func(context.Context) error, error) {
 		layers := make([]ratelimit.Layer[string], buckets)
@@ -107,7 +108,7 @@ func redisRate(allowed bool) func(*redis.Client) (func(context.Context) error, e
 	}
 }
 
-// expect returns an error if the decision on a call differs from its row. The first call is always allowed.
+// expect returns an error if the decision differs from the row. The first call is always allowed.
 func expect(is, want bool, first *bool, err error) error {
 	was := *first
 	*first = false
@@ -158,7 +159,7 @@ func run(ctx context.Context, out io.Writer, calls int) error {
 
 var total = regexp.MustCompile(`I\s+refs:\s+([\d,]+)`)
 
-// count starts a server, sends it the given number of calls, and returns how many instructions it executes in all.
+// count starts a server, makes calls, and returns the number of all instructions that the server has executed.
 func count(ctx context.Context, path string, r row, calls int) (int64, error) {
 	dir, err := os.MkdirTemp("", "instructions")
 	if err != nil {
@@ -170,11 +171,11 @@ func count(ctx context.Context, path string, r row, calls int) (int64, error) {
 		return 0, err
 	}
 	addr := l.Addr().String()
-	_, port, _ := net.SplitHostPort(addr) // a listener's address has both
-	if err := l.Close(); err != nil {     // only its port was wanted
+	_, port, _ := net.SplitHostPort(addr) // the address of a listener has both parts
+	if err := l.Close(); err != nil {     // only the port is needed
 		return 0, err
 	}
-	// The server's own periodic work does not count: one run a second is the minimum.
+	// The server's periodic work should not count. It is set to the minimum of one run a second.
 	cmd := exec.CommandContext(ctx, "valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", path, "--port", port, "--bind", "127.0.0.1",
 		"--save", "", "--appendonly", "no", "--dir", dir, "--hz", "1", "--dynamic-hz", "no", "--logfile", dir+"/log")
 	var report strings.Builder
@@ -186,7 +187,7 @@ func count(ctx context.Context, path string, r row, calls int) (int64, error) {
 	defer client.Close()
 	err = send(ctx, client, r, calls)
 	if err == nil {
-		_ = client.Shutdown(ctx).Err() // it closes the connection instead of an answer
+		_ = client.Shutdown(ctx).Err() // the server closes the connection without an answer
 	} else {
 		_ = cmd.Process.Kill()
 	}
@@ -203,7 +204,7 @@ func count(ctx context.Context, path string, r row, calls int) (int64, error) {
 	return strconv.ParseInt(strings.ReplaceAll(found[1], ",", ""), 10, 64)
 }
 
-// send makes the calls, once the server answers.
+// send makes the calls when the server answers.
 func send(ctx context.Context, client *redis.Client, r row, calls int) error {
 	up := errors.New("the server does not answer")
 	for try := 0; up != nil; try++ {

@@ -13,13 +13,13 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// The budgets that decisions about a request are given.
+// The timeouts of decisions on a request.
 const (
 	budget99  = time.Millisecond
 	budget999 = 5 * time.Millisecond
 )
 
-// latency prints how long single decisions take.
+// latency prints the duration of single decisions.
 func latency(ctx context.Context, out io.Writer, s settings) error {
 	client, stop, err := server()
 	if err != nil {
@@ -47,7 +47,7 @@ func latency(ctx context.Context, out io.Writer, s settings) error {
 		limiter  ratelimit.Limiter[string]
 		keys     int
 		callers  int
-		pause    time.Duration // of a caller between two decisions
+		pause    time.Duration // the time between two decisions of a caller
 		inMemory bool
 	}{
 		{"Allow in memory, 10 000 keys, all cores busy", inMemory, len(keys), runtime.NumCPU(), 0, true},
@@ -94,7 +94,7 @@ func latency(ctx context.Context, out io.Writer, s settings) error {
 				return err
 			}
 			if round == 0 {
-				continue // it makes the scripts known and the keys' first batches
+				continue // the first call loads the scripts and the keys' first batches
 			}
 			p50, p99 = append(p50, times.quantile(0.5)), append(p99, times.quantile(0.99))
 			p999, late = append(p999, times.quantile(0.999)), append(late, delays.quantile(0.999))
@@ -109,8 +109,8 @@ func latency(ctx context.Context, out io.Writer, s settings) error {
 	return nil
 }
 
-// sleeper repeatedly sleeps 1 ms until end is closed, and returns the excess durations: the delay that the machine itself adds
-// to a decision that has to wait.
+// sleeper repeatedly sleeps 1 ms until end is closed, and records how much longer
+// each sleep lasts. The machine adds this delay to a decision that has to wait.
 func sleeper(end <-chan struct{}) (h histogram) {
 	for {
 		select {
@@ -135,7 +135,7 @@ func (h *histogram) add(d time.Duration) {
 	h.n++
 }
 
-// step returns the place of a duration: below 16 ns each has its own, and above that each power of two has 16.
+// step returns the index of a duration. Each duration below 16 ns has its own index, and each power of two above has 16.
 func step(d time.Duration) int {
 	v := uint64(d)
 	if v < 16 {
@@ -145,7 +145,7 @@ func step(d time.Duration) int {
 	return e*16 + int(v>>e)
 }
 
-// upper returns the highest duration of a step.
+// upper returns the longest duration of a step.
 func upper(s int) time.Duration {
 	if s < 32 {
 		return time.Duration(s)
@@ -161,7 +161,7 @@ func (h *histogram) merge(o *histogram) {
 	h.n += o.n
 }
 
-// quantile returns the duration that the share q of all is not above, rounded up to a step.
+// quantile returns the duration that a share q of all durations does not exceed, rounded up to a step.
 func (h *histogram) quantile(q float64) time.Duration {
 	left := int64(q * float64(h.n))
 	for i, n := range h.counts {

@@ -1,10 +1,10 @@
-// Sizing measures the figures of docs/sizing.md: memory for each key, decisions for each core, memory and processor time of
-// Redis, and the latency of single decisions. Run it in proofs:
+// Sizing measures the figures of docs/sizing.md: the memory of each key, decisions of each core,
+// memory and processor time of Redis, and the latency of single decisions. Run it in proofs:
 //
 //	go run ./cmd/sizing                  all tables, as Markdown: some minutes
 //	go run ./cmd/sizing -only latency    one of memory, cores, redis, latency
 //
-// It starts a redis-server of its own, or the program that REDIS_SERVER names. All figures except memory are medians of rounds.
+// It starts redis-server, or the program in REDIS_SERVER. All figures except memory are medians of rounds.
 package main
 
 import (
@@ -19,11 +19,11 @@ import (
 	"time"
 )
 
-// settings is how much is measured.
+// settings is the size of the measurement.
 type settings struct {
-	keys   int           // of a large table
-	rounds int           // of which medians are taken
-	per    time.Duration // of one round of one row
+	keys   int           // the number of keys in a large table
+	rounds int           // the number of rounds for a median
+	per    time.Duration // the duration of one round of a row
 }
 
 var tables = []struct {
@@ -70,7 +70,7 @@ func run(ctx context.Context, out io.Writer, only string, s settings) error {
 	return nil
 }
 
-// load returns the load of the machine, where that is known.
+// load returns the load of the machine, if it is known.
 func load() string {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -79,7 +79,7 @@ func load() string {
 	return ", load " + strings.Join(strings.Fields(string(text))[:1], "")
 }
 
-// table prints Markdown.
+// table prints a table in Markdown.
 type table struct {
 	head []string
 	rows [][]string
@@ -108,7 +108,7 @@ func median[T int | int64 | float64 | time.Duration](values []T) T {
 	return values[len(values)/2]
 }
 
-// count writes a large number: 5.6 million.
+// count formats a large number, such as 5.6 million.
 func count(n float64) string {
 	switch {
 	case n >= 1e6:
@@ -119,7 +119,7 @@ func count(n float64) string {
 	return fmt.Sprintf("%.0f", n)
 }
 
-// short writes a duration with about three figures.
+// short formats a duration with about three digits.
 func short(d time.Duration) string {
 	switch {
 	case d >= 10*time.Millisecond:

@@ -20,10 +20,10 @@ import (
 // timeout is longer than any decision, so that no measurement is cut off.
 const timeout = 10 * time.Second
 
-// callers are enough to keep a server at work.
+// callers is enough callers to keep a server busy.
 const callers = 64
 
-// onRedis prints memory and processor time of a redis-server.
+// onRedis prints the memory and the processor time of redis-server.
 func onRedis(ctx context.Context, out io.Writer, s settings) error {
 	client, stop, err := server()
 	if err != nil {
@@ -74,14 +74,14 @@ type usage struct {
 	cpu time.Duration // the processor time of one decision
 }
 
-// spend spends once from each key, and measures the server's memory for them. Then it decides on the keys in turn, and measures
-// the processor time of a decision.
+// spend spends once from each key, and measures the server's memory for the keys. Then
+// it makes decisions on the keys in turn, and measures the processor time of a decision.
 func spend(ctx context.Context, client *redis.Client, limit ratelimit.Limit, keys int, s settings) (u usage, err error) {
 	l, err := redislimit.New(client, limit.Named("api"), &redislimit.Options{Timeout: timeout})
 	if err != nil {
 		return u, err
 	}
-	// First the connections and their buffers: they are not to be counted.
+	// This first opens the connections, whose buffers should not count.
 	if err := each(1000, func(i int) error { return take(ctx, l, i) }); err != nil {
 		return u, err
 	}
@@ -140,7 +140,7 @@ func take(ctx context.Context, l *redislimit.Limiter, i int) error {
 	return err
 }
 
-// each calls do for 0 to n-1, by many goroutines, and returns one of its errors.
+// each calls do for 0 to n-1 with many goroutines, and returns one of the errors.
 func each(n int, do func(i int) error) (err error) {
 	var group sync.WaitGroup
 	var once sync.Once
@@ -158,7 +158,7 @@ func each(n int, do func(i int) error) (err error) {
 	return err
 }
 
-// used is the processor time that the server has used.
+// used returns the processor time that the server has used.
 func used(ctx context.Context, client *redis.Client) (time.Duration, error) {
 	user, err := figure(ctx, client, "cpu", "used_cpu_user_main_thread")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 )
 
-// TestAllTablesArePrinted runs the command with little of everything.
+// TestAllTablesArePrinted runs the command with small settings.
 func TestAllTablesArePrinted(t *testing.T) {
 	redistest.Program(t)
 	var out strings.Builder
@@ -23,7 +23,7 @@ func TestAllTablesArePrinted(t *testing.T) {
 	require.Error(t, run(t.Context(), &out, "", settings{}))
 }
 
-// TestQuantiles compares with the durations themselves: a step is a sixteenth wide at most.
+// TestQuantiles compares with exact quantiles. A step is at most a sixteenth wide.
 func TestQuantiles(t *testing.T) {
 	var h histogram
 	const n = 100_000

@@ -9,25 +9,25 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// account is the cost that one watched key was allowed, with its state at earlier checks.
+// account is the allowed cost of one watched key, with the values at earlier checks.
 type account struct {
 	key   uint64
 	spent atomic.Int64
 	marks []mark
 }
 
-// mark is the spending at a check, and the lowest reading of the clock after it. A key that was not used before the clock was
-// set back may spend from that reading on.
+// mark is the spending at a check, and the lowest reading of the clock since. A key
+// that was not used before the clock was set back may spend from that reading on.
 type mark struct {
 	low   time.Duration
 	spent int64
 }
 
-// marksKept is how many checks back an interval may begin, beside the very first.
+// marksKept is the number of earlier checks at which an interval may begin, in addition to the first.
 const marksKept = 50
 
-// check compares the spending in every interval from an earlier check until now with the bound. Since the last check the clock
-// has read at least low, and high is its highest reading ever. No other goroutine may spend during the check.
+// check compares the spending of every interval, from an earlier check until now, with the bound. The lowest reading
+// since the last check is low, and the highest reading ever is high. No other goroutine may spend during the check.
 func (a *account) check(limit ratelimit.Limit, low, high time.Duration) error {
 	spent := a.spent.Load()
 	for i := range a.marks {
@@ -45,7 +45,7 @@ func (a *account) check(limit ratelimit.Limit, low, high time.Duration) error {
 	return nil
 }
 
-// bound is the most that may be spent within any interval t, both ends included.
+// bound returns the maximum spending within any interval t, including both ends.
 func bound(l ratelimit.Limit, t time.Duration) *big.Int {
 	units, per := big.NewInt(int64(l.Rate.Units)), big.NewInt(int64(l.Rate.Per))
 	n := big.NewInt(int64(t))
@@ -53,7 +53,7 @@ func bound(l ratelimit.Limit, t time.Duration) *big.Int {
 	case ratelimit.AlgorithmSlidingLog:
 		return n.Div(n, per).Add(n, big.NewInt(1)).Mul(n, units)
 	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmSlidingCounter:
-		return n.Div(n, per).Add(n, big.NewInt(2)).Mul(n, units) // it touches so many windows
+		return n.Div(n, per).Add(n, big.NewInt(2)).Mul(n, units) // an interval touches that many windows
 	default:
 		n.Mul(n, units).Div(n, per)
 		return n.Add(n, big.NewInt(int64(l.Burst)))

@@ -6,12 +6,11 @@ import (
 	"time"
 )
 
-// clock is moved by the soak, and knows the highest reading it has given, and the lowest one
-// since the last check.
+// clock is moved by the soak. It records the highest reading ever, and the lowest since the last check.
 type clock struct {
 	now  atomic.Int64
 	high atomic.Int64
-	low  int64 // guarded by stage.world; one goroutine moves the clock
+	low  int64 // stage.world guards it; only one goroutine moves the clock
 }
 
 func (c *clock) Now() time.Duration {
@@ -24,7 +23,7 @@ func (c *clock) Now() time.Duration {
 	return time.Duration(now)
 }
 
-// highest is the highest reading that anybody can have seen.
+// highest returns the highest reading that any goroutine may have had.
 func (c *clock) highest() time.Duration { return time.Duration(max(c.high.Load(), c.now.Load())) }
 
 // lowest returns the lowest reading since its last call.
@@ -34,8 +33,8 @@ func (c *clock) lowest() time.Duration {
 	return time.Duration(low)
 }
 
-// tick moves the clock on by some milliseconds, sometimes by a minute, and sometimes
-// back by up to a second, as clocks do that are set.
+// tick moves the clock forward by some milliseconds, sometimes by a minute,
+// and sometimes back by up to a second, as happens when a clock is set.
 func (c *clock) tick(rng *rand.Rand) {
 	step := rng.Int64N(int64(5 * time.Millisecond))
 	switch rng.IntN(500) {

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// gauge watches the figures that must stay flat once the tables are full.
+// gauge records the figures that must not grow when the tables are full.
 type gauge struct {
 	goroutines int
 	heap       uint64
 	now        uint64 // the heap at the last check
 }
 
-// slack is the permitted rise of the heap: a third, and some megabytes for the runtime and the soak itself.
+// slack returns the permitted growth of the heap: a third, and some megabytes for the runtime and the soak itself.
 func (g *gauge) slack() uint64 { return g.heap/3 + 32<<20 }
 
 func heapInUse() uint64 {
@@ -23,7 +23,7 @@ func heapInUse() uint64 {
 	return m.HeapAlloc
 }
 
-// check reads both.
+// check checks the heap and the goroutines.
 func (g *gauge) check() error {
 	if n := settled(g.goroutines); n > g.goroutines {
 		return fmt.Errorf("%d goroutines run, and there were %d at the start", n, g.goroutines)
@@ -35,8 +35,8 @@ func (g *gauge) check() error {
 	return nil
 }
 
-// settled returns the number of goroutines once the finished ones have ended: a goroutine counts until the scheduler has run it
-// once more. It waits at most a second for the number to fall to want.
+// settled returns the number of goroutines. It waits up to a second until the number has fallen
+// to want, because a goroutine that has finished counts until the scheduler has run it once more.
 func settled(want int) int {
 	for range 100 {
 		if runtime.NumGoroutine() <= want {

@@ -1,12 +1,12 @@
-// Soak hammers limiters of five algorithms for a given time, with floods of invented keys, sweeps, limits that change and a
-// clock that steps, and checks all along that
+// Soak runs limiters of five algorithms under load for a given time, with floods of invented
+// keys, sweeps, changes of the limit and a clock that steps. Meanwhile it checks that
 //
 //   - no watched key is ever allowed more than its bound, over any interval between checks;
 //   - RetryAfter is true to the nanosecond, in every state of a key;
 //   - no more keys are tracked than MaxKeys;
 //   - the heap and the number of goroutines stay flat.
 //
-// It shows its progress, and exits with status 1 if anything was violated:
+// It prints its progress, and exits with status 1 if anything was violated:
 //
 //	go run ./cmd/soak -for 8h
 package main
@@ -23,7 +23,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// limits are one for each algorithm.
+// limits has one limit for each algorithm.
 var limits = []ratelimit.Limit{
 	ratelimit.TokenBucket(ratelimit.PerSecond(30), 20),
 	ratelimit.LeakyBucket(ratelimit.PerSecond(30), 20),
@@ -55,7 +55,7 @@ func ours(limit ratelimit.Limit, opts *ratelimit.Options[uint64]) (limiter, erro
 	return ratelimit.New(limit, opts)
 }
 
-// soak runs one stage for each algorithm. The memory of a stage is released at its end.
+// soak runs one stage for each algorithm. A stage releases its memory at the end.
 func soak(ctx context.Context, s setup) error {
 	if err := s.validate(); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// short is a soak of little more than one check for each algorithm.
+// short returns a soak of little more than one check for each algorithm.
 func short() setup {
 	return setup{limit: limits[0], lasts: testsize.Of[time.Duration](100, 200) * time.Millisecond, keys: 10_000, maxKeys: 1 << 10, workers: 4,
 		every: 25 * time.Millisecond, calm: 50, out: new(bytes.Buffer), make: ours}
@@ -44,11 +44,11 @@ func TestAnIntervalBeginsWhereTheClockWasSetBackTo(t *testing.T) {
 	a := account{marks: []mark{{}}}
 	check := func() error { return a.check(limit, c.lowest(), c.highest()) }
 	c.move(10 * time.Second)
-	l.Allow(2, 1) // the clock has been read; key 1 has not been used
+	l.Allow(2, 1) // the clock is read, but key 1 is not used
 	require.NoError(t, check())
 
 	c.move(-time.Second)
-	for range 2 { // at 9 s and at 10 s
+	for range 2 { // once at 9 s and once at 10 s
 		require.True(t, l.Allow(1, 20))
 		a.spent.Add(20)
 		c.move(time.Second)
@@ -62,7 +62,7 @@ func TestAnIntervalBeginsWhereTheClockWasSetBackTo(t *testing.T) {
 
 type keyed = *ratelimit.Keyed[uint64]
 
-// forgets gives a key a new budget now and then.
+// forgets sometimes gives a key a new budget.
 type forgets struct{ keyed }
 
 func (l forgets) Refresh(keys ...uint64) {
@@ -71,7 +71,7 @@ func (l forgets) Refresh(keys ...uint64) {
 	}
 }
 
-// doublesUp counts a settlement twice.
+// doublesUp counts each settlement twice.
 type doublesUp struct{ keyed }
 
 func (l doublesUp) Reserve(ctx context.Context, key uint64, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
@@ -110,7 +110,7 @@ func TestViolationsEndTheSoak(t *testing.T) {
 	t.Cleanup(func() { close(until) })
 	for name, test := range map[string]struct {
 		put  func(l keyed) limiter
-		keys int // times MaxKeys
+		keys int // as a multiple of MaxKeys
 		want string
 	}{
 		"a budget given back twice":  {func(l keyed) limiter { return doublesUp{l} }, 1, "was allowed"},
@@ -121,7 +121,7 @@ func TestViolationsEndTheSoak(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := short()
-			s.lasts = time.Hour // the violation ends it
+			s.lasts = time.Hour // the violation ends the soak
 			s.make = func(limit ratelimit.Limit, opts *ratelimit.Options[uint64]) (limiter, error) {
 				wider := *opts
 				wider.MaxKeys *= test.keys
@@ -138,7 +138,7 @@ func TestHeapAndGoroutinesAreGauged(t *testing.T) {
 	require.NoError(t, g.check())
 	kept := make([]byte, int(g.slack())+16<<20)
 	assert.ErrorContains(t, g.check(), "the heap has grown to")
-	assert.NotEmpty(t, kept) // until here
+	assert.NotEmpty(t, kept) // keeps the limiter alive until here
 	g.goroutines = 0
 	assert.ErrorContains(t, g.check(), "goroutines run, and there were 0")
 }

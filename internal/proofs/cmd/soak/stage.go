@@ -24,40 +24,40 @@ type limiter interface {
 	Stats() ratelimit.Stats
 }
 
-// setup configures a stage.
+// setup is the configuration of a stage.
 type setup struct {
 	limit   ratelimit.Limit
 	lasts   time.Duration
-	keys    uint64 // how many the flood invents
+	keys    uint64 // the number of keys that the flood invents
 	maxKeys int
 	workers int
-	every   time.Duration // between two checks
-	calm    int           // how many turns the driver makes for nine that sweep or change something
+	every   time.Duration // the time between two checks
+	calm    int           // the number of turns in which the driver sweeps and changes nothing, for each nine in which it does
 	out     io.Writer
 	make    func(limit ratelimit.Limit, opts *ratelimit.Options[uint64]) (limiter, error)
 }
 
-// watched is how many keys have their bound checked. No other key is as small.
+// watched is the number of keys whose bound is checked. They are the smallest keys.
 const watched = 64
 
-// stage hammers two limiters of one limit. One refuses new keys when it is full, and so must not forget any spending; the other
-// one evicts.
+// stage runs two limiters of one limit under load. One refuses new keys when
+// it is full, and so must not forget any spending. The other one evicts keys.
 type stage struct {
 	setup
-	world    sync.RWMutex // held for reading while spending, for writing while checking
+	world    sync.RWMutex // read-locked while spending, and locked while checking
 	clock    clock
 	refusing limiter
 	evicting limiter
 	accounts [watched]account
-	lowered  atomic.Bool // LimitFor's plan for odd keys
+	lowered  atomic.Bool // whether LimitFor returns the lower plan for odd keys
 	calls    atomic.Int64
 	gauge    gauge
 	broken   chan error
 }
 
-// run hammers until the time is over or ctx is, or something is violated.
+// run runs the load until the time is over, the context ends, or a bound is violated.
 func run(ctx context.Context, s setup) error {
-	g := gauge{goroutines: runtime.NumGoroutine() + s.workers + 2} // with the driver and the watcher
+	g := gauge{goroutines: runtime.NumGoroutine() + s.workers + 2} // includes the driver and the watcher
 	st := &stage{setup: s, gauge: g, broken: make(chan error, 1)}
 	if err := st.build(); err != nil {
 		return err
@@ -85,12 +85,12 @@ func (s *stage) build() (err error) {
 	opts.OnFull = ratelimit.RefuseNew
 	s.refusing, err = s.make(s.limit, &opts)
 	for i := range s.accounts {
-		s.accounts[i].key, s.accounts[i].marks = uint64(i), []mark{{}} // nothing at 0
+		s.accounts[i].key, s.accounts[i].marks = uint64(i), []mark{{}} // nothing is spent at 0
 	}
 	return err
 }
 
-// fill fills both tables, so that the heap is measured when it is as large as it may get.
+// fill fills both tables, so that the heap has its full size before it is measured.
 func (s *stage) fill() {
 	for key := range uint64(s.maxKeys) {
 		s.evicting.Allow(key, 1)
@@ -101,7 +101,7 @@ func (s *stage) fill() {
 	s.gauge.heap = heapInUse()
 }
 
-// limitFor puts odd watched keys on a plan that changes.
+// limitFor returns a changing plan for odd watched keys.
 func (s *stage) limitFor(key uint64) (l ratelimit.Limit) {
 	if key < watched && key%2 == 1 && s.lowered.Load() {
 		return half(s.limit)
@@ -129,7 +129,7 @@ func (s *stage) work(ctx context.Context, rng *rand.Rand) {
 	}
 }
 
-// spend charges a watched key, one way or the other.
+// spend charges a watched key in one of several ways.
 func (s *stage) spend(rng *rand.Rand) {
 	a := &s.accounts[rng.IntN(watched)]
 	cost := 1 + rng.IntN(3)
@@ -154,7 +154,7 @@ func (s *stage) reserve(a *account, cost, actual int) {
 	}
 }
 
-// flood invents keys, and comes back to some.
+// flood uses invented keys, some of them again.
 func (s *stage) flood(rng *rand.Rand) {
 	key := watched + rng.Uint64N(s.keys)
 	s.evicting.Allow(key, 1)
@@ -200,11 +200,11 @@ func (s *stage) change(lower bool) {
 func (s *stage) fail(err error) {
 	select {
 	case s.broken <- err:
-	default: // one is enough
+	default: // one violation is enough
 	}
 }
 
-// watch looks at the size of the tables while they are being filled.
+// watch checks the size of the tables while they fill.
 func (s *stage) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		for _, l := range []limiter{s.refusing, s.evicting} {
@@ -216,7 +216,7 @@ func (s *stage) watch(ctx context.Context) {
 	}
 }
 
-// supervise checks, and shows progress, until the time is over or something is violated.
+// supervise checks, and prints progress, until the time is over or a bound is violated.
 func (s *stage) supervise(ctx context.Context) error {
 	tick := time.NewTicker(s.every)
 	defer tick.Stop()
@@ -238,7 +238,7 @@ func (s *stage) supervise(ctx context.Context) error {
 	}
 }
 
-// last is the check when the time is over.
+// last makes the check at the end.
 func (s *stage) last() error {
 	select {
 	case err := <-s.broken:
@@ -248,7 +248,7 @@ func (s *stage) last() error {
 	}
 }
 
-// check stops the world and looks at everything.
+// check stops all load and makes all checks.
 func (s *stage) check() error {
 	s.world.Lock()
 	defer s.world.Unlock()
@@ -266,8 +266,8 @@ func (s *stage) check() error {
 	return s.gauge.check()
 }
 
-// probe finds out whether RetryAfter is true, after all that the key has been through. Allow
-// puts the key under the limit in force: before that, it regains at its last limit's rate.
+// probe checks RetryAfter in the present state of the key. Allow first puts the key
+// under the limit in force. Until then the key regains at the rate of its last limit.
 func (s *stage) probe(a *account) error {
 	if s.refusing.Allow(a.key, 3) {
 		a.spent.Add(3)

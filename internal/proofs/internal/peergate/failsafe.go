@@ -1,4 +1,4 @@
-// Package peergate has gates of the overload simulation with the limits of other libraries.
+// Package peergate has gates of the overload simulation that use limits of other libraries.
 package peergate
 
 import (
@@ -10,17 +10,17 @@ import (
 	grid "github.com/weir-go/ratelimit/internal/dev/overload"
 )
 
-// Failsafe is a gate with the adaptive limiter of failsafe-go. That limiter reads the time
-// itself, so the gate runs in a synctest bubble whose clock is set to the simulation's.
+// Failsafe is a gate with the adaptive limiter of failsafe-go. The limiter reads the time
+// itself, so the gate must run in a synctest bubble whose clock agrees with the simulation's.
 type Failsafe struct {
 	limiter adaptivelimiter.AdaptiveLimiter[any]
 	start   time.Time
 
 	windows, samples int
-	began            time.Duration // of the window
+	began            time.Duration // the beginning of the window
 }
 
-// NewFailsafe returns a gate with the defaults of failsafe-go, except for the highest limit. It is made within the bubble.
+// NewFailsafe returns a gate with the defaults of failsafe-go, except for the highest limit. It must be called in the bubble.
 func NewFailsafe(bound int) *Failsafe {
 	return &Failsafe{
 		limiter: adaptivelimiter.NewBuilder[any]().WithLimits(1, uint(bound), uint(min(20, bound))).Build(),
@@ -47,7 +47,7 @@ func (f *Failsafe) Leave(now time.Duration, r *grid.Request, o inflight.Outcome)
 		return
 	}
 	p.Record()
-	if f.samples++; f.samples >= 50 && now-f.began >= time.Second { // its defaults
+	if f.samples++; f.samples >= 50 && now-f.began >= time.Second { // the defaults of failsafe-go
 		f.windows, f.samples, f.began = f.windows+1, 0, now
 	}
 }

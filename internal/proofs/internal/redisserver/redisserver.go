@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 )
 
-// Run starts a server that saves nothing, in a folder. It returns
-// a client with default options, and a function that ends both.
+// Run starts a server that saves no data, in a folder. It returns a client
+// with default options, and a function that stops the client and the server.
 func Run(dir string) (client *redis.Client, stop func(), err error) {
 	path, err := proc.RedisServer()
 	if err != nil {
@@ -26,8 +26,8 @@ func Run(dir string) (client *redis.Client, stop func(), err error) {
 		return nil, nil, err
 	}
 	addr := l.Addr().String()
-	host, port, _ := net.SplitHostPort(addr) // a listener's address has both
-	if err := l.Close(); err != nil {        // only its port was wanted
+	host, port, _ := net.SplitHostPort(addr) // the address of a listener has both parts
+	if err := l.Close(); err != nil {        // only the port is needed
 		return nil, nil, err
 	}
 	cmd := exec.Command(path, "--port", port, "--bind", host, "--save", "", "--appendonly", "no", "--dir", dir)
@@ -50,8 +50,8 @@ func Run(dir string) (client *redis.Client, stop func(), err error) {
 	return nil, nil, err
 }
 
-// Start starts a server for a test, with which it ends, and returns a client with default options. Without a server the
-// test is skipped; with CI=true it fails.
+// Start starts a server that ends with the test, and returns a client with default
+// options. If there is no server, it skips the test, or fails it with CI=true.
 func Start(tb testing.TB) *redis.Client {
 	client := redis.NewClient(&redis.Options{Addr: redistest.Start(tb).Addr})
 	tb.Cleanup(func() { _ = client.Close() })

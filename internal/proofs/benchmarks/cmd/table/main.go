@@ -1,4 +1,4 @@
-// Table measures this package beside its peers, and prints the results as Markdown. Run it in proofs/benchmarks:
+// Table measures this library and its peers, and prints the results as Markdown. Run it in proofs/benchmarks:
 //
 //	go run ./cmd/table                   measure everything, five rounds, within the hour
 //	go run ./cmd/table -suite peers      only the comparison with peers
@@ -6,10 +6,10 @@
 //	go run ./cmd/table -suite grpc       interceptors of gRPC servers
 //	go run ./cmd/table -count 0          measure nothing; print and draw the contents of the files
 //
-// It also draws docs/scale.svg, from the file of the suite called scale.
+// It also draws docs/scale.svg from the output of the suite scale.
 //
-// A round runs each benchmark once, so that other load on the machine affects all of them alike. The raw output stays in files
-// that benchstat reads too.
+// A round runs each benchmark once, so that other load on the machine affects
+// all of them alike. The raw output is kept in files, which benchstat can read.
 package main
 
 import (
@@ -20,13 +20,13 @@ import (
 	"strings"
 )
 
-// suite is a set of benchmarks that are measured together, with their results in one file.
+// suite is a set of benchmarks whose results are in one file.
 type suite struct {
 	name  string
-	dir   string // of the package, from proofs/benchmarks
-	bench string // -bench
+	dir   string // the package's folder, relative to proofs/benchmarks
+	bench string // the value of -bench
 	print func(results) string
-	draw  func(results) string // a picture, or nil
+	draw  func(results) string // draws a picture, or nil
 }
 
 var suites = []suite{
@@ -68,7 +68,7 @@ func run(names []string, out, pictures, benchtime string, count int) error {
 	return nil
 }
 
-// file is where the suite's raw output is kept.
+// file returns the path of the suite's raw output.
 func (s suite) file(out string) string { return filepath.Join(out, s.name+".txt") }
 
 // report prints and draws the results in the suite's file.

@@ -8,15 +8,14 @@ import (
 	"strings"
 )
 
-// table is a table of samples. Rows and columns come in the order in which they
-// were first seen.
+// table is a table of samples. Its rows and columns are in the order in which they were added.
 type table struct {
 	rows, cols []string
 	cells      map[[2]string]samples
 }
 
-// add adds the samples of one benchmark in one unit. The given dimensions' values
-// name the row, and all others the column; without others the unit does.
+// add adds the samples of one benchmark in one unit. The values of the row's dimensions name
+// the row, and those of the others name the column. If there are no others, the unit does.
 func (t *table) add(r results, base, unit string, row ...string) {
 	for _, l := range r.lines {
 		if v, ok := l.values[unit]; ok && l.base == base {
@@ -52,10 +51,10 @@ func (l line) label(dims []string, included bool) string {
 	return strings.Join(values, " ")
 }
 
-// medians prints the table with the median of each cell.
+// medians returns the table with the median of each cell.
 func (t *table) medians() string { return t.mediansTo(0) }
 
-// mediansTo is medians with so many digits after the point.
+// mediansTo is medians with a number of digits after the point.
 func (t *table) mediansTo(digits int) string {
 	return t.print(func(row, col string) string {
 		if s := t.cells[[2]string{row, col}]; len(s) > 0 {
@@ -65,7 +64,7 @@ func (t *table) mediansTo(digits int) string {
 	})
 }
 
-// ratios prints the table with each median divided by the base row's.
+// ratios returns the table with the ratio of each median to the base row's.
 func (t *table) ratios(base string) string {
 	return t.print(func(row, col string) string {
 		s, ours := t.cells[[2]string{row, col}], t.cells[[2]string{base, col}]
@@ -93,7 +92,7 @@ func (t *table) print(cell func(row, col string) string) string {
 	return b.String()
 }
 
-// heading spells out the number of keys that a column's name may begin with.
+// heading writes out the number of keys with which a column's name may begin.
 func heading(col string) string {
 	first, rest, _ := strings.Cut(col, " ")
 	n, err := strconv.ParseFloat(first, 64)

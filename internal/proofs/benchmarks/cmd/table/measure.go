@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// measure builds the suite's benchmarks once and runs them count times, each time in a process of its own. Their output is
-// written to the file.
+// measure builds the suite's benchmarks once. It runs them count times,
+// each time in a new process, and writes their output to the file.
 func (s suite) measure(file, benchtime string, count int) error {
 	binary, err := s.build()
 	if err != nil {

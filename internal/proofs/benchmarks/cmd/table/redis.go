@@ -9,7 +9,7 @@ import (
 var redisTables = []struct {
 	title, base, unit string
 	digits            int
-	ratios            bool // to redisBase, too
+	ratios            bool // whether to print ratios to redisBase, too
 }{
 	{"The server's time for one decision while 16 callers keep it at work, µs", "RedisBusy", "server-µs/op", 1, true},
 	{"The server's time for one decision with a single caller, µs", "RedisServer", "server-µs/op", 1, true},
@@ -21,7 +21,7 @@ var redisTables = []struct {
 	{"Memory of one key, bytes (MEMORY USAGE)", "RedisMemory", "B/key", 0, false},
 }
 
-// redisBase is the row that the others are compared with.
+// redisBase is the row with which the others are compared.
 const redisBase = "redis_rate"
 
 func redisReport(r results) string {

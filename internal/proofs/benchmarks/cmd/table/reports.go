@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// us is the row that the others are compared with.
+// us is the row with which the others are compared.
 const us = "ratelimit"
 
 func (r results) heading(title string) string {
@@ -24,8 +24,7 @@ func peersReport(r results) string {
 	}, "\n")
 }
 
-// ownTables are the tables of our own workloads: a benchmark each, and which of
-// its dimensions name the rows.
+// ownTables are the tables of this library's own workloads. Each has a benchmark, and the dimensions that name its rows.
 var ownTables = []struct {
 	title, base, unit string
 	row               []string

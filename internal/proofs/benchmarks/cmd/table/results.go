@@ -11,11 +11,11 @@ import (
 // results are the lines of a file of benchmark output, in order.
 type results struct {
 	lines  []line
-	config map[string]string // cpu, go, date
+	config map[string]string // for example cpu, go and date
 }
 
-// line is one measurement: BenchmarkPeers/work=hot/peer=floor has the base Peers
-// and the dimensions work and peer.
+// line is one measurement. For example, BenchmarkPeers/work=hot/peer=floor
+// has the base Peers and the dimensions work and peer.
 type line struct {
 	base   string
 	dims   map[string]string
@@ -62,10 +62,10 @@ func (r *results) add(rec *benchfmt.Result) {
 	r.lines = append(r.lines, l)
 }
 
-// samples are measurements of one thing.
+// samples are measurements of one figure.
 type samples []float64
 
-// median returns the middle one, between the middle two of an even number; 0 of none.
+// median returns the median, or 0 if there are no samples.
 func (s samples) median() float64 {
 	if len(s) == 0 {
 		return 0

@@ -11,12 +11,12 @@ import (
 
 const million = 1_000_000
 
-// The picture's measures, in pixels.
+// The picture's lengths, in pixels.
 const (
 	width, height = 920, 440
 	left, right   = 72.0, width - 196.0
 	top, bottom   = 84.0, height - 64.0
-	lineHeight    = 20.0 // of the labels at the curves' ends
+	lineHeight    = 20.0 // the height of the labels at the ends of the curves
 )
 
 // contender is a curve of the picture.
@@ -29,7 +29,7 @@ var contenders = []contender{
 	{"throttled-LRU", "d", "throttled, LRU store"},
 }
 
-// drawScale draws the cost of a decision against the number of keys.
+// drawScale draws the cost of a decision by the number of keys.
 func drawScale(r results) string {
 	var t table
 	t.add(r, "Scale", "ns/op", "peer")
@@ -52,11 +52,11 @@ func (t *table) scales() (x, y chart.Scale) {
 }
 
 func (t *table) keys(col int) float64 {
-	n, _ := strconv.ParseFloat(t.cols[col], 64) // BenchmarkScale names its columns by numbers
+	n, _ := strconv.ParseFloat(t.cols[col], 64) // the columns of BenchmarkScale have numbers as names
 	return n
 }
 
-// grid returns the times at which there are lines: the medians lie between.
+// grid returns the times at which the picture has lines. They enclose the medians.
 func (t *table) grid() []float64 {
 	var medians []float64
 	for _, c := range contenders {
@@ -67,8 +67,7 @@ func (t *table) grid() []float64 {
 	return steps(slices.Min(medians), slices.Max(medians))
 }
 
-// steps returns 1, 2 and 5 times powers of ten, from the last that is not above
-// the lowest to the first that is not below the highest.
+// steps returns 1, 2 and 5 times powers of ten: from the last one not above lowest to the first one not below highest.
 func steps(lowest, highest float64) (steps []float64) {
 	for power := 1.0; ; power *= 10 {
 		for _, digit := range []float64{1, 2, 5} {
@@ -98,7 +97,7 @@ func (t *table) axes(c *chart.Canvas, x, y chart.Scale) {
 	c.Upright("small", 20, (top+bottom)/2, "ns per decision (logarithmic)")
 }
 
-// short formats a number in its usual spoken form.
+// short formats a number in words.
 func short(n float64) string {
 	switch whole := int(n); {
 	case whole >= million && whole%million == 0:
@@ -116,7 +115,7 @@ type end struct {
 	at chart.Point
 }
 
-// curves draws the curves, ours on top.
+// curves draws the curves, with this library's on top.
 func (t *table) curves(c *chart.Canvas, x, y chart.Scale) (ends []end) {
 	for _, who := range slices.Backward(contenders) {
 		var points []chart.Point
@@ -130,7 +129,7 @@ func (t *table) curves(c *chart.Canvas, x, y chart.Scale) (ends []end) {
 	return ends
 }
 
-// label names each curve at its end, from below upwards, far enough apart to be read.
+// label writes a name at the end of each curve. It works upwards and keeps the names far enough apart.
 func label(c *chart.Canvas, ends []end) {
 	slices.SortFunc(ends, func(a, b end) int { return cmp.Compare(b.at.Y, a.at.Y) })
 	lowest := bottom

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// target is the goal for a figure: a bound on one of this package's figures, or on its ratio to redisBase's.
+// target is a goal: a bound of one of this library's figures, or of its ratio to redisBase's.
 type target struct {
 	what             string
 	base, unit, row  string
