@@ -47,11 +47,11 @@ type inFlight[K comparable] struct {
 	opts InflightOptions
 }
 
-// NewInflight returns an interceptor that limits how many calls are served at the same time: it holds a permit while a call is served, a
-// stream while it is open. A key function that returns [ratelimit.SkipLayer] lets the call pass without one. The limiter's limit applies to
-// each key: to limit the whole server, set [inflight.Options].Total.
+// NewInflight returns an interceptor that limits how many calls are served at the same time. It holds a permit
+// while a call is served or a stream is open. If a key function returns [ratelimit.SkipLayer], the call passes
+// without one. The limiter's limit applies to each key: to limit the whole server, set [inflight.Options].Total.
 //
-// Refusals have the codes of grpclimit's NewInflight. In Stats, calls that found no room are Denied.
+// Refusals have the codes of grpclimit's NewInflight. In Stats, calls without room are Denied.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error), opts *InflightOptions) (*Interceptor, error) {
 	var o InflightOptions
 	if opts != nil {
@@ -115,7 +115,7 @@ func (i *inFlight[K]) streaming(next connect.StreamingHandlerFunc) connect.Strea
 
 func (i *inFlight[K]) stats() edge.Stats { return i.core.Counts() }
 
-// watched returns a context that records the refusals of inner limiters, if outcomes have a consumer.
+// watched returns a context that records the refusals of inner limiters, if the limit learns from outcomes.
 func (i *inFlight[K]) watched(ctx context.Context) context.Context {
 	if i.core.Learns {
 		return outcome.WatchRefusals(ctx)
@@ -123,7 +123,7 @@ func (i *inFlight[K]) watched(ctx context.Context) context.Context {
 	return ctx
 }
 
-// serve calls next with a permit, or answers the call. Panics go on after that.
+// serve calls next with a permit, or refuses the call. It does not recover from panics, but releases the permit.
 func (i *inFlight[K]) serve(c *Call, next func() error) (err error) {
 	permit, watched, why := i.core.Admit(c)
 	switch {
@@ -143,7 +143,7 @@ func (i *inFlight[K]) serve(c *Call, next func() error) (err error) {
 	return ended
 }
 
-// refuse answers a call that got no permit.
+// refuse returns the error for a call without a permit.
 func (i *inFlight[K]) refuse(c *Call, why edge.Refusal) error {
 	answer := errorOf(why.Answer(c.Context(), rpcstatus.Code(i.opts.KeyCode)), why.Cause, i.opts.Challenge)
 	if i.opts.OnRefused != nil {

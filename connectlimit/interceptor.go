@@ -20,14 +20,14 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// Interceptor limits the calls of handlers. Make one with [New], [PerIP] or [NewInflight], and give it to
-// [connect.WithInterceptors]. It is safe for concurrent use. Calls of clients pass.
+// Interceptor limits the calls that handlers receive. Make one with [New], [PerIP] or [NewInflight], and
+// pass it to [connect.WithInterceptors]. It is safe for concurrent use. It lets the calls of clients pass.
 type Interceptor struct {
 	core  *edge.Core[*Call]
 	opts  Options
-	views limitfields.Views // of Options.LimitFields
+	views limitfields.Views // for Options.LimitFields
 
-	permits permits // of NewInflight; then all other fields are zero
+	permits permits // set by NewInflight; then all other fields are zero
 }
 
 // permits limits how many calls are served at the same time.
@@ -181,10 +181,10 @@ func (s *countedConn) sent() (int, any) {
 	return s.messages, s.last
 }
 
-// RefuseHeld refuses the calls that are held now, and from now on each call that would have to be held, as if its deadline came too early;
-// their charges are given back. Calls that can pass at once are served. It is for [http.Server.RegisterOnShutdown], since
-// [http.Server.Shutdown] waits for held calls. An Interceptor that several servers share stops to hold for all of them. In an
-// Interceptor of [NewInflight] it does nothing.
+// RefuseHeld refuses the calls that are held, and from now on each call that would have to be held. They end as if
+// their deadlines were too early, and their charges are given back. Calls that can pass at once are served. Pass it
+// to [http.Server.RegisterOnShutdown], because [http.Server.Shutdown] waits for held calls. If several servers
+// share an Interceptor, it stops holding calls for all of them. In an Interceptor of [NewInflight] it does nothing.
 func (i *Interceptor) RefuseHeld() {
 	if i != nil && i.core != nil {
 		i.core.RefuseHeld()

@@ -44,8 +44,8 @@ func (i *Interceptor) serve(e *event, t trailers, s *watchedStream, settles bool
 	return resp, err
 }
 
-// refusedInside reports whether another Interceptor inside has refused the whole call, and not a message of a stream, for a cause
-// that [edge.MarkRefused] records.
+// refusedInside reports whether an inner Interceptor has refused the whole call for a
+// cause that [edge.MarkRefused] records. A refused message of a stream does not count.
 func refusedInside(err error) bool {
 	if err == nil {
 		return false
@@ -91,10 +91,10 @@ func tooLate(c *Call, delay time.Duration) bool {
 	return ok && time.Until(deadline) <= delay || edge.OutlastsServer(c.Context(), delay)
 }
 
-// RefuseHeld refuses the calls that are held now, and all later calls that would be held, as if their deadlines came too
-// early. Their charges are given back. Calls that can pass at once are served. Call it before [grpc.Server.GracefulStop],
-// which waits for held calls. If several servers share an Interceptor, it holds no calls of any of them any more. In an
-// Interceptor of [NewInflight] it does nothing.
+// RefuseHeld refuses the calls that are held, and from now on each call that would have to be held. They end
+// as if their deadlines were too early, and their charges are given back. Calls that can pass at once are
+// served. Call it before [grpc.Server.GracefulStop], which waits for held calls. If several servers share an
+// Interceptor, it stops holding calls for all of them. In an Interceptor of [NewInflight] it does nothing.
 func (i *Interceptor) RefuseHeld() {
 	if i != nil && i.core != nil {
 		i.core.RefuseHeld()

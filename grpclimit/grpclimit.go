@@ -79,13 +79,14 @@ func (i *Interceptor) mustBeMade() {
 	}
 }
 
-// Interceptor limits the calls of servers. Make one with [New], [PerIP] or [NewInflight]. It is safe for concurrent use.
+// Interceptor limits the calls that servers receive. Make one with
+// [New], [PerIP] or [NewInflight]. It is safe for concurrent use.
 type Interceptor struct {
 	core  *edge.Core[*Call]
 	opts  Options
-	views limitfields.Views // of Options.LimitTrailers
+	views limitfields.Views // for Options.LimitTrailers
 
-	permits permits // of NewInflight; then all other fields are zero
+	permits permits // set by NewInflight; then all other fields are zero
 }
 
 // permits limits how many calls are served at the same time.

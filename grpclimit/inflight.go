@@ -50,12 +50,13 @@ type inFlight[K comparable] struct {
 	opts InflightOptions
 }
 
-// NewInflight returns interceptors that limit how many calls are served at the same time: they hold a permit while a call is served, a
-// stream while it is open. A key function that returns [ratelimit.SkipLayer] lets the call pass without one. The limiter's limit applies to
-// each key: to limit the whole server, set [inflight.Options].Total.
+// NewInflight returns interceptors that limit how many calls are served at the same time. They hold a permit
+// while a call is served or a stream is open. If a key function returns [ratelimit.SkipLayer], the call passes
+// without one. The limiter's limit applies to each key: to limit the whole server, set [inflight.Options].Total.
 //
-// Without room, or with a full key table, the answer is UNAVAILABLE with the key's recent wait; RESOURCE_EXHAUSTED if
-// a call needs more than there ever is; KeyCode without a valid key; else INTERNAL. In Stats, calls that found no room are Denied.
+// Without room, or with a full key table, the answer is UNAVAILABLE with the key's recent
+// wait. If a call needs more units than there ever are, it is RESOURCE_EXHAUSTED. Without a
+// valid key it is KeyCode, and otherwise INTERNAL. In Stats, calls without room are Denied.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error), opts *InflightOptions) (*Interceptor, error) {
 	var o InflightOptions
 	if opts != nil {
@@ -113,7 +114,7 @@ func (i *inFlight[K]) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 
 func (i *inFlight[K]) stats() edge.Stats { return i.core.Counts() }
 
-// serve calls next with a permit, or answers the call. The stream is nil for a unary call.
+// serve calls next with a permit, or refuses the call. s is nil for a unary call.
 func (i *inFlight[K]) serve(c *Call, t trailers, s *watchedStream, next func() error) error {
 	permit, watched, why := i.core.Admit(c)
 	switch {
@@ -126,10 +127,10 @@ func (i *inFlight[K]) serve(c *Call, t trailers, s *watchedStream, next func() e
 	return next()
 }
 
-// work serves the call, and returns the permit in any case.
+// work serves the call, and releases the permit in any case.
 func (i *inFlight[K]) work(c *Call, permit inflight.Permit, s *watchedStream, next func() error) (err error) {
-	defer permit.Release()                 // if Outcome panics; else it is the second time, and does nothing
-	if s != nil && i.opts.Outcome == nil { // else Outcome decides, at the end
+	defer permit.Release()                 // for a panic of Outcome; after Done it does nothing
+	if s != nil && i.opts.Outcome == nil { // otherwise Outcome decides at the end
 		permit.Ignore()
 	}
 	code := codes.Internal // the code of a handler that panics or exits
@@ -139,7 +140,7 @@ func (i *inFlight[K]) work(c *Call, permit inflight.Permit, s *watchedStream, ne
 	return err
 }
 
-// refuse answers a call that got no permit.
+// refuse returns the error for a call without a permit.
 func (i *inFlight[K]) refuse(c *Call, t trailers, why edge.Refusal) error {
 	r := replyTo(why.Answer(c.Context(), rpcstatus.Code(i.opts.KeyCode)))
 	answer := r.status
