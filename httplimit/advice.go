@@ -13,33 +13,33 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// Advice is the guidance of a response for the next requests.
+// Advice is what a response announces for later requests.
 type Advice struct {
-	// Refused reports that the server did not process the request: any method may be sent again.
+	// Refused is set if the server did not process the request, so that any method may be sent again.
 	Refused bool
-	// NoRetry reports that the request must not be sent again.
+	// NoRetry is set if the request must not be sent again.
 	NoRetry bool
-	// Wait is the time for which nothing may be sent. If it is zero, the response has
-	// no wait, and Budgets apply. An immediate retry is a Wait of one nanosecond.
+	// Wait is the time for which nothing may be sent. If it is zero, the response demands
+	// no wait, and Budgets apply. To permit an immediate retry, set one nanosecond.
 	Wait    time.Duration
 	Budgets []AdviceBudget
 }
 
 // AdviceBudget is a budget that a server leaves until a reset.
 type AdviceBudget struct {
-	// Name identifies a budget of a server. Of two budgets with the same name the stricter counts. A [Transport] keeps only a hash of a
-	// name above 64 bytes.
+	// Name identifies a budget of a server. Of two budgets with the same name, the
+	// stricter one counts. A [Transport] keeps only a hash of a name above 64 bytes.
 	Name string
 	// Left is the number of requests that may be sent, or their total cost if Costs is set.
 	Left int64
 	// Reset is the time until the reset, above 0.
 	Reset time.Duration
-	// Costs reports that a request counts as its cost ([WithCost]).
+	// Costs is set if a request counts as its cost ([WithCost]).
 	Costs bool
-	// Limit is the whole budget, and Window the time in which it comes back; 0 if they are not known.
+	// Limit is the whole budget, and Window the time in which it comes back. Both are 0 if not known.
 	Limit  int64
 	Window time.Duration
-	// Refills reports that the budget comes back bit by bit, as a bucket's, and is whole at Reset.
+	// Refills is set if the budget comes back bit by bit, like a bucket's, and is whole at Reset.
 	Refills bool
 }
 
@@ -57,13 +57,13 @@ func (a Advice) pace(now time.Time) pace.Advice {
 // statusOverloaded is the status of some overloaded servers, such as Anthropic's.
 const statusOverloaded = 529
 
-// statusCalm is "Enhance Your Calm", once Twitter's status in place of 429.
+// statusCalm is "Enhance Your Calm". Twitter once sent it instead of 429.
 const statusCalm = 420
 
-// AdviceOf returns the advice that a [Transport] without an Advice function reads in a response
-// received now. Use it in an Advice function that adds to the advice or records it, and in clients
-// without a Transport. It may read the first KiB of a refusal's body; the body stays readable in
-// full. A response from a cache has an Age, which shortens its waits; its budgets are ignored.
+// AdviceOf returns the advice that a [Transport] without an Advice function would read from a response
+// received now. Use it in an Advice function that extends or records the advice, and in clients without
+// a Transport. It may read the first KiB of a refusal's body; the body stays readable in full. A
+// response from a cache has an Age. It shortens waits, and the budgets of such a response are ignored.
 func AdviceOf(resp *http.Response) Advice {
 	var head []byte
 	if wantsHead(resp) {
@@ -72,18 +72,19 @@ func AdviceOf(resp *http.Response) Advice {
 	return adviceOf(resp, head, time.Now())
 }
 
-// throttled lists the errors with which AWS services refuse requests, with any status, as in their SDKs.
+// throttled lists the errors with which AWS services refuse requests, as in their SDKs. The status may be any.
 var throttled = []string{"Throttling", "ThrottlingException", "ThrottledException", "RequestThrottledException", "RequestThrottled", "TooManyRequestsException",
 	"ProvisionedThroughputExceededException", "RequestLimitExceeded", "BandwidthLimitExceeded", "LimitExceededException", "SlowDown", "PriorRequestNotComplete",
 	"EC2ThrottledException", "TransactionInProgressException"}
 
-// isThrottled reads x-amzn-errortype, such as "ThrottlingException:http://internal.amazon.com/coral/".
+// isThrottled reports whether x-amzn-errortype has one of these errors. Its value
+// may have a suffix, as in "ThrottlingException:http://internal.amazon.com/coral/".
 func isThrottled(h http.Header) bool {
 	kind, _, _ := strings.Cut(first(h["X-Amzn-Errortype"]), ":")
 	return slices.Contains(throttled, strings.TrimSpace(kind))
 }
 
-// wantsHead reports whether only the body of an answer may contain the time to wait.
+// wantsHead reports whether the time to wait may be only in the answer's body.
 func wantsHead(resp *http.Response) bool {
 	switch resp.StatusCode {
 	case http.StatusTooManyRequests, http.StatusForbidden, http.StatusServiceUnavailable, statusOverloaded:
@@ -105,12 +106,12 @@ func adviceOf(resp *http.Response, head []byte, now time.Time) (a Advice) {
 		a.Wait = cmp.Or(waitOf(h, clock, age), aged(bodyWait(head), age))
 	case http.StatusRequestTimeout, http.StatusInternalServerError, http.StatusBadGateway:
 		a.Wait = waitOf(h, clock, age)
-	case http.StatusForbidden: // GitHub's secondary limits
+	case http.StatusForbidden: // GitHub's secondary limits use it
 		if a.Wait = waitOf(h, clock, age); a.Wait == 0 && secondary.Match(head) {
 			a.Wait = secondaryWait
 		}
 		a.Refused = a.Wait > 0
-	case http.StatusTeapot, http.StatusRequestEntityTooLarge: // Binance's bans; or a body that is too large for now
+	case http.StatusTeapot, http.StatusRequestEntityTooLarge: // Binance's bans use 418; 413 means that a body is too large for now
 		a.Wait = waitOf(h, clock, age)
 		a.Refused = a.Wait > 0
 	}
@@ -121,7 +122,7 @@ func adviceOf(resp *http.Response, head []byte, now time.Time) (a Advice) {
 		a.Wait = secondaryWait
 	}
 	if a.Wait > 0 || age > 0 {
-		return a // a wait takes precedence over the end of any window
+		return a // a wait is more precise than the end of any window
 	}
 	for _, d := range dialectsRead {
 		budgets := strictest(d.read(h, clock))
@@ -130,10 +131,10 @@ func adviceOf(resp *http.Response, head []byte, now time.Time) (a Advice) {
 			break
 		}
 		if a.Budgets == nil {
-			a.Budgets = budgets // all their resets have passed
+			a.Budgets = budgets // all resets have passed
 		}
 	}
-	if resp.StatusCode == http.StatusForbidden { // GitHub's primary limit
+	if resp.StatusCode == http.StatusForbidden { // GitHub's primary limit uses it
 		for _, b := range a.Budgets {
 			a.Refused = a.Refused || b.Left == 0
 		}
@@ -141,8 +142,8 @@ func adviceOf(resp *http.Response, head []byte, now time.Time) (a Advice) {
 	return a
 }
 
-// strictest removes each budget that another budget of the same name makes redundant, because it leaves no more, for at least
-// as long.
+// strictest removes redundant budgets. A budget is redundant if
+// another one of the same name leaves no more, for at least as long.
 func strictest(budgets []AdviceBudget) []AdviceBudget {
 	if len(budgets) < 2 {
 		return budgets
@@ -176,9 +177,8 @@ func strictest(budgets []AdviceBudget) []AdviceBudget {
 	return kept
 }
 
-// ageOf returns the time for which an answer has been in caches (RFC 9111, section
-// 5.1), 0 if it comes from the server itself. It shortens a wait. Budgets in such
-// an answer are ignored, because they date from the time at which the cache got it.
+// ageOf returns the time for which an answer has been in caches (RFC 9111, section 5.1), or 0 if it comes from the
+// server itself. The age shortens a wait. Budgets in a cached answer are ignored, because they are as old as the answer.
 func ageOf(h http.Header) time.Duration {
 	age, _, _ := strings.Cut(first(h["Age"]), ",")
 	seconds, err := strconv.ParseUint(strings.TrimSpace(age), 10, 64)
@@ -188,7 +188,8 @@ func ageOf(h http.Header) time.Duration {
 	return span(float64(seconds))
 }
 
-// aged returns the rest of a wait that began when the server made its answer. If the wait is over, it returns one nanosecond.
+// aged returns the rest of a wait that began when the server made
+// its answer. If the wait is over, aged returns one nanosecond.
 func aged(wait, age time.Duration) time.Duration {
 	if wait <= 0 {
 		return 0
@@ -196,8 +197,8 @@ func aged(wait, age time.Duration) time.Duration {
 	return max(wait-age, 1)
 }
 
-// serversClock returns the server's clock at the time of its answer. Other dates of
-// the server are compared with it, because it may differ from the client's clock.
+// serversClock returns the time of the server's clock at its answer. Other dates of
+// the server are compared with it, because its clock may differ from the client's.
 func serversClock(h http.Header, now time.Time, age time.Duration) time.Time {
 	if date, ok := dateOf(first(h["Date"])); ok {
 		return date
@@ -212,7 +213,7 @@ type retryField struct {
 }
 
 // retryFields are the fields with the time of a retry: Retry-After, the finer fields that OpenAI and Azure
-// send beside it, and the fields that other servers send instead. The first one with a future time counts.
+// send in addition, and the fields that other servers send instead. The first one with a future time counts.
 var retryFields = []retryField{
 	{"Retry-After-Ms", retryAfterMs},
 	{"X-Ms-Retry-After-Ms", retryAfterMs},
@@ -220,8 +221,8 @@ var retryFields = []retryField{
 	{"X-Ratelimit-Retry-After", retryAfter},
 }
 
-// waitOf returns the time until a retry, or 0 if no field gives one. For a retry that is
-// already due it returns one nanosecond, because a Wait of zero means that there is none.
+// waitOf returns the time until a retry, or 0 if no field has one. If the
+// retry is already due, it returns one nanosecond, because zero means no wait.
 func waitOf(h http.Header, clock time.Time, age time.Duration) (wait time.Duration) {
 	for _, f := range retryFields {
 		d, ok := longest(h[f.name], func(value string) (time.Duration, bool) { return f.read(value, clock) })
@@ -235,8 +236,8 @@ func waitOf(h http.Header, clock time.Time, age time.Duration) (wait time.Durati
 	return wait
 }
 
-// longest reads all values of a field, and returns the longest of the times. A proxy may have joined several lines
-// into a list. A date contains a comma, too, so a part that cannot be read is read together with the next one.
+// longest reads all values of a field, and returns the longest time. A proxy may have joined several lines
+// into a list. A date contains a comma, too, so a part that cannot be read is joined with the next one.
 func longest(lines []string, read func(value string) (time.Duration, bool)) (longest time.Duration, ok bool) {
 	for _, line := range lines {
 		if len(line) > maxStructured {
@@ -258,8 +259,8 @@ func longest(lines []string, read func(value string) (time.Duration, bool)) (lon
 	return longest, ok
 }
 
-// retryAfter reads Retry-After (RFC 9110, section 10.2.3): seconds or a date. Against the standard, some servers send a
-// fraction of a second, a Unix time, a span such as "30s" or a date in another form.
+// retryAfter reads Retry-After (RFC 9110, section 10.2.3), which is a number of seconds or a date. Some servers deviate
+// from the standard: they send a fraction of a second, a Unix time, a span such as "30s", or a date in another form.
 func retryAfter(value string, clock time.Time) (time.Duration, bool) {
 	if n, ok := decimal(value); ok {
 		return fromNow(n, clock), true
@@ -279,11 +280,11 @@ func retryAfterMs(value string, clock time.Time) (time.Duration, bool) {
 	return span(n / 1000), ok
 }
 
-// minUnix is the smallest figure that is a Unix time, in seconds: September 2001. As a span it would be 31 years.
+// minUnix is the smallest number that counts as a Unix time in seconds: September 2001. As a span it would be 31 years.
 const minUnix = 1e9
 
-// fromNow converts a figure: a span in seconds, or a Unix time in seconds, milliseconds, microseconds or nanoseconds.
-// The size of the figure shows its unit, because each unit has a range of its own for the years 1973 to 5138.
+// fromNow converts a number to the time from now. The number is a span in seconds, or a Unix time in seconds, milliseconds,
+// microseconds or nanoseconds. Its size shows the unit, because the years 1973 to 5138 have their own range in each unit.
 func fromNow(n float64, clock time.Time) time.Duration {
 	unit := 1.0
 	switch {
@@ -299,14 +300,14 @@ func fromNow(n float64, clock time.Time) time.Duration {
 	return span(n/unit - (float64(clock.Unix()) + float64(clock.Nanosecond())/1e9)) // UnixNano does not reach the year 9999
 }
 
-// dateLayouts are the accepted forms of dates: the forms of RFC 9110, section 5.6.7, also with the zone UTC or a numeric zone, and RFC
-// 3339.
+// dateLayouts are the accepted forms of dates. These are the forms of RFC
+// 9110, section 5.6.7, also with the zone UTC or a numeric zone, and RFC 3339.
 var dateLayouts = []string{
 	http.TimeFormat, "Mon, 2 Jan 2006 15:04:05 MST", "Mon, 2 Jan 2006 15:04:05 -0700", time.RFC850, time.ANSIC,
 	time.RFC3339, "2006-01-02T15:04Z07:00", // these also accept fractions of a second
 }
 
-// dateOf reads a date. A zone whose offset is unknown makes it unreadable.
+// dateOf reads a date. It rejects a zone whose offset is not known.
 func dateOf(value string) (at time.Time, ok bool) {
 	for _, layout := range dateLayouts {
 		at, err := time.Parse(layout, value)
@@ -330,8 +331,8 @@ func untilDate(value string, clock time.Time) (time.Duration, bool) {
 	return pace.Clamp(at.Sub(clock)), true
 }
 
-// decimal reads a number that consists only of digits and a dot, without a sign,
-// an exponent or "Infinity". If there are too many digits, it returns infinity.
+// decimal reads a number of digits and at most one dot, without a sign, an
+// exponent or "Infinity". If there are too many digits, it returns infinity.
 func decimal(s string) (n float64, ok bool) {
 	if strings.Trim(s, "0123456789.") != "" {
 		return 0, false
@@ -340,9 +341,9 @@ func decimal(s string) (n float64, ok bool) {
 	return n, err == nil || math.IsInf(n, 0)
 }
 
-// span converts seconds.
+// span converts seconds to a Duration.
 func span(seconds float64) time.Duration {
-	if !(seconds > 0) { // this also excludes a NaN
+	if !(seconds > 0) { // also false for a NaN
 		return 0
 	}
 	return pace.Clamp(time.Duration(math.Ceil(min(seconds, pace.MaxWait.Seconds()) * float64(time.Second))))

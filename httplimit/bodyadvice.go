@@ -10,10 +10,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// headSize is the size of the part of a refusal's body that is read for advice.
+// headSize is the number of bytes of a refusal's body that are read for advice.
 const headSize = 1 << 10
 
-// headBody is a body whose beginning a goroutine reads. The goroutine ends with the read, or when the body is closed.
+// headBody is a body whose beginning is read by a goroutine. The goroutine ends with the read, or when the body is closed.
 type headBody struct {
 	io.ReadCloser
 	done chan struct{}
@@ -22,8 +22,8 @@ type headBody struct {
 	err  error  // the error after head
 }
 
-// headOf reads the beginning of a refusal's body for at most maxHolding, and leaves the body to
-// be read in full. It returns nil for other answers, and for a body that has not come by then.
+// headOf reads the beginning of a refusal's body for at most maxHolding, and leaves the body
+// readable in full. It returns nil for other answers, and for a body that has not arrived by then.
 func headOf(resp *http.Response) []byte {
 	if !mayRefuse(resp.StatusCode) || resp.Body == nil || resp.Body == http.NoBody {
 		return nil
@@ -66,7 +66,7 @@ func (b *headBody) Read(p []byte) (n int, err error) {
 // mayRefuse reports whether answers of a status can be refusals.
 func mayRefuse(status int) bool { return status >= http.StatusBadRequest }
 
-// withHead returns the response with the head as its body.
+// withHead returns a copy of the response whose body is the head.
 func withHead(resp *http.Response, head []byte) *http.Response {
 	if !mayRefuse(resp.StatusCode) {
 		return resp
@@ -76,19 +76,19 @@ func withHead(resp *http.Response, head []byte) *http.Response {
 	return &shown
 }
 
-// The times in the bodies of refusals: of google.rpc.RetryInfo in JSON, such as "retryDelay": "37s"; and in the messages of OpenAI and of
-// its imitators, such as "Please try again in 1m2.5s".
+// The forms of a wait in a refusal's body. One is google.rpc.RetryInfo in JSON, such as "retryDelay":
+// "37s". The other is a message of OpenAI or its imitators, such as "Please try again in 1m2.5s".
 var (
 	retryInfo  = regexp.MustCompile(`"retryDelay"\s*:\s*"([0-9]+(?:\.[0-9]+)?s)"`)
 	tryAgainIn = regexp.MustCompile(`(?i)try again in ((?:[0-9]+(?:\.[0-9]+)?(?:h|ms|m|s))+)`)
-	// GitHub documents a minute's wait for a secondary limit without Retry-After.
+	// GitHub documents a wait of a minute for a secondary limit without Retry-After.
 	secondary = regexp.MustCompile(`(?i)secondary rate limit`)
 )
 
 // secondaryWait is the wait of GitHub's secondary limits.
 const secondaryWait = time.Minute
 
-// bodyWait returns the wait in the head of a refusal's body, 0 if there is none.
+// bodyWait returns the wait in the head of a refusal's body, or 0 if there is none.
 func bodyWait(head []byte) time.Duration {
 	for _, pattern := range []*regexp.Regexp{retryInfo, tryAgainIn} {
 		if found := pattern.FindSubmatch(head); found != nil {

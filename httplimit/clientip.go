@@ -10,20 +10,22 @@ import (
 
 // ClientIPOptions configure how a client's address is found. The zero value reads no header.
 type ClientIPOptions struct {
-	// TrustedProxies are the addresses of the proxies. They must contain no other address, because a proxy can claim any.
+	// TrustedProxies are the addresses of the proxies. They must include
+	// no other address, because a proxy can claim any client address.
 	TrustedProxies []netip.Prefix
 
-	// TrustUnixSockets trusts connections over Unix sockets, such as nginx's: only the proxy may have access to the
-	// file.
+	// TrustUnixSockets trusts connections over Unix sockets, such as
+	// nginx's. Only the proxy may have access to the socket's file.
 	TrustUnixSockets bool
 
-	// TrustedHops is for proxies whose addresses change. It is the number of proxies that a
-	// request passes. The client is the entry with this number, counted from the end. Without
-	// the options above each peer is trusted: make sure that only the proxies can connect.
+	// TrustedHops is the number of proxies that a request passes, for proxies whose addresses
+	// change. The client is the entry with this number, counted from the end. Without the
+	// options above, each peer is trusted, so make sure that only the proxies can connect.
 	TrustedHops int
 
-	// Header is the field that the proxies write: X-Forwarded-For, Forwarded (RFC 7239), or, without TrustedHops, a field
-	// with exactly one address, such as CF-Connecting-IP. The proxies must set or remove it. It defaults to X-Forwarded-For.
+	// Header is the field that the proxies write. It is X-Forwarded-For, Forwarded (RFC
+	// 7239) or, without TrustedHops, a field with exactly one address, such as
+	// CF-Connecting-IP. The proxies must set or remove it. It defaults to X-Forwarded-For.
 	Header string
 
 	// IPv6Bits is the length of the prefix that counts as one client. It defaults to 64; 128 treats each address as a client.
@@ -31,7 +33,7 @@ type ClientIPOptions struct {
 }
 
 // RemoteIP is a key function for the address of the connection's other end. An IPv6 address
-// is cut to its /64. Behind a proxy it is the proxy's address: use [ClientIP] there.
+// is cut to its /64. Behind a proxy, that address is the proxy's: use [ClientIP] there.
 func RemoteIP(r *http.Request) (netip.Addr, error) { return client.RemoteIP(r) }
 
 // ClientIP returns a key function for the client's address behind proxies. The error names the invalid option.
@@ -40,8 +42,8 @@ func RemoteIP(r *http.Request) (netip.Addr, error) { return client.RemoteIP(r) }
 // trusted proxy's. IPv4 addresses in IPv6 form (mapped, SIIT, NAT64) are IPv4. A 6to4 address is cut to its /48
 // unless IPv6Bits is 128, and a local NAT64 address (64:ff9b:1::/48) stays whole.
 //
-// The key function's error is [keyfunc.ErrMalformedKey] for an entry that is no address, broken syntax, more
-// than 16 KiB of Forwarded, several values instead of one, or a connection without an address. It is
+// The key function returns [keyfunc.ErrMalformedKey] for an entry that is no address, broken syntax, more than
+// 16 KiB of Forwarded, several values instead of one, or a connection without an address. It returns
 // [keyfunc.ErrNoKey] if the header is missing, has only trusted proxies, or has fewer entries than TrustedHops.
 func ClientIP(opts ClientIPOptions) (func(*http.Request) (netip.Addr, error), error) {
 	return client.ClientIP(clientaddr.Options(opts))

@@ -15,7 +15,7 @@ import (
 )
 
 // refuse answers a request that is not served. It sets the header fields, and
-// answers as the user's function does, or in the protocol of the request.
+// then calls the user's function or answers in the protocol of the request.
 func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
 	outcome.MarkRefused(e.Request.Context())
 	edge.MarkRefused(e.Request.Context(), e.Cause())
@@ -24,10 +24,10 @@ func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
 	}
 	var (
 		h, values = w.Header(), new([7]string)
-		wait      = time.Duration(-1) // negative: no Retry-After
+		wait      = time.Duration(-1) // negative, so that there is no Retry-After
 		custom    func(http.ResponseWriter, Event)
 		body      *problem
-		// it cannot be held until its delay is over
+		// the request cannot be held until its delay is over
 		abandoned = e.Decision.Allowed && (e.Outcome == edge.Denied || e.Outcome == edge.Rejected)
 	)
 	switch {
@@ -66,15 +66,15 @@ func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
 		custom(w, public(*e))
 	case protocol == noRPC:
 		body.write(w, e.Request, values[5:])
-	case abandoned && e.Outcome != edge.Denied: // a denied request here is one whose delay would be too long
+	case abandoned && e.Outcome != edge.Denied: // such a request is denied because its delay would be too long
 		writeRPC(w, e.Request, protocol, rpcstatus.Gone(e.Request.Context()))
 	default:
 		writeRPC(w, e.Request, protocol, m.core.Answer(e, keyCode(m.opts.KeyCode)))
 	}
 }
 
-// writeNever writes the limit of a request whose cost can never pass, and returns the answer. The decision comes from an error and has no
-// remaining budget, unless the budget is always zero.
+// writeNever writes the limit of a request whose cost can never pass, and returns the answer. The decision
+// of such a request comes from an error. It has no remaining budget, unless the budget is always zero.
 func (m *Middleware) writeNever(h http.Header, e *event, values []string) *problem {
 	v := m.view(h, e)
 	if v.Limit.Capacity() > 0 {
@@ -88,8 +88,8 @@ func (m *Middleware) writeNever(h http.Header, e *event, values []string) *probl
 	return problemFor(&v.Exceeds, http.StatusForbidden, v.Name, rpcstatus.Requests.Exceeds)
 }
 
-// setRetryAfter writes a wait in whole seconds, with the client's jitter. It is rounded up and at least
-// 1, so that it is never too early. With Options.RetryAfterMs it also writes the wait in milliseconds.
+// setRetryAfter writes a wait in whole seconds, with the client's jitter. The wait is rounded up and is at least
+// 1, so that the client never comes too early. With Options.RetryAfterMs it also writes the wait in milliseconds.
 func (m *Middleware) setRetryAfter(h http.Header, e *event, wait time.Duration, values []string) {
 	share := m.core.Share(e.Request, wait)
 	set(h, "Retry-After", strconv.FormatInt(max(1, limitfields.Seconds(wait))+int64(share/time.Second), 10), values)
@@ -98,7 +98,7 @@ func (m *Middleware) setRetryAfter(h http.Header, e *event, wait time.Duration, 
 	}
 }
 
-// problem is a problem document (RFC 9457), written once and sent many times.
+// problem is a problem document (RFC 9457). It is encoded once and sent many times.
 type problem struct {
 	status int
 	body   []byte
@@ -111,12 +111,12 @@ const (
 	typeReducedCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
 )
 
-// newPlainProblem returns an answer whose type is only its status. The detail may be empty.
+// newPlainProblem returns an answer that has no type but its status. The detail may be empty.
 func newPlainProblem(status int, detail string) *problem {
 	return members{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail}.encode()
 }
 
-// newProblem returns the answer to a request beyond the quota of that policy.
+// newProblem returns the answer to a request beyond the quota of the named policy.
 func newProblem(status int, policy, detail string) *problem {
 	m := members{Type: typeQuotaExceeded, Title: "Quota exceeded", Status: status, Detail: detail}
 	if policy != "" {
@@ -135,7 +135,7 @@ type members struct {
 }
 
 func (m members) encode() *problem {
-	body, _ := json.Marshal(m) // it cannot fail for strings and an integer
+	body, _ := json.Marshal(m) // encoding strings and an integer cannot fail
 	body = append(body, '\n')
 	return &problem{m.Status, body, strconv.Itoa(len(body))}
 }
@@ -152,7 +152,7 @@ func (p *problem) write(w http.ResponseWriter, r *http.Request, values []string)
 }
 
 // problemFor returns the answer to a request beyond the quota of a policy. It
-// encodes the answer when it is first sent, because most limits never deny.
+// encodes the answer when that is first sent, because most limits never deny.
 func problemFor(sent *atomic.Value, status int, policy, detail string) *problem {
 	p, _ := sent.Load().(*problem)
 	if p == nil {
@@ -175,15 +175,14 @@ func (m *Middleware) problemOf(r outcome.Cause) *problem {
 	return internalError
 }
 
-// challenge sets WWW-Authenticate, which a 401 must have (RFC 9110, section 15.5.2), unless there is one.
+// challenge sets WWW-Authenticate unless it is set already. A 401 must have it (RFC 9110, section 15.5.2).
 func challenge(h http.Header, value string) {
 	if value != "" && len(h["Www-Authenticate"]) == 0 {
 		h["Www-Authenticate"] = []string{value}
 	}
 }
 
-// newBadKey returns the answer to a request whose key is missing or malformed. If the status is
-// zero, it is 400.
+// newBadKey returns the answer to a request whose key is missing or malformed. The status defaults to 400.
 func newBadKey(status int) *problem {
 	return newPlainProblem(cmp.Or(status, http.StatusBadRequest), rpcstatus.Requests.BadKey)
 }

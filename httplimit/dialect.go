@@ -1,7 +1,7 @@
 package httplimit
 
-// Dialect is a set of header fields that describe limits. A dialect with room for one limit
-// describes the limit that denies longest, or, if none denies, the limit with the least remaining.
+// Dialect is a set of header fields that describe limits. A dialect with room for one limit describes
+// the one that denies longest. If none denies, it describes the one with the least remaining.
 type Dialect uint8
 
 const (
@@ -9,28 +9,28 @@ const (
 	// with one. In them q is the capacity, and w the window or the seconds in which the capacity is regained; r is the
 	// remaining budget. At most r may be used for t seconds. If r is 0, t is the time until the next unit, and after a
 	// denial the time until a retry. The parameter weir-refill of RateLimit-Policy reports that the budget comes back unit
-	// by unit, instead of whole at the end of a window. RateLimit is left out if a cost can never pass, or if the binding
+	// by unit, instead of whole at the end of a window. RateLimit is omitted if a cost can never pass, or if the binding
 	// layer has a cost of its own. If outer middleware has used a name, a number is added to it, for example "default-2".
 	DialectDraft11 Dialect = iota
-	// DialectDraft06 is RateLimit-Limit, -Remaining and -Reset, in seconds, of one limit. Reset
-	// is the time until the budget is whole. If nothing remains, it is the time until the next
-	// unit, and after a denial the time until a retry. The next two dialects have the same Reset.
+	// DialectDraft06 writes RateLimit-Limit, -Remaining and -Reset, in seconds, for one limit. Reset
+	// is the time until the budget is whole. If nothing remains, it is the time until the next unit,
+	// and after a denial the time until a retry. The next two dialects have the same Reset.
 	DialectDraft06
-	// DialectXEpoch is X-RateLimit-Limit, -Remaining and -Reset, in Unix seconds, as GitHub sends them.
+	// DialectXEpoch writes X-RateLimit-Limit, -Remaining and -Reset, in Unix seconds, as GitHub does.
 	DialectXEpoch
-	// DialectXDelta is DialectXEpoch with Reset in seconds from now, as Envoy sends it.
+	// DialectXDelta is like DialectXEpoch, with Reset in seconds from now, as Envoy sends it.
 	DialectXDelta
-	// DialectNone is only Retry-After.
+	// DialectNone writes only Retry-After.
 	DialectNone
 
 	dialects = iota
 )
 
-// The latest draft renames r and t, which are one line of constants in package
+// The latest draft renames r and t, which are constants on one line of package
 // limitfields. It also has a field RateLimit-Partition, the key of the budget in the
 // fields, and a parameter c, the cost of the request. This package sends neither.
 
-// The names of the fields in the form of http.Header.
+// The names of the fields, in the form of http.Header.
 const (
 	fieldPolicy = "Ratelimit-Policy"
 	fieldLimit  = "Ratelimit"
@@ -43,10 +43,10 @@ var legacyFields = [dialects][3]string{
 }
 
 // fieldNames are the names of the header fields that a middleware sets on requests that pass:
-// up to three of its dialect, then Options.DegradedHeader. An empty name means no field.
+// up to three of its dialect, and Options.DegradedHeader. An empty name stands for no field.
 type fieldNames struct {
 	names [4]string
-	lists bool // an inner middleware adds lines to the fields, and does not replace them
+	lists bool // whether an inner middleware adds lines to the fields instead of replacing them
 }
 
 func fieldsOf(o *Options) *fieldNames {

@@ -13,42 +13,41 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// dialectRead is one format in which servers report a remaining budget.
+// dialectRead is a format in which servers report a remaining budget.
 // The first element of dialectsRead that matches a response is used.
 type dialectRead struct {
-	structured func(h http.Header) []AdviceBudget // reads one field; or nil
+	structured func(h http.Header) []AdviceBudget // reads one structured field, or nil
 	plain      []plainBudget                      // fields with plain values
 }
 
-// plainBudget is a budget with a field for each of its figures.
+// plainBudget is a budget with one field for each figure.
 type plainBudget struct {
 	name             string
-	remaining, reset string   // names of fields
+	remaining, reset string   // the names of fields
 	resetMs          string   // contains the reset as a span in milliseconds; or ""
 	after            string   // contains the reset as a span, and counts before reset; or ""
-	names            []string // names of fields; the first one that is present contains the budget's name
+	names            []string // the names of fields; the first field present has the budget's name
 	costs            bool
 	limit            string // the field with the whole budget
 	refills          bool
-	span             time.Duration // the reset, if no field contains one
+	span             time.Duration // the time until the reset, if no field has one
 	status           string        // a field that is "rejected" if nothing is left, in place of remaining; or ""
 }
 
-// dialectsRead are the dialects that are read, standards first. Each has an answer of a real API as
-// its test.
+// dialectsRead are the dialects that are read, standards first. The tests have an answer of a real API for each.
 var dialectsRead = []dialectRead{
 	{structured: draft11},
 	{structured: draft07},
-	// Drafts up to -06, Kong, GitLab, Twitch. Reset is a time or a span.
+	// Drafts up to -06, Kong, GitLab and Twitch. Reset is an instant or a span.
 	{plain: []plainBudget{{remaining: "Ratelimit-Remaining", limit: "Ratelimit-Limit", reset: "Ratelimit-Reset"}}},
-	// OpenAI, Azure, Groq.
+	// OpenAI, Azure and Groq.
 	{plain: []plainBudget{
 		{name: "requests", remaining: "X-Ratelimit-Remaining-Requests", reset: "X-Ratelimit-Reset-Requests", limit: "X-Ratelimit-Limit-Requests", refills: true},
 		{name: "tokens", remaining: "X-Ratelimit-Remaining-Tokens", reset: "X-Ratelimit-Reset-Tokens", limit: "X-Ratelimit-Limit-Tokens", refills: true, costs: true},
 		{name: "tokens_usage_based", remaining: "X-Ratelimit-Remaining-Tokens_usage_based", reset: "X-Ratelimit-Reset-Tokens_usage_based", limit: "X-Ratelimit-Limit-Tokens_usage_based", refills: true, costs: true},
 	}},
-	// Anthropic. Customers with a plan get the unified fields, which contain no figure. The fields of the priority tier are not read:
-	// requests beyond that tier are served as usual.
+	// Anthropic. Customers with a plan get the unified fields, which have no figures. The fields
+	// of the priority tier are not read, because requests beyond that tier are served as usual.
 	{plain: []plainBudget{
 		anthropic("ratelimit-requests", false), anthropic("ratelimit-tokens", true), anthropic("ratelimit-input-tokens", true),
 		anthropic("ratelimit-output-tokens", true),
@@ -59,14 +58,14 @@ var dialectsRead = []dialectRead{
 		{name: "interval", remaining: "X-Hubspot-Ratelimit-Remaining", resetMs: "X-Hubspot-Ratelimit-Interval-Milliseconds"},
 		{name: "secondly", remaining: "X-Hubspot-Ratelimit-Secondly-Remaining", span: time.Second},
 	}},
-	// Shopify: "32/40" units are in a bucket that drains within 20 s under every plan.
+	// Shopify. In "32/40", 32 units are in a bucket of 40. Under every plan, a full bucket drains within 20 s.
 	{structured: shopify},
-	// GitHub, Discord, Envoy, Reddit, Vercel and many more.
+	// GitHub, Discord, Envoy, Reddit, Vercel and many others.
 	{plain: []plainBudget{
 		{remaining: "X-Ratelimit-Remaining", limit: "X-Ratelimit-Limit", reset: "X-Ratelimit-Reset", after: "X-Ratelimit-Reset-After",
 			names: []string{"X-Ratelimit-Resource", "X-Ratelimit-Bucket"}},
 	}},
-	// X, Okta.
+	// X and Okta.
 	{plain: []plainBudget{{remaining: "X-Rate-Limit-Remaining", limit: "X-Rate-Limit-Limit", reset: "X-Rate-Limit-Reset"}}},
 }
 
@@ -86,8 +85,9 @@ func (d *dialectRead) read(h http.Header, clock time.Time) (budgets []AdviceBudg
 	return budgets
 }
 
-// read returns the budget in the fields. Proxies or nested limiters may have made lists of the fields. Then it returns as
-// many budgets, if each has its reset; otherwise it returns a single budget with the least remaining and the longest reset.
+// read returns the budgets in the fields, usually one. Proxies or nested limiters may have
+// made lists of the fields. If each value has its own reset, read returns one budget for
+// each. Otherwise it returns a single budget with the least remaining and the longest reset.
 func (p *plainBudget) read(h http.Header, clock time.Time) []AdviceBudget {
 	b := AdviceBudget{Name: p.name, Costs: p.costs, Refills: p.refills}
 	if limit := seconds(first(h[p.limit])); limit > 0 {
@@ -124,7 +124,7 @@ func (p *plainBudget) read(h http.Header, clock time.Time) []AdviceBudget {
 	return budgets
 }
 
-// leftsOf reads the numbers of a field, usually one. If a value is not a number of 0 or more, it returns nil.
+// leftsOf reads the numbers of a field, usually one. If a value is not a number of at least 0, it returns nil.
 func leftsOf(lines []string) (lefts []int64) {
 	for _, line := range lines {
 		if len(line) > maxStructured {
@@ -143,7 +143,7 @@ func leftsOf(lines []string) (lefts []int64) {
 	return lefts
 }
 
-// resets returns the times until the reset, or nil if no field contains one.
+// resets returns the times until the reset, or nil if no field has one.
 func (p *plainBudget) resets(h http.Header, clock time.Time) []time.Duration {
 	ms, _ := decimal(first(h[p.resetMs]))
 	if reset := max(p.span, span(ms/1000)); reset > 0 {
@@ -164,8 +164,8 @@ func (p *plainBudget) resets(h http.Header, clock time.Time) []time.Duration {
 	return resets
 }
 
-// isNumber reports whether a text can be a number in JSON's form. "Infinity" and "NaN"
-// are not: a server that sends them has a bug, and must not close a host for years.
+// isNumber reports whether a text can be a number in JSON's form. "Infinity" and "NaN" are
+// no numbers: a server that sends them has a bug, and must not close a host for years.
 func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789.eE+-") == "" }
 
 // resetOf reads a reset in any common form: seconds from now, Unix time, a span such as "6m0s", or a date.
@@ -180,7 +180,7 @@ func resetOf(value string, clock time.Time) (time.Duration, bool) {
 	return untilDate(value, clock)
 }
 
-// seconds returns the number at the beginning of a value, without its parameters; 0 if there is none.
+// seconds returns the number at the beginning of a value, without parameters, or 0 if there is none.
 func seconds(value string) float64 {
 	value, _, _ = strings.Cut(value, ";")
 	n, _ := decimal(strings.TrimSpace(value))
@@ -203,7 +203,7 @@ func shopify(h http.Header) []AdviceBudget {
 		Reset: max(1, time.Duration(used/limit*float64(shopifyLeak)))}}
 }
 
-// draft11 reads RateLimit. If that has no window, it uses the w of
+// draft11 reads RateLimit. If it has no window, draft11 uses the w of
 // RateLimit-Policy. The editors' copy after draft 11 calls r and t a and w.
 func draft11(h http.Header) (budgets []AdviceBudget) {
 	var policies []item
@@ -233,8 +233,8 @@ func draft11(h http.Header) (budgets []AdviceBudget) {
 	return budgets
 }
 
-// policyOf returns the q and the w of the policy with a name, or 0 if there is none. If there are several, it returns
-// the longest. It also returns whether this library's server reports that the budget returns unit by unit.
+// policyOf returns the q and the w of a policy, or 0 if there is none. If several have the name, it returns the
+// longest. refills reports whether a server of this library has marked the budget as one that comes back unit by unit.
 func policyOf(policies []item, name string) (quota, longest int64, refills bool) {
 	for _, p := range policies {
 		if strings.EqualFold(p.name, name) {

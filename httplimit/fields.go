@@ -27,8 +27,8 @@ func (m *Middleware) setLimits(h http.Header, v *limitfields.View, d *ratelimit.
 	}
 }
 
-// setLegacy writes the three fields of an older dialect. They have room for one limit. Of this
-// middleware's limit and those of outer ones, they report the one that denies, or else the stricter one.
+// setLegacy writes the three fields of an older dialect, which have room for one limit. This middleware may be
+// inside others with limits of their own. The fields describe the limit that denies, or otherwise the strictest.
 func (m *Middleware) setLegacy(h http.Header, v *limitfields.View, d *ratelimit.Decision, values []string) {
 	names := &legacyFields[m.opts.Dialect]
 	left, reset := limitfields.Clamp(int64(d.Remaining)), m.reset(v, d)
@@ -57,8 +57,8 @@ func first(lines []string) string {
 	return lines[0]
 }
 
-// setPolicy writes the field with the limit itself. In the older dialects it leaves the field of an outer middleware, so that the three
-// fields describe one limit.
+// setPolicy writes the field with the limit itself. In the older dialects it keeps
+// the field of an outer middleware, so that the three fields describe one limit.
 func (m *Middleware) setPolicy(h http.Header, v *limitfields.View, values []string) {
 	switch {
 	case v.Name == "" || m.opts.Dialect == DialectNone:
@@ -69,9 +69,9 @@ func (m *Middleware) setPolicy(h http.Header, v *limitfields.View, values []stri
 	}
 }
 
-// reset returns the reset time as the older dialects define it. If the request was denied, it is the time at which the
-// same request passes. If no unit remains, it is the time at which the next unit comes. Otherwise it is the time at
-// which the key is fresh. ResetAfter is the longest of several limits, so this limit's own figure bounds the result.
+// reset returns the reset time as the older dialects define it. If the request was denied, it is the time after which
+// the same request passes. If no unit remains, it is the time of the next unit. Otherwise it is the time at which the
+// key is fresh. ResetAfter is the longest of several limits, so the result is bounded by this limit's own figure.
 func (m *Middleware) reset(v *limitfields.View, d *ratelimit.Decision) int64 {
 	left := min(d.ResetAfter, time.Duration(min(v.Refill(), limitfields.MaxSeconds))*time.Second)
 	switch {
@@ -90,7 +90,7 @@ func (m *Middleware) reset(v *limitfields.View, d *ratelimit.Decision) int64 {
 	return at.Unix()
 }
 
-// view returns the form in which this response describes the deciding limit.
+// view returns the description of the deciding limit for this response.
 func (m *Middleware) view(h http.Header, e *event) *limitfields.View {
 	v := m.views.Of(&e.Decision.Limit)
 	if len(h) == 0 || m.opts.Dialect != DialectDraft11 {
@@ -102,15 +102,15 @@ func (m *Middleware) view(h http.Header, e *event) *limitfields.View {
 	return v
 }
 
-// set is Header.Set without an allocation: the name is canonical, and the value's
-// slice is given.
+// set does what Header.Set does, without an allocation. The name
+// must be canonical, and the caller provides the value's slice.
 func set(h http.Header, name, value string, values []string) {
 	values[0] = value
 	h[name] = values
 }
 
-// add adds a line to a list, because middleware may be inside other middleware.
-// In any case the first element of values contains the value afterwards.
+// add adds a line to a list, because this middleware may be inside
+// another one. Afterwards the first element of values is the value.
 func add(h http.Header, name, value string, values []string) {
 	if lines := h[name]; len(lines) > 0 {
 		values[0] = value

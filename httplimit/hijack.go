@@ -11,29 +11,29 @@ import (
 	"syscall"
 )
 
-// tenure is the time for which a request keeps its permit: until its
-// handler has returned and a connection that it has hijacked is closed.
+// tenure is the time for which a request keeps its permit. It lasts until
+// the handler has returned and a connection that it has hijacked is closed.
 type tenure struct {
-	parts atomic.Int32 // the number of parts that have not ended
-	end   func()       // called once, at the end
+	parts atomic.Int32 // the number of open parts
+	end   func()       // called once, when the last part ends
 }
 
-// newTenure returns a tenure of one part: the handler's.
+// newTenure returns a tenure with one part, the handler's.
 func newTenure(end func()) *tenure {
 	t := &tenure{end: end}
 	t.parts.Store(1)
 	return t
 }
 
-// done ends a part.
+// done ends one part.
 func (t *tenure) done() {
 	if t.parts.Add(-1) == 0 {
 		t.end()
 	}
 }
 
-// hijacked returns a connection that keeps the permit until it is closed. If a connection is
-// dropped without being closed, its finalizer closes it, so the permit comes back then, too.
+// hijacked returns a connection that keeps the permit until it is closed. If the connection
+// is dropped without being closed, its finalizer closes it, so the permit comes back, too.
 func (t *tenure) hijacked(conn net.Conn) net.Conn {
 	t.parts.Add(1)
 	p := &tenurePart{t: t}
@@ -42,7 +42,7 @@ func (t *tenure) hijacked(conn net.Conn) net.Conn {
 	return c
 }
 
-// tenurePart is a part that ends once.
+// tenurePart is a part that ends only once.
 type tenurePart struct {
 	t    *tenure
 	once sync.Once
@@ -50,8 +50,8 @@ type tenurePart struct {
 
 func (p *tenurePart) done() { p.once.Do(p.t.done) }
 
-// tenantConn is a hijacked connection. It has the methods for which code
-// tests a connection's type. They fail if the server's connection lacks them.
+// tenantConn is a hijacked connection. It has each method for which code tests
+// a connection's type. A method fails if the server's connection lacks it.
 type tenantConn struct {
 	net.Conn
 	part *tenurePart
@@ -63,13 +63,13 @@ func (c *tenantConn) Close() error {
 	return c.Conn.Close()
 }
 
-// NetConn returns the server's connection. The permit stays with c: close that.
+// NetConn returns the server's connection. Closing that connection does not give the permit back: close c.
 func (c *tenantConn) NetConn() net.Conn { return c.Conn }
 
-// ReadFrom is called by io.Copy. It uses the ReadFrom of the server's connection, if there is one.
+// ReadFrom is called by io.Copy. It uses the ReadFrom of the server's connection if there is one.
 func (c *tenantConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(c.Conn, r) }
 
-// WriteTo is called by io.Copy. It uses the WriteTo of the server's connection, if there is one.
+// WriteTo is called by io.Copy. It uses the WriteTo of the server's connection if there is one.
 func (c *tenantConn) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, c.Conn) }
 
 // CloseWrite closes the writing half.
@@ -83,7 +83,7 @@ func (c *tenantConn) SyscallConn() (syscall.RawConn, error) {
 	return nil, fmt.Errorf("httplimit: %T has no SyscallConn: %w", c.Conn, errors.ErrUnsupported)
 }
 
-// closeWrite closes the writing half of a connection that has one.
+// closeWrite closes the writing half of a connection, or fails if the connection has no CloseWrite.
 func closeWrite(conn any) error {
 	if c, ok := conn.(interface{ CloseWrite() error }); ok {
 		return c.CloseWrite()

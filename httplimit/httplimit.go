@@ -4,12 +4,12 @@
 //	...
 //	http.Handle("/", limit.Wrap(handler))
 //
-// A denied request gets 429, Retry-After and a problem document; gRPC, gRPC-Web and Connect
-// calls are refused in their own protocol, unless [Options].PlainHTTP is set. [PerKey] limits
+// A denied request gets 429, Retry-After and a problem document. Calls of gRPC, gRPC-Web and
+// Connect are refused in their own protocol, unless [Options].PlainHTTP is set. [PerKey] limits
 // by another key. [New] takes any limiter, such as a [ratelimit.All] of several limits. The
 // package's example charges requests without a key to their address, by [keyfunc.Otherwise].
 //
-// Frameworks are in docs/frameworks.md. No goroutine is started.
+// For frameworks, see docs/frameworks.md. The package starts no goroutine for a server.
 package httplimit
 
 import (
@@ -22,8 +22,8 @@ import (
 )
 
 // New returns middleware that decides with the limiter. The error names the invalid option. A
-// limiter whose keys are whole requests limits nothing, and is an error: see [ratelimit.Map]. With
-// [DialectDraft11] the names of the limiter's limits must differ even without regard to case.
+// limiter whose keys are whole requests limits nothing, so New rejects it: see [ratelimit.Map].
+// With [DialectDraft11], the names of the limiter's limits must differ even without regard to case.
 func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, error) {
 	m := new(Middleware)
 	if opts != nil {
@@ -57,8 +57,8 @@ func PerIP(limit ratelimit.Limit, opts *Options) (*Middleware, error) {
 	return New(l, opts)
 }
 
-// PerKey returns middleware with one limit for each key; [APIKey], for example, returns such a key function. It tracks 65,536 keys, and
-// remembers as many others. The errors are the errors of [ratelimit.New] and [New].
+// PerKey returns middleware with one limit for each key. For example, [APIKey] returns a key function. PerKey
+// tracks 65,536 keys, and remembers as many others. It returns the errors of [ratelimit.New] and [New].
 func PerKey[K comparable](limit ratelimit.Limit, key func(*http.Request) (K, error), opts *Options) (*Middleware, error) {
 	if key == nil {
 		return nil, optional.Nil("httplimit: PerKey: key")
@@ -74,14 +74,14 @@ func PerKey[K comparable](limit ratelimit.Limit, key func(*http.Request) (K, err
 // zero or next is nil.
 //
 // A request that a leaky bucket delays is held. It gets 503 if its context ends first, and at once if the
-// delay is as long as the server's WriteTimeout. Its charge is then given back, except by a leaky bucket
-// in a [ratelimit.Map]: use [PerKey], or a [ratelimit.All] of one layer. The server's ReadTimeout and
-// WriteTimeout begin anew after the hold, even if an outer handler has set other deadlines. Over HTTP/1,
+// delay is at least the server's WriteTimeout. Its charge is then given back, except by a leaky bucket in
+// a [ratelimit.Map]: use [PerKey], or a [ratelimit.All] of one layer. After the hold, the server's
+// ReadTimeout and WriteTimeout restart, even if an outer handler has set other deadlines. Over HTTP/1,
 // net/http notices that a client has gone only after the body was read: read it before the limiter.
 //
-// Under a server of net/http, next gets a ResponseWriter with the optional methods of the server's. It keeps the
-// header fields across informational responses, after which [net/http/httputil.ReverseProxy] clears the header.
-// With [Options].Settle, wrap the whole of a framework that, as echo does, writes a status after its middleware.
+// Under a server of net/http, next gets a ResponseWriter with the optional methods of the server's. That writer keeps the
+// header fields across informational responses, after which [net/http/httputil.ReverseProxy] clears the header. Some
+// frameworks, such as echo, write a status after their middleware. With [Options].Settle, wrap the whole of such a framework.
 func (m *Middleware) Wrap(next http.Handler) http.Handler {
 	switch {
 	case m == nil || m.core == nil:
@@ -92,7 +92,7 @@ func (m *Middleware) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 }
 
-// serve decides on a request, passes it on or answers it, and settles its charge in any case. A panic continues after that.
+// serve decides on a request, passes it on or answers it, and settles its charge in any case, even if the handler panics.
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	if m.core.Skips(r) {
 		next.ServeHTTP(w, r)
@@ -130,7 +130,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 }
 
 // admit sets the header fields of a request that passes, and answers a request that does not. It
-// returns the writer for the handler, and the writer's watcher, or nil if no fields need one.
+// returns the writer for the handler. watched is that writer's watcher, or nil if no field needs one.
 func (m *Middleware) admit(w http.ResponseWriter, e *event) (watched *watcher, writer http.ResponseWriter, ok bool) {
 	if m.opts.Shadow {
 		return nil, w, true
@@ -147,7 +147,7 @@ func (m *Middleware) admit(w http.ResponseWriter, e *event) (watched *watcher, w
 	var values *[4]string
 	writer = w
 	if serverOf(e.Request) == nil {
-		values = new([4]string) // other writers, such as a test's, send no informational responses
+		values = new([4]string) // other writers, such as those of tests, send no informational responses
 	} else {
 		watched, writer = watch(w, e.Request)
 		watched.fields, values = m.fields, &watched.values
@@ -167,14 +167,14 @@ func (m *Middleware) setFields(w http.ResponseWriter, e *event) {
 	m.setLimits(h, m.view(h, e), &e.Decision, new([3]string)[:])
 }
 
-// serverOf returns the server of net/http that has received the request, or nil.
+// serverOf returns the net/http server that has received the request, or nil.
 func serverOf(r *http.Request) *http.Server {
 	s, _ := r.Context().Value(http.ServerContextKey).(*http.Server)
 	return s
 }
 
-// Middleware limits requests. Make one with [New], [PerIP] or [PerKey]. It is safe for concurrent use. The handlers
-// that it wraps share its limits.
+// Middleware limits requests. Make one with [New], [PerIP] or [PerKey]. It
+// is safe for concurrent use. All handlers that it wraps share its limits.
 type Middleware struct {
 	core   *edge.Core[*http.Request]
 	opts   Options
@@ -183,10 +183,10 @@ type Middleware struct {
 	badKey *problem
 }
 
-// event is the form of an [Event] in package edge.
+// event is the [Event] of package edge.
 type event = edge.Event[*http.Request]
 
-// public returns an event in the form that users get.
+// public converts an event to the exported type.
 func public(e event) Event {
 	return Event{Request: e.Request, Cost: e.Cost, Decision: e.Decision, Err: e.Err, Outcome: Outcome(e.Outcome)}
 }

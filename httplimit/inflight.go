@@ -26,12 +26,12 @@ type InflightOptions struct {
 	// MaxWait is the longest time that a request may wait in its key's queue. If zero, it waits as long as its context allows.
 	MaxWait time.Duration
 
-	// Outcome returns the outcome of a request for an adaptive limit, given its status as in [Options].Settle,
-	// and the default outcome. By default, 101, an event stream, a refusal of an inner limiter and a failed
-	// upload are Ignored. 503 and 504 are Dropped, and so is a request whose context has passed a deadline, which
-	// no client of net/http can set. Other server errors are Cancelled, and so is a request whose client has
-	// gone. All else, even 429, is a Success. If nil, the default outcome is used. Then a hijacked connection and
-	// an event stream that was flushed count as ignored from then on: see [inflight.Permit.Ignore].
+	// Outcome returns the outcome of a request for an adaptive limit, given its status as in [Options].Settle, and
+	// the default outcome. By default, 101, an event stream, a refusal of an inner limiter and a failed upload are
+	// Ignored. 503 and 504 are Dropped, and so is a request whose context has passed a deadline. (No client of
+	// net/http can set that deadline.) Other server errors are Cancelled, and so is a request whose client has
+	// gone. All else, even 429, is a Success. If nil, the default outcome is used. Then a hijacked connection
+	// counts as ignored from the hijack on, and an event stream from its first flush: see [inflight.Permit.Ignore].
 	Outcome func(r *http.Request, status int, usual inflight.Outcome) inflight.Outcome
 
 	// KeyCode is the status of a request whose key is missing or malformed, from 400 to 499. It defaults to 400.
@@ -40,7 +40,7 @@ type InflightOptions struct {
 	// Challenge is the value of WWW-Authenticate, as in [Options].
 	Challenge string
 
-	// PlainHTTP refuses RPC requests as other requests, as in [Options].
+	// PlainHTTP refuses RPC requests like other requests, as in [Options].
 	PlainHTTP bool
 
 	// OnRefused answers a refused request. Cache-Control, Retry-After and WWW-Authenticate
@@ -48,12 +48,13 @@ type InflightOptions struct {
 	OnRefused func(w http.ResponseWriter, r *http.Request, err error)
 }
 
-// Inflight is middleware that limits how many requests are served at the same time. Make one with [NewInflight]. It
-// is safe for concurrent use. The handlers that it wraps share its limits. A handler that hijacks the connection, such as a WebSocket's,
-// keeps its permit until that is closed.
+// Inflight is middleware that limits the number of requests served at the same time. Make one with
+// [NewInflight]. It is safe for concurrent use. All handlers that it wraps share its limits. A handler
+// that hijacks the connection, such as a WebSocket's, keeps its permit until the connection is closed.
 //
-// Without room, or with a full key table, the answer is 503 with a Retry-After of the key's recent wait. If a
-// request needs more units than there ever are, it is 403. Without a valid key it is KeyCode, and otherwise 500.
+// A request for which there is no room gets 503, with a Retry-After of the key's recent wait. So
+// does a request that finds the key table full. A request that needs more units than its limit
+// gets 403. A request without a valid key gets KeyCode, and one that fails for another reason 500.
 type Inflight[K comparable] struct {
 	core   *edge.Inflight[*http.Request, K]
 	opts   InflightOptions
@@ -64,8 +65,8 @@ type Inflight[K comparable] struct {
 type InflightStats struct {
 	Skipped  uint64 // exempt by Skip or ratelimit.SkipLayer
 	Admitted uint64 // passed on to the handler
-	Shed     uint64 // had no room, or the client left
-	Failed   uint64 // there was no decision, or the request can never pass
+	Shed     uint64 // no room, or the client left
+	Failed   uint64 // no decision, or the request can never pass
 	Rejected uint64 // refused without a valid key
 }
 
@@ -94,12 +95,12 @@ func (m *Inflight[K]) outcome(r *http.Request, w *watcher, returned bool) inflig
 	status := w.blame(final)
 	usual := usualOutcome(r, status)
 	if !returned {
-		usual = usualOutcome(r, http.StatusInternalServerError) // even after a status of success, because the response is incomplete
+		usual = usualOutcome(r, http.StatusInternalServerError) // the response is incomplete, even after a status of success
 	}
-	if status != final && usual == inflight.Success { // a client that fails to send its body, or sends it slowly, is no sign of load
+	if status != final && usual == inflight.Success { // a client that sends its body slowly or not at all shows nothing about the load
 		usual = inflight.Ignored
 	}
-	if usual == inflight.Success && isEventStream(w.Header()) { // it lasts as long as its client listens
+	if usual == inflight.Success && isEventStream(w.Header()) { // the stream lasts as long as its client listens
 		usual = inflight.Ignored
 	}
 	if m.opts.Outcome == nil {
@@ -131,7 +132,7 @@ func isEventStream(h http.Header) bool {
 	return len(t) >= len(stream) && strings.EqualFold(t[:len(stream)], stream)
 }
 
-// outcomeOf returns the outcome that a final status stands for.
+// outcomeOf returns the default outcome for a final status.
 func outcomeOf(status int) inflight.Outcome {
 	switch {
 	case status == http.StatusServiceUnavailable, status == http.StatusGatewayTimeout:
@@ -179,22 +180,22 @@ func (m *Inflight[K]) serve(w http.ResponseWriter, r *http.Request, next http.Ha
 	}
 }
 
-// work serves the request, and returns the permit in any case.
+// work serves the request, and gives the permit back in any case.
 func (m *Inflight[K]) work(w http.ResponseWriter, r *http.Request, permit inflight.Permit, next http.Handler) {
 	inner := r.WithContext(outcome.WatchRefusals(r.Context()))
 	watched, writer := watch(w, inner)
 	watched.body = watchBody(r, inner)
-	if m.opts.Outcome == nil { // otherwise Outcome decides at the end
+	if m.opts.Outcome == nil { // otherwise Outcome decides, at the end
 		watched.permit = permit
 	}
 	var returned bool
 	if reachesHijacker(w) {
-		end := inflight.Ignored // this holds if Outcome panics
+		end := inflight.Ignored // used if Outcome panics
 		watched.tenure = newTenure(func() { permit.Done(end) })
 		defer watched.tenure.done()
 		defer func() { end = m.outcome(inner, watched, returned) }()
 	} else {
-		defer permit.Release() // this counts if Outcome panics; otherwise it is the second call, and does nothing
+		defer permit.Release() // releases the permit if Outcome panics; otherwise it is the second call, and does nothing
 		defer func() { permit.Done(m.outcome(inner, watched, returned)) }()
 	}
 	defer handBack(r, inner)

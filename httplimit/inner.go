@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// innerRequest returns the handler's copy of a request. Through its context an inner
-// middleware finds this one. The watcher, unless it is nil, watches the copy's body.
+// innerRequest returns the handler's copy of a request. An inner middleware finds
+// this one in the copy's context. w watches the copy's body unless it is nil.
 func innerRequest(ctx context.Context, r *http.Request, w *watcher) *http.Request {
 	inner := r.WithContext(edge.Inside(ctx))
 	body := watchBody(r, inner)
@@ -19,7 +19,7 @@ func innerRequest(ctx context.Context, r *http.Request, w *watcher) *http.Reques
 	return inner
 }
 
-// serveNested passes a request on, and gives its charge back if a middleware inside refuses it.
+// serveNested passes a request on, and gives its charge back if an inner middleware refuses it.
 func (m *Middleware) serveNested(
 	ctx context.Context, e *event, watched *watcher, w http.ResponseWriter, charge *edge.Charge[*http.Request], next http.Handler,
 ) {
@@ -35,8 +35,8 @@ func (m *Middleware) serveNested(
 	edge.MarkServed(r.Context())
 }
 
-// handBack copies what a handler has stored in its copy of the request to the request itself:
-// the form, so that the server removes its files, and the route with its path values.
+// handBack copies the values that a handler has stored in its copy of the request to the request
+// itself. These are the form, so that the server removes its files, and the route with its path values.
 func handBack(r, inner *http.Request) {
 	if r.MultipartForm == nil && inner.MultipartForm != nil {
 		r.MultipartForm = inner.MultipartForm
@@ -50,7 +50,8 @@ func handBack(r, inner *http.Request) {
 	}
 }
 
-// eachWildcard calls a function with the name of each wildcard in a route's pattern, such as id and rest in "GET /items/{id}/{rest...}".
+// eachWildcard calls do with the name of each wildcard in a route's
+// pattern, such as id and rest in "GET /items/{id}/{rest...}".
 func eachWildcard(pattern string, do func(name string)) {
 	for {
 		_, after, found := strings.Cut(pattern, "{")

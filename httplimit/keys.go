@@ -9,9 +9,9 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Header returns a key function for the value of a header field that a proxy or another middleware sets or checks:
-// clients can send any value. The error is [keyfunc.ErrNoKey] without a value, and [keyfunc.ErrMalformedKey] above 1
-// KiB or with several values. For secrets use [APIKey].
+// Header returns a key function for the value of a header field that a proxy or another middleware sets or
+// checks, because clients can send any value. The key function returns [keyfunc.ErrNoKey] if there is no value,
+// and [keyfunc.ErrMalformedKey] if the value is above 1 KiB or there are several. For secrets use [APIKey].
 func Header(name string) func(*http.Request) (string, error) {
 	name = http.CanonicalHeaderKey(name)
 	value := single(name)
@@ -24,8 +24,8 @@ func Header(name string) func(*http.Request) (string, error) {
 	}
 }
 
-// kept returns a text in a form that can be kept as a key: short, and no substring
-// of a longer text, such as the request line, which would stay in memory with it.
+// kept returns a copy of a text for use as a key, or an error if it is too long. The copy is
+// no part of a longer text, such as the request line, which would stay in memory with it.
 func kept(value, what string) (string, error) {
 	short, err := keytext.Short(value, what)
 	return strings.Clone(short), err
@@ -37,22 +37,22 @@ func single(name string) func(*http.Request) (string, error) {
 	return func(r *http.Request) (string, error) { return keytext.Single(r.Header[name], name) }
 }
 
-// APIKey returns a key function for the hash of a secret of any length in a header field. It does not check the secret. It fails as
-// [Header] does.
+// APIKey returns a key function for the hash of a secret in a header field. The secret may
+// have any length, and is not checked. The key function fails as that of [Header] does.
 func APIKey(name string) func(*http.Request) (keyfunc.Hash, error) {
 	return keyfunc.APIKey(single(name))
 }
 
-// BearerToken is [APIKey] for the token in "Authorization: Bearer token". Use it for opaque tokens.
-// Verifiers accept several spellings of a JWT, for example 16 that differ in the last character of the
-// signature, and each would have a budget. For JWTs use a verified claim as the key, after authentication.
+// BearerToken is [APIKey] for the token in "Authorization: Bearer token". Use it for opaque tokens only. A JWT
+// has several spellings that verifiers accept, for example 16 that differ in the last character of the
+// signature, and each would have its own budget. For JWTs use a verified claim as the key, after authentication.
 func BearerToken(r *http.Request) (keyfunc.Hash, error) { return bearer(r) }
 
 var bearer = keyfunc.BearerToken(single("Authorization"))
 
-// PathValue returns a key function for a wildcard of the route's pattern. The error is [keyfunc.ErrNoKey]
-// if the wildcard is empty, and [keyfunc.ErrMalformedKey] above 1 KiB. It is [keyfunc.ErrMisconfigured]
-// if the request has no pattern yet: wrap the handlers in the mux, not the mux.
+// PathValue returns a key function for a wildcard of the route's pattern. The key function returns
+// [keyfunc.ErrNoKey] if the wildcard is empty, and [keyfunc.ErrMalformedKey] above 1 KiB. It returns
+// [keyfunc.ErrMisconfigured] if the request has no pattern yet: wrap the handlers in the mux, not the mux.
 func PathValue(name string) func(*http.Request) (string, error) {
 	return func(r *http.Request) (string, error) {
 		if v := r.PathValue(name); v != "" {
@@ -65,8 +65,8 @@ func PathValue(name string) func(*http.Request) (string, error) {
 	}
 }
 
-// Pattern is a key function for the route's pattern, such as "GET /items/{id}". The error
-// is [keyfunc.ErrMisconfigured] if the request has no pattern yet, as for [PathValue].
+// Pattern is a key function for the route's pattern, such as "GET /items/{id}". It returns
+// [keyfunc.ErrMisconfigured] if the request has no pattern yet, as for [PathValue].
 func Pattern(r *http.Request) (string, error) {
 	if r.Pattern == "" {
 		return "", fmt.Errorf("%w: %w: no route pattern before routing: wrap the handlers in the mux", keyfunc.ErrMisconfigured, keyfunc.ErrNoKey)

@@ -13,20 +13,22 @@ import (
 )
 
 // Options are the settings of [New]. The zero Options are safe: each request costs 1, and a
-// request is refused if no decision on it is possible. Several goroutines may call the functions.
+// request is refused if no decision on it is possible. Functions may be called concurrently.
 type Options struct {
-	// Cost returns the cost of a request. A cost of 0 passes any limit. A cost below 0 refuses
-	// the request as malformed, for example because its body cannot be read: the answer is 400
-	// even if KeyCode differs, and the error wraps [ratelimit.ErrNegativeCost]. It defaults to 1.
+	// Cost returns the cost of a request. It defaults to 1. A cost of 0 passes any limit. A cost
+	// below 0 refuses the request as malformed, for example because its body cannot be read. Then
+	// the answer is 400 even if KeyCode differs, and the error wraps [ratelimit.ErrNegativeCost].
 	Cost func(r *http.Request) int
 
-	// Skip reports whether a request passes without a decision, such as a preflight of CORS: see the example. If nil, none does.
+	// Skip reports whether a request passes without a decision, such as
+	// a preflight of CORS: see the example. If nil, no request does.
 	Skip func(r *http.Request) bool
 
-	// Settle returns the real cost of a request, given the response's status and the charged cost; [ChargeOnly] makes such
-	// a function. The limiter must be a [ratelimit.Reserver]. If it panics, the charge stays. If nil, the charge stays,
-	// too, with one exception. It is given back if an inner middleware, an interceptor of grpclimit or connectlimit, or an
-	// Inflight refuses the request for lack of budget or room. With Settle, the result of Settle counts in that case, too.
+	// Settle returns the real cost of a request, given the response's status and the charged cost. For
+	// example, [ChargeOnly] returns such a function. The limiter must be a [ratelimit.Reserver]. If
+	// Settle panics, the charge stays. If it is nil, the charge stays, too, unless an inner Middleware or
+	// Inflight, or an interceptor of grpclimit or connectlimit, refuses the request for lack of budget or
+	// room. Then the charge is given back. If Settle is set, its result counts in that case, too.
 	//
 	// A handler that panics before it has sent a status counts as 500. A handler that hijacked the connection counts as
 	// 101. A server error that the client caused counts as 400: a malformed or incomplete body, a full key table, a
@@ -34,15 +36,15 @@ type Options struct {
 	// one layer.
 	Settle func(r *http.Request, status, cost int) (actual int)
 
-	// SettleResponse is Settle with the whole response. It must not keep or change the header.
+	// SettleResponse is like Settle, with the whole response. It must not keep or change the header.
 	SettleResponse func(r *http.Request, resp Response, cost int) (actual int)
 
 	// Shadow lets all requests pass with unchanged responses. The limiter charges them; Stats and OnDecision report the outcome that each
 	// would have had.
 	Shadow bool
 
-	// FailOpen lets a request pass if the limiter cannot decide. It does not apply to errors that a client can
-	// cause (no valid key, a full key table, a negative cost, an ended context), nor to [keyfunc.ErrMisconfigured].
+	// FailOpen lets a request pass if the limiter cannot decide. It does not apply to errors that a client can cause: no
+	// valid key, a full key table, a negative cost, an ended context. Nor does it apply to [keyfunc.ErrMisconfigured].
 	FailOpen bool
 
 	// KeyCode is the status of a request whose key is missing or malformed, from 400 to 499. It defaults to 400.
@@ -51,59 +53,60 @@ type Options struct {
 	// Challenge is the value of WWW-Authenticate if KeyCode is 401, such as `Basic realm="api"`. It defaults to "Bearer".
 	Challenge string
 
-	// PlainHTTP refuses RPC requests as it refuses others: by the HTTP status and a problem
-	// document. Set it if only the status counts, for example in front of a handler that answers
-	// the sub-requests of a gateway: a refusal in the protocol of gRPC has the status 200.
+	// PlainHTTP refuses RPC requests like other requests, by the HTTP status and a problem
+	// document. A refusal in the protocol of gRPC has the status 200. So set PlainHTTP if only the
+	// status counts, for example in front of a handler that answers the sub-requests of a gateway.
 	PlainHTTP bool
 
 	// Dialect selects the header fields. If zero, it is [DialectDraft11].
 	Dialect Dialect
 
-	// QuotaUnit returns the unit that a limit counts, such as "content-bytes", in printable
-	// ASCII. It must always be the same for one limit. If nil or "", the unit is requests.
+	// QuotaUnit returns the unit that a limit counts, such as "content-bytes", in printable ASCII.
+	// It must always return the same unit for the same limit. If nil or "", the unit is requests.
 	QuotaUnit func(limit ratelimit.Limit) string
 
-	// RetryAfterMs sends Retry-After-Ms in addition to Retry-After. Clients that
-	// obey RateLimit wait for whole seconds nevertheless: use [DialectNone].
+	// RetryAfterMs sends Retry-After-Ms in addition to Retry-After. Clients
+	// that obey RateLimit still wait for whole seconds: use [DialectNone].
 	RetryAfterMs bool
 
-	// DegradedHeader names a field that is "true" if [ratelimit.Decision].Degraded is. If empty, there is no such field.
+	// DegradedHeader is the name of a field that is "true" if
+	// [ratelimit.Decision].Degraded is. If empty, there is no such field.
 	DegradedHeader string
 
-	// MaxHold is the maximum time for which a request is held that could pass later. A request that can pass within
-	// it waits in line for its turn; others get 429 at once. The limiter must be a [ratelimit.Reserver] that books
+	// MaxHold is the maximum time for which a request is held until it passes. A request that can pass within MaxHold
+	// waits in line for its turn; others get 429 at once. The limiter must be a [ratelimit.Reserver] that books
 	// ahead, such as a [ratelimit.Map] or the limiter of PerIP. For a [ratelimit.Layered], MaxHold bounds the delay
 	// of leaky buckets. If zero, only leaky buckets hold requests, for any time. [ratelimit.Options].MaxWaiting
 	// bounds the number of held requests, and [Middleware.RefuseHeld] ends their waits.
 	MaxHold time.Duration
 
-	// Jitter spreads clients that were denied at the same time. Each adds its share to
-	// Retry-After: at most Jitter, and at most a tenth of the wait. If zero, nothing is added.
+	// Jitter spreads clients that were denied at the same time. Each client's share is added to its
+	// Retry-After. The share is at most Jitter, and at most a tenth of the wait. If zero, nothing is added.
 	Jitter time.Duration
 
-	// JitterBy identifies the client. By default a client is identified
-	// by its address, X-Forwarded-For, Forwarded and Authorization.
+	// JitterBy returns a text that identifies the client. By default, the
+	// address, X-Forwarded-For, Forwarded and Authorization identify a client.
 	JitterBy func(r *http.Request) string
 
 	// OnDenied answers a request that is denied for now. Retry-After and
 	// Cache-Control are set; the status is not. If nil, the answer is 429.
 	OnDenied func(w http.ResponseWriter, e Event)
 
-	// OnExceeds is OnDenied, without Retry-After, for a request that can
-	// never pass ([ratelimit.ErrExceedsLimit]). If nil, the answer is 403.
+	// OnExceeds answers a request that can never pass ([ratelimit.ErrExceedsLimit]),
+	// as OnDenied does, but without Retry-After. If nil, the answer is 403.
 	OnExceeds func(w http.ResponseWriter, e Event)
 
-	// OnError is OnDenied for a request on which no decision was possible because of e.Err. Retry-After is set only
-	// for ErrUnavailable and ErrTableFull. WWW-Authenticate is set only without a valid key and if KeyCode is 401. If
-	// nil, the answer is KeyCode without a valid key, 400 for a cost below 0, 503 with Retry-After, and otherwise 500.
+	// OnError answers a request on which no decision was possible because of e.Err, as OnDenied does. Retry-After is set
+	// only for ErrUnavailable and ErrTableFull. WWW-Authenticate is set only without a valid key and if KeyCode is 401.
+	// If nil, the answer is KeyCode without a valid key, 400 for a cost below 0, 503 with Retry-After, and otherwise 500.
 	OnError func(w http.ResponseWriter, e Event)
 
 	// OnDecision is called with each decision, before the request is
-	// answered or served. For a held request that is after the hold.
+	// answered or served. For a held request, it is called after the hold.
 	OnDecision func(Event)
 
 	// Logger logs the errors of requests on which no decision was possible, and of settlements. It logs at most
-	// one line a second of each kind. The level is Info for a request without a valid key or with a negative cost,
+	// one line of each kind a second. The level is Info for a request without a valid key or with a negative cost,
 	// Debug if the client has gone, Warn for a settlement, and otherwise Error. It defaults to [slog.Default].
 	Logger *slog.Logger
 
@@ -131,7 +134,7 @@ func checkKeyCode(options string, code int, challenge *string) error {
 	return edge.CompleteChallenge("httplimit: "+options, code, http.StatusUnauthorized, challenge)
 }
 
-// defaults fills in the functions that are nil, and brings names into the form of http.Header.
+// defaults replaces nil functions, and brings names into the form of http.Header.
 func (o *Options) defaults() {
 	if o.JitterBy == nil {
 		o.JitterBy = client.Identity

@@ -7,29 +7,29 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// Outcome is the treatment of a request by the middleware, or in shadow mode the treatment that it would have had. The zero Outcome does
-// not occur.
+// Outcome states how the middleware treated a request, or in shadow mode
+// how it would have treated the request. The zero Outcome does not occur.
 type Outcome uint8
 
 const (
 	OutcomeAllowed    = Outcome(edge.Allowed)    // within the limits
-	OutcomeDenied     = Outcome(edge.Denied)     // denied for now, or not held in time
+	OutcomeDenied     = Outcome(edge.Denied)     // denied for now, or not served in time
 	OutcomeExceeds    = Outcome(edge.Exceeds)    // can never pass
 	OutcomeRejected   = Outcome(edge.Rejected)   // refused without a valid key or with a cost below 0, or the client has gone
-	OutcomeFailed     = Outcome(edge.Failed)     // no decision was possible: refused
-	OutcomeFailedOpen = Outcome(edge.FailedOpen) // no decision was possible: passes
+	OutcomeFailed     = Outcome(edge.Failed)     // refused, because no decision was possible
+	OutcomeFailedOpen = Outcome(edge.FailedOpen) // passed, although no decision was possible
 )
 
-// String returns the outcome as a word, such as "denied".
+// String returns the name of the outcome, such as "denied".
 func (o Outcome) String() string { return edge.Outcome(o).String() }
 
-// Event is one decision. It is valid only during the call that receives it.
+// Event describes one decision. It is valid only during the call that receives it.
 type Event struct {
 	Request  *http.Request
 	Cost     int
 	Decision ratelimit.Decision
-	// Err is the limiter's error, nil if the request is allowed or denied. If the client has left while its request was held, it is the
-	// context's.
+	// Err is the limiter's error, or nil if the request is allowed or denied. If
+	// the client has left while its request was held, Err is the context's error.
 	Err     error
 	Outcome Outcome
 }
@@ -44,6 +44,6 @@ type Stats struct {
 	Failed     uint64 // no decision was possible
 	FailedOpen uint64 // no decision was possible; they passed by FailOpen
 
-	Degraded  uint64 // those of them on which a stand-in decided
-	Unsettled uint64 // those of them whose charge could not be settled
+	Degraded  uint64 // requests on which a stand-in decided
+	Unsettled uint64 // requests whose charge could not be settled
 }

@@ -16,7 +16,7 @@ func responseOutcome(r *http.Request, resp *http.Response, err error) inflight.O
 	switch {
 	case outcome.CauseOf(err).Refused():
 		return inflight.Ignored
-	case errors.Is(err, context.Canceled), r.Context().Err() != nil: // this includes a deadline that the caller has chosen
+	case errors.Is(err, context.Canceled), r.Context().Err() != nil: // also for a deadline that the caller has chosen
 		return inflight.Cancelled
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return inflight.Dropped
@@ -28,11 +28,11 @@ func responseOutcome(r *http.Request, resp *http.Response, err error) inflight.O
 	return outcomeOf(resp.StatusCode)
 }
 
-// hold sends the request while it has a permit.
+// hold acquires a permit, and sends the request while it has it.
 func (t *Transport) hold(r *http.Request) (*http.Response, error) {
 	key, err := t.permitKey(r)
 	if err != nil {
-		closeBody(r) // as an http.RoundTripper must
+		closeBody(r) // an http.RoundTripper must close it
 		return nil, keyError(err)
 	}
 	permit, waited, err := t.permits.Acquire(r.Context(), key)
@@ -49,7 +49,7 @@ func (t *Transport) hold(r *http.Request) (*http.Response, error) {
 	resp, err := t.sendHeld(r, waited)
 	sent = true
 	done := func(err error) {
-		defer permit.Done(inflight.Ignored) // this counts if Outcome panics; otherwise it is the second call, and does nothing
+		defer permit.Done(inflight.Ignored) // releases the permit if Outcome panics; otherwise it is the second call, and does nothing
 		end := responseOutcome(r, resp, err)
 		if t.opts.Outcome != nil {
 			end = t.opts.Outcome(r, resp, err, end)
@@ -57,13 +57,13 @@ func (t *Transport) hold(r *http.Request) (*http.Response, error) {
 		permit.Done(end)
 	}
 	if err == nil && resp != nil && (resp.StatusCode == http.StatusSwitchingProtocols || t.opts.Outcome == nil && isEventStream(resp.Header)) {
-		permit.Ignore() // a stream; with an Outcome function, that decides at the end
+		permit.Ignore() // a stream; an Outcome function would decide at the end
 	}
 	switch {
-	case err != nil, resp == nil: // without a response and an error, the http.Client reports that itself
+	case err != nil, resp == nil: // with neither a response nor an error, the http.Client reports that
 		done(err)
 	case resp.StatusCode == http.StatusSwitchingProtocols:
-		if !onEnd(resp, func(error) { permit.Done(inflight.Ignored) }) { // the base transport has not passed the connection on
+		if !onEnd(resp, func(error) { permit.Done(inflight.Ignored) }) { // the base transport has not returned the connection
 			permit.Done(inflight.Ignored)
 		}
 	case !onEnd(resp, done):
@@ -72,7 +72,7 @@ func (t *Transport) hold(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// sendHeld sends a request that has a permit: at its turn, or at once if there is no pacer.
+// sendHeld sends a request that has a permit. If there is a pacer, it sends the request at its turn.
 func (t *Transport) sendHeld(r *http.Request, waited time.Duration) (*http.Response, error) {
 	if t.pacer != nil {
 		return t.pace(r, waited)

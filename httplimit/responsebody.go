@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// onEnd calls end once, when the body of a response has been read to the end, fails or is closed. After 101 it
-// calls end when the connection is closed. If the response has no body, it reports false and does not call end.
+// onEnd calls end once, when the body of a response has been read to the end, fails or is closed. After a 101,
+// it calls end when the connection is closed. If the response has no body, it returns false and never calls end.
 func onEnd(resp *http.Response, end func(err error)) bool {
 	switch {
 	case resp.Body == nil, resp.Body == http.NoBody:
@@ -23,14 +23,14 @@ func onEnd(resp *http.Response, end func(err error)) bool {
 	return ok
 }
 
-// endingConn is the connection of a caller that has switched protocols.
+// endingConn is the connection after a switch of protocols.
 type endingConn struct {
 	io.ReadWriteCloser
 	once sync.Once
 	end  func(err error)
 }
 
-// Close closes the connection. It may be called several times.
+// Close closes the connection. It may be called more than once.
 func (c *endingConn) Close() error {
 	defer c.once.Do(func() { c.end(nil) })
 	return c.ReadWriteCloser.Close()
@@ -39,7 +39,7 @@ func (c *endingConn) Close() error {
 // CloseWrite closes the writing half.
 func (c *endingConn) CloseWrite() error { return closeWrite(c.ReadWriteCloser) }
 
-// endingBody is the body of another response.
+// endingBody is the body of any other response.
 type endingBody struct {
 	io.ReadCloser
 	once sync.Once
@@ -57,7 +57,7 @@ func (b *endingBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends a body that was not read to the end. If the caller does not need the rest, that is no fault of the server.
+// Close closes the body. If the caller does not need the rest, the server is not at fault.
 func (b *endingBody) Close() error {
 	defer b.ended(nil)
 	return b.ReadCloser.Close()

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// rpc is the protocol of a remote procedure call. Its clients cannot read a problem document. For
-// example, a gRPC client takes every other response for UNAVAILABLE, and gets no time of a retry.
+// rpc is the protocol of a remote procedure call. Clients of such a protocol cannot read a problem
+// document. For example, a gRPC client would treat it as UNAVAILABLE, without the time of a retry.
 type rpc uint8
 
 const (
@@ -32,8 +32,8 @@ func protocolOf(r *http.Request, plain bool) rpc {
 	return rpcOf(r)
 }
 
-// rpcOf determines the protocol of a request from its content type, or for
-// Connect's unary calls from the fields that their specification requires.
+// rpcOf determines the protocol of a request from its content type. For
+// Connect's unary calls it uses the fields that their specification requires.
 func rpcOf(r *http.Request) rpc {
 	if r.Method == http.MethodGet {
 		if strings.Contains(r.URL.RawQuery, "connect=v1") && r.URL.Query().Get("connect") == "v1" {
@@ -85,7 +85,7 @@ func writeRPC(w http.ResponseWriter, r *http.Request, protocol rpc, a rpcstatus.
 	h.Del("Content-Length")
 	switch protocol {
 	case grpc:
-		// A response without a body, whose header fields are the trailers.
+		// the response has no body, and its header fields are the trailers
 		h.Set("Content-Type", contentType(r))
 		grpcTrailers(a, h.Set)
 		w.WriteHeader(http.StatusOK)
@@ -100,7 +100,7 @@ func writeRPC(w http.ResponseWriter, r *http.Request, protocol rpc, a rpcstatus.
 		w.WriteHeader(http.StatusOK)
 		_, _ = w.Write(body) // a client that has gone needs no answer
 	case connectStream:
-		body, _ := json.Marshal(connectEnd{connectError(a)}) // it cannot fail for strings
+		body, _ := json.Marshal(connectEnd{connectError(a)}) // encoding strings cannot fail
 		h.Set("Content-Type", contentType(r))
 		w.WriteHeader(http.StatusOK)
 		_, _ = w.Write(frame(connectEndOfStream, body))
@@ -123,7 +123,7 @@ func grpcTrailers(a rpcstatus.Answer, set func(name, value string)) {
 }
 
 // percentEncode encodes a message for a header field as the gRPC protocol
-// requires: printable ASCII except the percent sign stays as it is.
+// requires. Printable ASCII stays as it is, except the percent sign.
 func percentEncode(s string) string {
 	const hex = "0123456789ABCDEF"
 	b := make([]byte, 0, len(s))
@@ -137,13 +137,13 @@ func percentEncode(s string) string {
 	return string(b)
 }
 
-// The flags of frames that are not messages.
+// The flags of frames that carry no message.
 const (
 	connectEndOfStream = 0x02
 	grpcWebTrailers    = 0x80
 )
 
-// frame returns a length-prefixed frame.
+// frame returns a frame with its length as prefix.
 func frame(flags byte, payload []byte) []byte {
 	b := binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(payload)))
 	return append(b, payload...)

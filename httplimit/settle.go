@@ -16,13 +16,13 @@ type Response struct {
 	// Status is the status that [Options].Settle receives.
 	Status int
 	Header http.Header
-	// Written is the number of body bytes that the handler has written.
+	// Written is the number of bytes of the body that the handler has written.
 	Written int64
 }
 
-// ChargeOnly is for [Options].Settle: only responses with these statuses are charged.
-// For example, ChargeOnly(401, 403) counts failed logins. If the client left before the
-// answer, the request is charged, because its answer could have had any of the statuses.
+// ChargeOnly returns a function for [Options].Settle that charges only responses with these
+// statuses. For example, ChargeOnly(401, 403) counts failed logins. If the client left before
+// the answer, the request is charged, because its answer could have had any of the statuses.
 func ChargeOnly(statuses ...int) func(r *http.Request, status, cost int) int {
 	return func(r *http.Request, status, cost int) int {
 		if slices.Contains(statuses, status) || r != nil && unanswered(r, status) {
@@ -32,9 +32,9 @@ func ChargeOnly(statuses ...int) func(r *http.Request, status, cost int) int {
 	}
 }
 
-// RefundServerErrors is for [Options].Settle: a status of 500 or above is not charged,
-// unless the client has gone or has caused it by its body. A request that an inner
-// middleware has refused is not charged either. Answer other bad requests with 4xx.
+// RefundServerErrors is a function for [Options].Settle. It does not charge a status of
+// 500 or above, unless the client has gone or has caused it by its body. A request that an
+// inner middleware has refused is not charged either. Answer other bad requests with 4xx.
 func RefundServerErrors(r *http.Request, status, cost int) int {
 	failed := status >= http.StatusInternalServerError
 	if e := endingOf(r); e != nil {
@@ -49,16 +49,16 @@ func RefundServerErrors(r *http.Request, status, cost int) int {
 // gone reports whether the client has gone.
 func gone(r *http.Request) bool { return errors.Is(r.Context().Err(), context.Canceled) }
 
-// ending is the context of a settled request that did not end as usual: its client has gone, or its handler has panicked.
+// ending is the context of a settled request that ended unusually: its client has gone, or its handler has panicked.
 type ending struct {
 	context.Context
-	unanswered bool // the client left before the request was answered
-	panicked   bool // even after a status of success, because the response is incomplete
+	unanswered bool // whether the client left before the request was answered
+	panicked   bool // whether the handler panicked; then the response is incomplete, even after a status of success
 }
 
 type endingKey struct{}
 
-// Value returns the ending for its own key.
+// Value returns the ending for the key endingKey.
 func (e *ending) Value(k any) any {
 	if _, ok := k.(endingKey); ok {
 		return e
@@ -66,7 +66,7 @@ func (e *ending) Value(k any) any {
 	return e.Context.Value(k)
 }
 
-// endingOf returns the ending of a request, or nil if it ended as usual or was not served here.
+// endingOf returns the ending of a request. It returns nil if the request ended as usual or was not served here.
 func endingOf(r *http.Request) *ending {
 	e, _ := r.Context().Value(endingKey{}).(*ending)
 	return e
@@ -103,7 +103,7 @@ func (m *Middleware) serveAndSettle(ctx context.Context, watched *watcher, w htt
 	}
 }
 
-// blameClient reports to outer middlewares that settle by status that the client has caused the following status.
+// blameClient reports to outer middlewares that the client has caused the following status, because they may settle by it.
 func blameClient(w http.ResponseWriter) {
 	eachWriter(w, func(w http.ResponseWriter) bool {
 		if x, ok := w.(interface{ blameClient() }); ok {
@@ -115,18 +115,18 @@ func blameClient(w http.ResponseWriter) {
 
 func (w *watcher) blameClient() { w.clientFault.Store(true) }
 
-// watchedBody is a request's body that notes whether the client failed to send it. net/http puts the trailers after
-// a body into the request from which it was read. So watchedBody copies them into the handler's copy of the request.
+// watchedBody is a request's body that records whether the client failed to send it. net/http stores the trailers
+// after a body in the request from which it was read. So watchedBody copies them to the handler's copy of the request.
 type watchedBody struct {
 	io.ReadCloser
 	from    *http.Request // the server's request
 	to      *http.Request // the handler's request
 	reading atomic.Int32  // the number of calls of Read that have not returned
 	failed  atomic.Bool
-	closed  atomic.Bool // the handler has closed it, so an error of a later Read is the handler's fault
+	closed  atomic.Bool // whether the handler has closed it; then an error of a later Read is the handler's fault
 }
 
-// watchBody puts a watchedBody into a copy of the caller's request, and returns it, or nil if the request has no body.
+// watchBody replaces the body in a copy of the caller's request by a watchedBody. It returns nil if the request has no body.
 func watchBody(from, to *http.Request) *watchedBody {
 	if !hasBody(to) {
 		return nil
@@ -136,8 +136,8 @@ func watchBody(from, to *http.Request) *watchedBody {
 	return b
 }
 
-// handTrailer copies the trailers, which arrive at the end of the body, to the
-// handler's request. If the client has announced them, both requests share one map.
+// handTrailer copies the trailers, which arrive after the body, to the handler's
+// request. If the client has announced them, both requests share one map.
 func (b *watchedBody) handTrailer() {
 	if b.to.Trailer == nil {
 		b.to.Trailer = b.from.Trailer
@@ -161,7 +161,7 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 
 func (b *watchedBody) Close() error {
 	b.closed.Store(true)
-	err := b.ReadCloser.Close() // Close reads the rest
+	err := b.ReadCloser.Close() // Close reads the rest of the body
 	b.handTrailer()
 	return err
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/keytext"
 )
 
-// item is one member of a list of a structured field (RFC 9651): a name, with those of its parameters that are Integers.
+// item is a member of a list of a structured field (RFC 9651). It has a name and those of its parameters that are Integers.
 type item struct {
 	name   string
 	params []param
@@ -23,7 +23,7 @@ type param struct {
 	value int64
 }
 
-// get returns the parameter with a name.
+// get returns the parameter key.
 func (it *item) get(key string) (int64, bool) {
 	for _, p := range it.params {
 		if p.key == key {
@@ -36,7 +36,7 @@ func (it *item) get(key string) (int64, bool) {
 // has reports whether a parameter is present without a value, or as the Boolean true.
 func (it *item) has(key string) bool { return slices.Contains(it.flags, key) }
 
-// flag sets or removes a Boolean.
+// flag sets or removes a Boolean parameter.
 func (it *item) flag(key string, value bool) {
 	it.flags = slices.DeleteFunc(it.flags, func(k string) bool { return k == key })
 	if value {
@@ -44,7 +44,7 @@ func (it *item) flag(key string, value bool) {
 	}
 }
 
-// set sets a parameter, or removes it if it is not an Integer. The last of several counts.
+// set sets a parameter, or removes it if the value is not an Integer. Of several values, the last one counts.
 func (it *item) set(key string, value *int64) {
 	it.params = slices.DeleteFunc(it.params, func(p param) bool { return p.key == key })
 	if value != nil {
@@ -52,11 +52,11 @@ func (it *item) set(key string, value *int64) {
 	}
 }
 
-// maxStructured is the maximum size of the part of a field that is read.
+// maxStructured is the maximum number of bytes of a field that are read.
 const maxStructured = 16 << 10
 
-// parseItems reads a list of Strings or Tokens. As RFC 9651 requires, a field
-// with any malformed part has no items. A line above 16 KiB counts as malformed.
+// parseItems reads a list of Strings or Tokens. A malformed part makes the whole field malformed,
+// as RFC 9651 requires, and such a field has no items. A line above 16 KiB is malformed, too.
 func parseItems(lines []string) []item {
 	s := strings.Trim(strings.Join(lines, ","), " \t")
 	if s == "" || len(s) > maxStructured {
@@ -81,7 +81,7 @@ func parseItems(lines []string) []item {
 }
 
 // parseDictionary reads a Dictionary as the parameters of an item without a name. ok is
-// false if the Dictionary is malformed, or contains inner lists, which no dialect uses.
+// false if the Dictionary is malformed or contains inner lists, which no dialect uses.
 func parseDictionary(lines []string) (it item, ok bool) {
 	s := strings.Trim(strings.Join(lines, ","), " \t")
 	if s == "" || len(s) > maxStructured {
@@ -119,7 +119,7 @@ type parser struct{ s string }
 
 func (p *parser) space() { p.s = strings.TrimLeft(p.s, " \t") }
 
-// accept reads the character if it comes next.
+// accept reads the next character if it is c.
 func (p *parser) accept(c byte) bool {
 	if p.s == "" || p.s[0] != c {
 		return false
@@ -128,7 +128,7 @@ func (p *parser) accept(c byte) bool {
 	return true
 }
 
-// while reads the characters that belong to a set.
+// while reads the next characters for which in is true.
 func (p *parser) while(in func(c byte) bool) string {
 	i := 0
 	for i < len(p.s) && in(p.s[i]) {
@@ -157,7 +157,7 @@ func (p *parser) parameters(it *item) bool {
 	return true
 }
 
-// parameter reads a key and its value. Without a value the parameter is true.
+// parameter reads a key and its value. A parameter without a value is true.
 func (p *parser) parameter(it *item) bool {
 	key := p.while(isKeyChar)
 	if key == "" || !isLower(key[0]) && key[0] != '*' {
@@ -177,7 +177,7 @@ func (p *parser) parameter(it *item) bool {
 	return ok
 }
 
-// value reads a bare item: text if it is a String or Token, a number if it is an Integer.
+// value reads a bare item. It returns the text of a String or Token, and the number of an Integer.
 func (p *parser) value() (text string, n *int64, ok bool) {
 	if p.s == "" {
 		return "", nil, false
@@ -228,7 +228,8 @@ func (p *parser) text() (string, bool) {
 	return "", false
 }
 
-// number reads an Integer of up to 15 digits, or a Decimal of up to 12 and 3. No limit uses a Decimal as a figure.
+// number reads an Integer of up to 15 digits, or a Decimal of up to
+// 12 digits and 3 decimals. No limit uses a Decimal as a figure.
 func (p *parser) number() (string, *int64, bool) {
 	negative := p.accept('-')
 	whole := p.while(isDigit)
@@ -246,8 +247,8 @@ func (p *parser) number() (string, *int64, bool) {
 	return "", &n, true
 }
 
-// display reads a Display String after its first character: UTF-8 text in which
-// each byte that is not printable ASCII is written as %xx, in lower case.
+// display reads a Display String after its first character. It is UTF-8 text in
+// which each byte that is not printable ASCII is written as %xx, in lower case.
 func (p *parser) display() bool {
 	if !p.accept('"') {
 		return false
@@ -277,7 +278,7 @@ func (p *parser) display() bool {
 	return false
 }
 
-// bytes reads a Byte Sequence, which may lack its padding.
+// bytes reads a Byte Sequence. The padding may be missing.
 func (p *parser) bytes() bool {
 	end := strings.IndexByte(p.s[1:], ':')
 	if end < 0 {

@@ -23,52 +23,52 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// TransportOptions are the settings of [NewTransport]. Zero values
-// mean the defaults. Several goroutines may call the functions.
+// TransportOptions are the settings of [NewTransport]. Zero values mean the defaults. Functions may be called concurrently.
 type TransportOptions struct {
-	// Key returns the name of the queue for a request. Advice in the response to one request applies to all requests
-	// of its key. An error fails the request. It defaults to [TargetAccount]: two tokens on one host are two budgets.
+	// Key returns the name of the queue for a request. Advice in the response to one
+	// request applies to all requests of its key. If Key returns an error, the request
+	// fails. It defaults to [TargetAccount]: two tokens on one host are two budgets.
 	Key func(r *http.Request) (string, error)
 
-	// Cost returns the cost of a request in the limiter. It defaults to the cost of [WithCost], or otherwise 1.
+	// Cost returns the cost of a request in the limiter. It defaults to the cost that [WithCost] declares, or 1.
 	Cost func(r *http.Request) int
 
-	// Advice reads a response in another dialect. If the status is 400 or above, it may read the body: it
-	// gets the first KiB, or nothing if that has not come within a second, and the caller gets the body in
-	// full. It must not read another body. If Advice is nil or reports false, [AdviceOf] reads the response.
+	// Advice reads a response in another dialect. If the status is 400 or above, it may read the body. It
+	// gets the first KiB, or nothing if that has not arrived within a second, and the caller gets the body in
+	// full. It must not read another body. If Advice is nil or returns false, [AdviceOf] reads the response.
 	Advice func(resp *http.Response) (Advice, bool)
 
 	// MaxWait bounds the time for which a request may wait, for the client's own limiter or because a
 	// server demands it. A request that would wait longer fails at once with [ratelimit.ErrLimited] and
-	// the wait. It defaults to one minute. If negative, a request waits as long as its context allows.
+	// the wait. It defaults to one minute. If negative, a request waits for as long as its context allows.
 	MaxWait time.Duration
 
-	// MaxServerWait bounds a wait that a server demands. It defaults to ten years. See [Transport.Reset].
+	// MaxServerWait bounds the wait that a server demands. It defaults to ten years. See [Transport.Reset].
 	MaxServerWait time.Duration
 
 	// MaxRetries is the maximum number of times that a refused request is sent again, each time after the
-	// server's wait. If zero, it is not sent again. The body must be empty or have
-	// [http.Request.GetBody]. A 503 with Retry-After counts as a refusal only for an idempotent method or
-	// with an Idempotency-Key. If the deadline or MaxWait leaves no time, the caller gets the refusal.
+	// server's wait. If zero, it is not sent again. The body must be empty or have [http.Request.GetBody].
+	// A 503 with Retry-After counts as a refusal only for an idempotent method or with an Idempotency-Key.
+	// If the deadline or MaxWait leaves no time for another attempt, the caller gets the refusal.
 	MaxRetries int
 
-	// MaxInFlight is the maximum number of requests of a key in flight. A request is in flight until its
-	// response's body is read or closed, and after 101 until the connection is closed. A request takes its slot
-	// before its turn in the limiter: when slots come back after a stall, the requests that wait are sent at the
-	// limiter's pace. The wait for a slot counts as any other: see MaxWait. If zero, any number may be in flight.
+	// MaxInFlight is the maximum number of requests of a key in flight. If zero, there is no maximum. A request
+	// is in flight until its response's body is read or closed, and after a 101 until the connection is closed.
+	// A request takes its slot before its turn in the limiter, so when slots come back after a stall, the
+	// waiting requests are sent at the limiter's pace. The wait for a slot counts like any other: see MaxWait.
 	MaxInFlight int
 
-	// Inflight limits the requests in flight by its permits, by Key, or if that is nil by host ([TargetHost]). A
-	// permit is held until the response's body is read or closed, and after 101 until the connection is closed.
-	// The limit may be adaptive ([inflight.Learn]); then the time until the turn counts as a part of the request's
-	// time. A request takes its permit before its turn in the limiter: when permits come back after a stall, the
-	// waiting requests are sent at the limiter's pace. The wait for a permit counts as any other: see MaxWait.
+	// Inflight limits the requests in flight by its permits. The permits' keys come from Key or, if that is nil, are the
+	// hosts ([TargetHost]). A permit is held until the response's body is read or closed, and after a 101 until the
+	// connection is closed. The limit may be adaptive ([inflight.Learn]); then the time until the turn counts as a part of
+	// the request's time. A request takes its permit before its turn in the limiter, so when permits come back after a
+	// stall, the waiting requests are sent at the limiter's pace. The wait for a permit counts like any other: see MaxWait.
 	Inflight *inflight.Limiter[string]
 
-	// Outcome returns the outcome of a request for an adaptive limit of Inflight, given its response
-	// or error. usual is the default outcome. It is as in [InflightOptions], with three exceptions. A
-	// deadline of the request's context, and so the Timeout of an http.Client, is Cancelled. A timeout
-	// of the base transport is Dropped, and so is the status 429. If nil, the default outcome is used.
+	// Outcome returns the outcome of a request for an adaptive limit of Inflight, given its response or
+	// error. usual is the default outcome, which is used if Outcome is nil. It is as in [InflightOptions],
+	// with three exceptions. If the request's context, and so the Timeout of an http.Client, ends first,
+	// it is Cancelled. A timeout of the base transport is Dropped, and so is the status 429.
 	Outcome func(r *http.Request, resp *http.Response, err error, usual inflight.Outcome) inflight.Outcome
 
 	// MaxKeys is the maximum number of idle keys whose advice from servers the Transport keeps. It defaults to 4096.
@@ -91,12 +91,12 @@ type TransportOptions struct {
 //   - From the second error of the connection in a row on: nothing is sent for a second, then twice as long each time, up to 15 s.
 //
 // If a server's answers have no remaining budget, the Transport learns a pace. After a refusal it sends
-// requests at intervals: each refusal lengthens them, and each served request shortens them. Six refusals in
-// a row count as an outage, after which the earlier pace holds. So the processes of one account find their
-// shares without exchanging messages. If a program's Advice reports a 500 as Refused, it counts as a refusal.
+// requests at intervals. Each refusal lengthens them, and each served request shortens them. Six refusals in a
+// row count as an outage, after which the earlier pace holds again. So the processes of one account find their
+// shares without exchanging messages. A 500 that a program's Advice reports as Refused counts as a refusal.
 //
 // After a refusal or a reset, requests are first sent one at a time. Each served request permits
-// one more in flight, for a minute at most. Dates are compared with the response's Date.
+// one more in flight, for at most a minute. Dates are compared with the response's Date.
 type Transport struct {
 	base      http.RoundTripper
 	pacer     *pace.Pacer[*http.Request] // nil if there is only Inflight
@@ -105,8 +105,8 @@ type Transport struct {
 	opts      TransportOptions
 }
 
-// NewTransport returns a Transport that sends with base, or with [http.DefaultTransport] if base is nil, as
-// the limiter allows. See [ratelimit.Map]; use [ratelimit.Unlimited] for the server's limits alone. If the
+// NewTransport returns a Transport that sends requests with base as the limiter allows. A nil base stands for
+// [http.DefaultTransport]. See [ratelimit.Map]; use [ratelimit.Unlimited] for the server's limits alone. If the
 // limiter is nil, TransportOptions.Inflight must be set. Then requests are sent as its permits allow, and the
 // Transport neither reads what servers announce nor sends a request again. The error names the invalid option.
 func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], opts *TransportOptions) (*Transport, error) {
@@ -157,12 +157,12 @@ func TargetHost(r *http.Request) (string, error) {
 	return targetHost(r), nil
 }
 
-// credentials are the fields by which servers distinguish their clients.
+// credentials are the fields by which servers tell their clients apart.
 var credentials = [...]string{"Authorization", "X-Api-Key", "Api-Key", "Proxy-Authorization"}
 
-// TargetAccount is a key function for the host of [TargetHost] and the account there: a hash of the fields Authorization, X-Api-Key, Api-Key
-// and Proxy-Authorization, and of a user in the URL. Without any of them the key is the host. The hash differs from process to
-// process and does not reveal the credentials.
+// TargetAccount is a key function for the host of [TargetHost] and the account there. The account is a hash of
+// the fields Authorization, X-Api-Key, Api-Key and Proxy-Authorization, and of a user in the URL. If there are
+// none, the key is the host alone. The hash differs from process to process and does not reveal the credentials.
 func TargetAccount(r *http.Request) (string, error) {
 	host, err := TargetHost(r)
 	if err != nil {
@@ -191,7 +191,7 @@ func TargetAccount(r *http.Request) (string, error) {
 	return host + accountMark + strconv.FormatUint(h.Sum64(), 36), nil
 }
 
-// accountMark separates the host from the account. No host has it.
+// accountMark separates the host from the account. It never occurs in a host.
 const accountMark = "#"
 
 var seed = maphash.MakeSeed()
@@ -212,13 +212,13 @@ func targetHost(r *http.Request) string {
 
 // TransportStats count requests. All fields except InFlight count since the Transport was made.
 type TransportStats struct {
-	Sent      uint64 // repetitions included
-	Waited    uint64 // had to wait first
-	Refused   uint64 // refused by the server
-	Retried   uint64 // were sent again
-	Failed    uint64 // were never sent
-	Unsettled uint64 // could not be cancelled
-	InFlight  uint64 // in flight now: until the response, or with MaxInFlight until its body is read or closed
+	Sent      uint64 // requests sent, repetitions included
+	Waited    uint64 // requests that waited first
+	Refused   uint64 // refusals by the server
+	Retried   uint64 // requests sent again
+	Failed    uint64 // requests never sent
+	Unsettled uint64 // bookings that could not be cancelled
+	InFlight  uint64 // requests in flight now: until the response, or with MaxInFlight until its body is read or closed
 }
 
 // Stats returns the counters.
@@ -236,8 +236,8 @@ func (t *Transport) Stats() (s TransportStats) {
 	return s
 }
 
-// Reset forgets the announcements of the server of a key. The key is a value that TransportOptions.Key
-// returns. A host such as "https://api.example.com" means all its accounts: see [TargetAccount].
+// Reset forgets what the server of a key has announced. The key is a value that TransportOptions.Key
+// returns. A host such as "https://api.example.com" stands for all its accounts: see [TargetAccount].
 func (t *Transport) Reset(key string) {
 	if t != nil && t.pacer != nil {
 		t.pacer.Reset(key)
@@ -245,7 +245,7 @@ func (t *Transport) Reset(key string) {
 	}
 }
 
-// CloseIdleConnections closes the idle connections of the base RoundTripper, if it has such a method.
+// CloseIdleConnections closes the idle connections of the base RoundTripper if that has such a method.
 func (t *Transport) CloseIdleConnections() {
 	if t != nil {
 		closeIdleConnections(t.base)
@@ -258,8 +258,8 @@ func closeIdleConnections(base http.RoundTripper) {
 	}
 }
 
-// RoundTrip waits until the request may be sent, and sends it. If it was not sent, the error wraps the context's
-// error or [ratelimit.ErrLimited], or is the limiter's.
+// RoundTrip waits until the request may be sent, and sends it. If the request was not sent,
+// the error wraps the context's error or [ratelimit.ErrLimited], or is the limiter's.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch {
 	case t == nil || t.pacer == nil && t.permits == nil:
@@ -271,7 +271,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.hold(r)
 }
 
-// pace sends the request at its turn. The request has already waited for a part of MaxWait.
+// pace sends the request at its turn. waited is the part of MaxWait for which the request has already waited.
 func (t *Transport) pace(r *http.Request, waited time.Duration) (*http.Response, error) {
 	key, err := t.opts.Key(r)
 	if err != nil {
@@ -281,15 +281,15 @@ func (t *Transport) pace(r *http.Request, waited time.Duration) (*http.Response,
 	p := t.pacer.ArriveAfter(r.Context(), key, waited)
 	leaves := true
 	defer func() {
-		if leaves { // Leave is called after any panic, too
+		if leaves { // Leave is called after a panic, too
 			t.pacer.Leave(p)
 		}
 	}()
-	var refusal *http.Response // the last refusal
+	var refusal *http.Response // the response with the last refusal
 	for retries := 0; ; retries++ {
 		if err := t.pacer.Await(p, r); err != nil {
 			closeBody(r)
-			if refusal != nil && r.Context().Err() == nil { // its own limit leaves no time for a repetition
+			if refusal != nil && r.Context().Err() == nil { // the limiter leaves no time for another attempt
 				return refusal, nil
 			}
 			return nil, err
@@ -333,13 +333,13 @@ func (t *Transport) learn(p *pace.Place, r *http.Request, resp *http.Response, e
 		a = adviceOf(resp, head, now)
 	}
 	t.pacer.Learn(p, a.pace(now), now)
-	if a.Refused { // the request has cost nothing
+	if a.Refused { // so that the request has cost nothing
 		t.pacer.Refund(p)
 	}
 	return a
 }
 
-// isBroken reports whether the connection has caused an error, and not the request or another limit.
+// isBroken reports whether an error comes from the connection, not from the request or another limit.
 func isBroken(err error) bool {
 	var network net.Error
 	switch {
@@ -349,7 +349,7 @@ func isBroken(err error) bool {
 	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// repeatable reports whether the server has refused the request, and the request can safely be sent again.
+// repeatable reports whether the server has refused the request and the request can safely be sent again.
 func repeatable(r *http.Request, resp *http.Response, a Advice) bool {
 	if a.NoRetry || hasBody(r) && r.GetBody == nil {
 		return false
@@ -365,7 +365,7 @@ func idempotent(r *http.Request) bool {
 	return r.Header.Get("Idempotency-Key") != ""
 }
 
-// repeat returns the request with its body from the beginning, or false if the body cannot be read again.
+// repeat returns a copy of the request with its body from the beginning. It returns false if the body cannot be read again.
 func repeat(r *http.Request) (again *http.Request, ok bool) {
 	if !hasBody(r) {
 		return r, true
@@ -379,12 +379,11 @@ func repeat(r *http.Request) (again *http.Request, ok bool) {
 	return again, true
 }
 
-// maxHolding bounds the time for which a refused answer's body is read.
+// maxHolding bounds the time for which the body of a refusal is read.
 const maxHolding = time.Second
 
-// holdBody reads a body, so that its connection can be used again. It stops if the body
-// is large, or has not arrived by the time at which the request may be sent again. Then
-// Close ends the Read that waits. The response keeps the bytes that were read.
+// holdBody reads a body, so that its connection can be reused. It stops if the body is large, or has not arrived by the time
+// at which the request may be sent again. Then Close ends the blocked Read. The response keeps the bytes that were read.
 func holdBody(resp *http.Response, until time.Time) {
 	if resp.Body == nil {
 		return
@@ -421,6 +420,6 @@ func closeBody(r *http.Request) {
 // The limiter refuses a cost below 0.
 func WithCost(ctx context.Context, cost int) context.Context { return pace.WithCost(ctx, cost) }
 
-// SettleCost replaces the charge of the last request with a context of [WithCost] by its real cost. It does nothing if none was sent. It
-// fails as [ratelimit.Reservation.Settle] does. It is safe for concurrent use.
+// SettleCost replaces the charge of the last request with a context of [WithCost] by its real cost. If none was
+// sent, it does nothing. It returns the errors of [ratelimit.Reservation.Settle]. It is safe for concurrent use.
 func SettleCost(ctx context.Context, actual int) error { return pace.SettleCost(ctx, actual) }

@@ -20,26 +20,26 @@ import (
 )
 
 // watcher is the ResponseWriter that a handler gets. It keeps the header fields of the middleware
-// across informational responses, and with [Options].Settle it records the final status. It has itself
-// only methods that are safe for any writer of the server: each falls back, or returns an error.
+// across informational responses. With [Options].Settle it records the final status. It only has
+// methods that are safe for any writer of the server: each one falls back, or returns an error.
 type watcher struct {
 	http.ResponseWriter
 	request     *http.Request
 	body        *watchedBody    // the body of the request; nil if there is none, or it is not watched
 	status      int             // 0 until it is known
-	late        bool            // the client had gone when the status became known
+	late        bool            // whether the client had gone when the status became known
 	written     int64           // the number of written bytes of the body
-	clientFault atomic.Bool     // an inner middleware has reported that the client is at fault
-	informed    bool            // an informational response was sent
+	clientFault atomic.Bool     // whether an inner middleware has reported that the client is at fault
+	informed    bool            // whether an informational response was sent
 	tenure      *tenure         // the tenure of a permit; nil if the request has none
 	permit      inflight.Permit // the permit that is ignored once the response is a stream
 	fields      *fieldNames
 	values      [4]string // of the fields that the middleware has set, "" of others
 }
 
-// watch returns the watcher of a request, and a ResponseWriter with those optional methods for which handlers test a
-// writer's type and which w has. It also has Hijack if only [http.ResponseController] finds one in w, because a hijack
-// through Unwrap would bypass the watcher. The method set of a type is fixed, so each combination needs a type.
+// watch returns the watcher of a request, and a ResponseWriter for the handler. That writer has the optional methods of w
+// for which handlers test a writer's type. It also has Hijack if only [http.ResponseController] finds one in w, because a
+// hijack through Unwrap would bypass the watcher. The method set of a type is fixed, so each combination needs its own type.
 func watch(w http.ResponseWriter, r *http.Request) (*watcher, http.ResponseWriter) {
 	_, flush := w.(http.Flusher)
 	switch hijack := reachesHijacker(w); {
@@ -63,10 +63,10 @@ type (
 	flushingHijacker struct{ watcher }
 )
 
-// Flush flushes the server's writer. http.Flusher returns no error.
+// Flush flushes the server's writer. It drops the error, because http.Flusher returns none.
 func (w *flusher) Flush() { _ = w.FlushError() }
 
-// Flush flushes the server's writer.
+// Flush flushes the server's writer. It drops the error, because http.Flusher returns none.
 func (w *flushingHijacker) Flush() { _ = w.FlushError() }
 
 // Hijack hijacks the server's writer.
@@ -75,7 +75,7 @@ func (w *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hija
 // Hijack hijacks the server's writer.
 func (w *flushingHijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() }
 
-// hijack is Hijack where the server's writer has it.
+// hijack implements Hijack for writers whose server's writer has it.
 func (w *watcher) hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if err != nil {
@@ -92,19 +92,19 @@ func (w *watcher) hijack() (net.Conn, *bufio.ReadWriter, error) {
 // Unwrap is for http.ResponseController.
 func (w *watcher) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// Header returns the header of the response that comes next.
+// Header returns the header of the next response.
 func (w *watcher) Header() http.Header {
 	w.restore()
 	return w.ResponseWriter.Header()
 }
 
-// restore sets the fields of the middleware again if they are gone after an informational response.
-// [net/http/httputil.ReverseProxy] clears the header after each.
+// restore sets the fields of the middleware again if they are gone after an informational
+// response. [net/http/httputil.ReverseProxy] clears the header after each of these.
 func (w *watcher) restore() {
 	if w == nil || !w.informed || w.status != 0 || w.fields == nil {
 		return
 	}
-	h := w.ResponseWriter.Header() // there a middleware around this one restores its own first
+	h := w.ResponseWriter.Header() // an outer middleware restores its own fields there
 	for i, value := range w.values {
 		if value != "" && slices.Contains(h[w.fields.names[i]], value) {
 			return
@@ -121,7 +121,7 @@ func (w *watcher) restore() {
 	}
 }
 
-// note records the final status. Informational statuses come before it.
+// note records the final status. Informational statuses precede it.
 func (w *watcher) note(status int) {
 	if w.status == 0 && isFinal(status) {
 		w.status, w.late = status, w.request.Context().Err() != nil
@@ -134,7 +134,7 @@ func isFinal(status int) bool { return status >= 200 || status == http.StatusSwi
 // framework may write another status later, but the response is judged now.
 func (w *watcher) final() int { return cmp.Or(w.status, http.StatusOK) }
 
-// sentOr returns the status of a handler that has returned, or panicked: a panic does not change a status that was sent.
+// sentOr returns the status of a handler that has returned or panicked. A panic does not change a status that was sent.
 func (w *watcher) sentOr(returned bool) int {
 	if !returned {
 		return cmp.Or(w.status, http.StatusInternalServerError)
@@ -142,13 +142,12 @@ func (w *watcher) sentOr(returned bool) int {
 	return w.final()
 }
 
-// answered reports whether a client that has gone had its answer before, or its request was served nevertheless.
+// answered reports whether a client that has gone got its answer before, or whether its request was served nevertheless.
 func (w *watcher) answered() bool {
 	return w.status != 0 && (!w.late || w.status < http.StatusBadRequest)
 }
 
-// blame returns the status by which a response is judged. If the
-// client has caused a server error, that is a status of the client.
+// blame returns the status by which a response is judged. If the client caused a server error, that is a client error.
 func (w *watcher) blame(status int) int {
 	if status >= http.StatusInternalServerError && (w.clientFault.Load() || w.body.clientFault()) {
 		return http.StatusBadRequest
@@ -156,15 +155,15 @@ func (w *watcher) blame(status int) int {
 	return status
 }
 
-// WriteHeader passes the first final status on. net/http ignores a second one,
-// too, and logs the line of the call, which would be a line of this file.
+// WriteHeader passes on the first final status. net/http ignores a
+// second one, too, but it would log a line of this file as its caller.
 func (w *watcher) WriteHeader(status int) {
 	if w.status != 0 {
 		w.logSuperfluous()
 		return
 	}
 	w.restore()
-	w.ResponseWriter.WriteHeader(status) // it panics if there is no such status: then nothing was sent
+	w.ResponseWriter.WriteHeader(status) // panics if there is no such status, and then nothing was sent
 	w.note(status)
 	w.informed = w.informed || !isFinal(status)
 }
@@ -178,7 +177,7 @@ func (w *watcher) logSuperfluous() {
 	printf("http: superfluous response.WriteHeader call from %s (%s:%d)", f.Function, path.Base(f.File), f.Line)
 }
 
-// handlerFrame returns the innermost call outside net/http and outside the writers in this file.
+// handlerFrame returns the innermost caller outside net/http and outside the writers in this file.
 func handlerFrame() (f runtime.Frame) {
 	var callers [32]uintptr
 	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers[:])])
@@ -214,7 +213,7 @@ func (w *watcher) WriteString(s string) (int, error) {
 	return n, err
 }
 
-// ReadFrom is called by io.Copy. It uses ReadFrom of the server's writer, if there is one.
+// ReadFrom is called by io.Copy. It uses the ReadFrom of the server's writer if there is one.
 func (w *watcher) ReadFrom(r io.Reader) (int64, error) {
 	w.restore()
 	n, err := io.Copy(w.ResponseWriter, r)
@@ -248,12 +247,12 @@ func (w *watcher) SetWriteDeadline(t time.Time) error {
 	return http.NewResponseController(w.ResponseWriter).SetWriteDeadline(t)
 }
 
-// EnableFullDuplex enables it in the server's writer.
+// EnableFullDuplex enables full duplex in the server's writer.
 func (w *watcher) EnableFullDuplex() error {
 	return http.NewResponseController(w.ResponseWriter).EnableFullDuplex()
 }
 
-// Push calls Push of the server's writer.
+// Push calls the Push of the server's writer.
 func (w *watcher) Push(target string, opts *http.PushOptions) error {
 	if p, ok := w.ResponseWriter.(http.Pusher); ok {
 		return p.Push(target, opts)
@@ -261,14 +260,14 @@ func (w *watcher) Push(target string, opts *http.PushOptions) error {
 	return http.ErrNotSupported
 }
 
-// CloseNotify is here because gin's Context.Stream calls it without a check.
+// CloseNotify exists because gin's Context.Stream calls it without a check.
 func (w *watcher) CloseNotify() <-chan bool {
 	gone := make(chan bool, 1)
 	context.AfterFunc(w.request.Context(), func() { gone <- true })
 	return gone
 }
 
-// reachesHijacker reports whether http.ResponseController finds one.
+// reachesHijacker reports whether http.ResponseController finds a Hijack in w.
 func reachesHijacker(w http.ResponseWriter) (found bool) {
 	if _, found = w.(http.Hijacker); found {
 		return true
@@ -280,7 +279,7 @@ func reachesHijacker(w http.ResponseWriter) (found bool) {
 	return found
 }
 
-// eachWriter calls visit with the writer and with the writers that it wraps, until visit returns false.
+// eachWriter calls visit with w and the writers that it wraps, until visit returns false.
 func eachWriter(w http.ResponseWriter, visit func(http.ResponseWriter) bool) {
 	for visit(w) {
 		u, ok := w.(interface{ Unwrap() http.ResponseWriter })
