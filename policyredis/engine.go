@@ -2,8 +2,8 @@
 //
 //	policies, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, nil)})
 //
-// One round trip decides all rules of a request, all or nothing. The promises of package redislimit hold. A rule with Share is a
-// [redislimit.Fair], which mostly needs no round trip: call [policy.Policies.Flush] on shutdown.
+// One round trip decides all rules of a request, all or nothing. The promises of package redislimit hold. A rule
+// with Share is a [redislimit.Fair], which usually needs no round trip: call [policy.Policies.Flush] on shutdown.
 package policyredis
 
 import (
@@ -24,15 +24,15 @@ import (
 
 // Options configure [New]. Nil and the zero Options select the defaults.
 type Options struct {
-	// Prefix begins all Redis keys. It defaults to "policy:". Processes that share budgets need the same Prefix.
+	// Prefix is the prefix of all Redis keys. It defaults to "policy:". Processes that share budgets need the same Prefix.
 	Prefix string
 	// Timeout bounds a decision, and each lease for it. It defaults to 50 ms.
 	Timeout time.Duration
-	// Slot is [redislimit.Options.Slot]. All keys of one request must share a slot.
+	// Slot is [redislimit.Options.Slot]. All keys of a request must share a slot.
 	Slot func(key string) string
-	// Tenant names the attribute that spreads requests over the servers of a cluster or a Ring. Rules without it in their key are spent
-	// from leases: their bound is the rule's plus processes × MaxBatch, and they cannot be leaky buckets. It excludes Slot. Call
-	// [policy.Policies.Flush] on shutdown.
+	// Tenant is the attribute that spreads requests over the servers of a cluster or a Ring. Rules without
+	// it in their key are spent from leases. Their bound is the rule's plus processes × MaxBatch, and they
+	// cannot be leaky buckets. Tenant and Slot exclude each other. Call [policy.Policies.Flush] on shutdown.
 	Tenant string
 	// MaxBatch is the maximum number of units that a process leases for a key. It defaults to 100.
 	MaxBatch int
@@ -42,8 +42,8 @@ type Options struct {
 
 const defaultMaxBatch = 100
 
-// New returns an engine on Redis. The case of rules' names plays no part. A nil client and options that are wrong are errors of
-// [policy.New] and [policy.Check], and so is a limit that redislimit cannot count.
+// New returns an engine on Redis. The case of rules' names does not matter. [policy.New] and
+// [policy.Check] report a nil client, wrong options, and a limit that redislimit cannot count.
 func New(client redis.UniversalClient, opts *Options) policy.Engine {
 	e := &engine{client: client}
 	if opts != nil {
@@ -63,8 +63,8 @@ type engine struct {
 	opts   Options
 }
 
-// limiter returns the rule's limiter. Limiters on Redis know no state but their limit, except those whose keys share it: they hold units.
-// Nothing is sent.
+// limiter returns the rule's limiter, and sends nothing. Limiters on Redis have no
+// state besides their limit, except those whose keys share the limit: these hold units.
 func (e *engine) limiter(r policy.Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 	if err := cmp.Or(e.check(), e.checkServers(r)); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (e *engine) limiter(r policy.Budget, before ratelimit.Limiter[string]) (rat
 	return redislimit.New(e.client, r.Limit, e.options(r))
 }
 
-// isLeased reports whether a rule is spent from leases, since its keys do not belong to one tenant.
+// isLeased reports whether a rule is spent from leases, because its keys do not belong to one tenant.
 func (e *engine) isLeased(r policy.Budget) bool {
 	return e.opts.Tenant != "" && !slices.Contains(r.Key, e.opts.Tenant)
 }
@@ -101,8 +101,8 @@ func (e *engine) check() error {
 	return optional.NotNegative("policyredis: Options.MaxBatch", e.opts.MaxBatch, "the default")
 }
 
-// checkServers returns an error if a client of several servers cannot serve a rule for all requests, since the set has rules with keys, and
-// no option puts them on one server.
+// checkServers returns an error if a client of several servers cannot serve a rule for all
+// requests. That is so if the set has rules with keys, and no option puts these keys on one server.
 func (e *engine) checkServers(r policy.Budget) error {
 	switch e.client.(type) {
 	case *redis.Ring, *redis.ClusterClient:
@@ -133,7 +133,7 @@ func (e *engine) options(r policy.Budget) *redislimit.Options {
 	o := &redislimit.Options{Name: strings.ToLower(r.Name), Prefix: e.opts.Prefix, Timeout: e.opts.Timeout, Slot: e.opts.Slot, Hooks: e.opts.Hooks}
 	if e.opts.Tenant != "" && slices.Contains(r.Key, e.opts.Tenant) {
 		o.Slot = func(key string) string {
-			if values := policy.ValuesOf(key, len(r.Key)); len(values) == len(r.Key) { // Redis may list names that are no keys of the rule
+			if values := policy.ValuesOf(key, len(r.Key)); len(values) == len(r.Key) { // Redis may list names that are not keys of the rule
 				return values[slices.Index(r.Key, e.opts.Tenant)]
 			}
 			return ""

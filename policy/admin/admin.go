@@ -1,4 +1,4 @@
-// Package admin is a web page for operators of package policy, also as JSON.
+// Package admin is a web page for operators of package policy. It also serves JSON.
 //
 //	http.Handle("/limits", operatorsOnly(admin.New(policies, nil)))
 package admin
@@ -27,13 +27,13 @@ import (
 type Options struct {
 	// Write allows changes to budgets, failovers and the kill switch.
 	Write bool
-	// ShowKeys shows keys. Otherwise answers, errors and logs hold codes.
+	// ShowKeys shows keys. If false, answers, errors and logs have codes instead.
 	ShowKeys bool
-	// HashKey makes them the codes of an audit.Log with this HashKey. If it is empty, each process has random codes.
+	// HashKey makes the codes equal to those of an audit.Log with this HashKey. If empty, each process has random codes.
 	HashKey []byte
-	// Failovers are shown by these names.
+	// Failovers are the failovers that the page shows, by name.
 	Failovers map[string]Failover
-	// By returns the name of the operator for the log. It defaults to the client's address.
+	// By returns the operator's name for the log. It defaults to the client's address.
 	By func(*http.Request) string
 	// Logger logs each change. It defaults to slog.Default().
 	Logger *slog.Logger
@@ -45,8 +45,8 @@ type Failover interface {
 	Force(failover.State)
 }
 
-// New returns the page. It has no authentication: put it behind yours. At any path, GET returns it, or JSON for Accept:
-// application/json. POST takes a form with the field "do":
+// New returns the page. It has no authentication: put it behind yours. At any path, GET returns
+// the page, or JSON for Accept: application/json. POST takes a form with the field "do":
 //
 //   - key: how a key stands. "key" holds its values, one in a line; "rule", "plan" and "cost" are optional. Without a plan
 //     a key stands under the limit of its last decision: in memory, or by this process if a store has the budgets.
@@ -60,7 +60,7 @@ type Failover interface {
 //
 // A browser's POST from another origin is refused: see [http.CrossOriginProtection].
 func New(p *policy.Policies, opts *Options) http.Handler {
-	p.Stats() // panics here, not at the first request, if p was not made
+	p.Stats() // panics here, not at the first request, if p was not made by policy.New
 	a := &admin{p: p}
 	if opts != nil {
 		a.Options = *opts
@@ -126,13 +126,13 @@ func (a *admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body.Bytes())
 }
 
-// wantsJSON reports whether a client names JSON and no HTML, as browsers do.
+// wantsJSON reports whether a client accepts JSON and, unlike a browser, no HTML.
 func wantsJSON(r *http.Request) bool {
 	accept := strings.Join(r.Header.Values("Accept"), ",")
 	return strings.Contains(accept, "application/json") && !strings.Contains(accept, "text/html")
 }
 
-// refusal is an error with a status.
+// refusal is an error with an HTTP status.
 type refusal struct {
 	status int
 	error
@@ -155,5 +155,5 @@ func statusOf(err error) int {
 	return http.StatusBadRequest
 }
 
-// listTime bounds the time of a search through keys.
+// listTime bounds the time for which keys are searched.
 const listTime = 5 * time.Second

@@ -52,7 +52,7 @@ func (b *breaker) Stats() failover.Stats {
 
 func (b *breaker) Force(to failover.State) { b.state, b.forced = to, true }
 
-// served is a running page and its log.
+// served is a running page with its log.
 type served struct {
 	t       *testing.T
 	p       *policy.Policies
@@ -158,7 +158,7 @@ func TestAdminChangesBudgets(t *testing.T) {
 	s.post(http.StatusOK, "do", "adjust", "rule", "pairs", "key", "secret-ann\nsecret-eu", "delta", "1")
 	assert.Contains(t, s.log.String(), `"delta":1`)
 	s.log.Reset()
-	s.post(http.StatusOK, "do", "reset", "rule", "PAIRS", "key", "secret-ann\nsecret-eu") // a rule's name, whatever the case
+	s.post(http.StatusOK, "do", "reset", "rule", "PAIRS", "key", "secret-ann\nsecret-eu") // the case of a rule's name does not matter
 	assert.Contains(t, s.log.String(), `"rule":"pairs"`)
 	assert.Len(t, s.post(http.StatusOK, "do", "key", "rule", "Users", "key", "secret-ann")["standing"], 1)
 	s.log.Reset()
@@ -182,7 +182,7 @@ func TestAdminChangesBudgets(t *testing.T) {
 	}
 }
 
-// TestAdminTakesKeysFromNoURL sends the fields of a form in the URL.
+// TestAdminTakesKeysFromNoURL sends the fields of a form in the URL, where they must have no effect.
 func TestAdminTakesKeysFromNoURL(t *testing.T) {
 	s := serve(t, admin.Options{Write: true})
 	r := httptest.NewRequest(http.MethodPost, "/?do=reset&rule=users&key=secret-ann", nil)
@@ -203,8 +203,7 @@ func TestAdminRefusesOtherOrigins(t *testing.T) {
 	assert.False(t, s.p.Allow(policy.Attributes{"path": "/v1/x", "user": "secret-ann", "region": "secret-eu"}, 1))
 }
 
-// TestHiddenKeysAreNowhere does all that can be done while keys are hidden, and looks for them in all that is answered
-// and logged.
+// TestHiddenKeysAreNowhere performs each action while keys are hidden, and searches all answers and logs for keys.
 func TestHiddenKeysAreNowhere(t *testing.T) {
 	s := serve(t, admin.Options{Write: true, HashKey: []byte("k")})
 	var all strings.Builder
@@ -248,7 +247,7 @@ func TestHiddenKeysAreNowhere(t *testing.T) {
 	noSecret(t, all.String())
 }
 
-// A code belongs to a key of the rule as it was when it denied the key.
+// A code belongs to a key of the rule as the rule was when it denied that key.
 func TestACodeOfAnotherKeyOfTheRuleResetsNothing(t *testing.T) {
 	s := serve(t, admin.Options{Write: true, HashKey: []byte("k")})
 	set := s.p.Current()
@@ -272,7 +271,7 @@ func noSecret(t *testing.T, text string) {
 // pairRules has one rule, so that its limiter may be of any kind.
 const pairRules = "rules: [{name: pairs, match: {route: /v1/}, key: [user, region], limit: fixed-window 5/h}]"
 
-// leaky is a limiter whose errors hold keys.
+// leaky is a limiter whose errors contain keys.
 type leaky struct{ ratelimit.Reserver[string] }
 
 func leakyEngine(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
@@ -288,7 +287,7 @@ func (leaky) Adjust(context.Context, string, int) error { return errors.New("no 
 
 func (leaky) Reset(context.Context, string) error { return errors.New("no room for secret-ann") }
 
-// TestHiddenKeysAreInNoErrorOfAnEngine: neither in the answer nor in the log.
+// TestHiddenKeysAreInNoErrorOfAnEngine checks the answer and the log.
 func TestHiddenKeysAreInNoErrorOfAnEngine(t *testing.T) {
 	var log bytes.Buffer
 	p, err := policy.New(parsed(t, pairRules), &policy.Options{Engine: leakyEngine})
@@ -309,7 +308,7 @@ func TestHiddenKeysAreInNoErrorOfAnEngine(t *testing.T) {
 	assert.NotContains(t, log.String(), "remaining", "what is not known is not logged")
 }
 
-// TestAdminReadsForms of both kinds, up to a size.
+// TestAdminReadsForms sends forms of both kinds, up to the maximum size.
 func TestAdminReadsForms(t *testing.T) {
 	s := serve(t, admin.Options{ShowKeys: true})
 	var body bytes.Buffer
@@ -322,7 +321,7 @@ func TestAdminReadsForms(t *testing.T) {
 	assert.Contains(t, s.post(http.StatusRequestEntityTooLarge, "do", "key", "key", strings.Repeat("a", 70_000))["failed"], "more than 65536 bytes")
 }
 
-// deaf is an engine whose limiters can only decide.
+// deaf is an engine whose limiters can do nothing but decide.
 func deaf(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 	l, err := ratelimit.New[string](b.Limit, nil)
 	return struct{ ratelimit.Reserver[string] }{l}, err
@@ -381,7 +380,7 @@ func TestThePageListsDeniedKeysAndResetsAKey(t *testing.T) {
 	assert.Contains(t, s.post(http.StatusNotImplemented, "do", "limited")["failed"], "cannot list keys")
 }
 
-// unplanned is a limiter of a store that lists its keys and does not know their plans, as Redis.
+// unplanned is a limiter of a store that lists its keys but does not record their plans, as Redis.
 type unplanned struct {
 	ratelimit.Reserver[string]
 	keys []string
@@ -398,7 +397,7 @@ func (l *unplanned) Each(_ context.Context, visit func(string, ratelimit.Decisio
 
 func (l *unplanned) Join([]ratelimit.Joining) (ratelimit.Joint, error) { return denying{}, nil }
 
-// denying is a store that denies all.
+// denying is a store that denies each cost.
 type denying struct{}
 
 func (denying) Limit(_ int, _ string, ofRequest ratelimit.Limit) (ratelimit.Limit, any, error) {
@@ -476,7 +475,7 @@ func TestThePageTurnsTheKillSwitch(t *testing.T) {
 	assert.False(t, s.p.Stats().KillSwitch)
 }
 
-// The source is loaded again every 30 s, and has changed nothing.
+// The source is loaded again every 30 s, but has not changed.
 func TestFollowLeavesThePagesSwitchUntilTheSourceChanges(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "limits.yaml")
 	write := func(text string) {
@@ -511,7 +510,7 @@ func TestFollowLeavesThePagesSwitchUntilTheSourceChanges(t *testing.T) {
 	assert.False(t, standIn.Stats().KillSwitch)
 }
 
-// again is a source that is loaded whenever the test says so.
+// again is a source that is loaded whenever the test wants.
 type again struct {
 	policy.Source
 	now chan struct{}
@@ -570,7 +569,7 @@ func TestThePageShowsTheAttributesThatTheProgramSupplies(t *testing.T) {
 	assert.Equal(t, []any{"user", "quota"}, v["attributes"])
 }
 
-// A customer with a contract is shown as the customer's next request will be decided, whoever holds the budgets.
+// A customer with a contract is shown as the customer's next request will be decided, whichever engine holds the budgets.
 func TestThePageShowsAKeyUnderItsOwnLastLimit(t *testing.T) {
 	const rules = `rules: [{name: api, key: user, limit: fixed-window 10/h, limit_from: quota, plans: {pro: fixed-window 20000/h}, overrides: [{key: vip, limit: fixed-window 500/h}]}]`
 	for name, engine := range map[string]policy.Engine{"memory": policy.Memory(nil), "store": storing} {
@@ -611,7 +610,7 @@ func TestThePageShowsAKeyUnderItsOwnLastLimit(t *testing.T) {
 	}
 }
 
-// storing is an engine whose limiters do not say under which limit a key was decided last, as those on a store.
+// storing is an engine whose limiters, like those on a store, do not record the limit of a key's last decision.
 func storing(b policy.Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 	if before != nil {
 		return before, nil

@@ -25,7 +25,7 @@ import (
 
 var screenshots = flag.String("screenshots", "", "a folder for screenshots of the admin page")
 
-// driver is a page that puts the admin page into a frame of some width, uses it, and writes down its findings.
+// driver is a page that loads the admin page in a frame of a given width, uses it, and reports what it found.
 const driver = `<!doctype html><body style="margin:0"><iframe id="f" src="/admin" style="border:0;width:%dpx;height:900px"></iframe><pre id="found">nothing</pre><script>
 const frame = document.getElementById("f"), found = [];
 const steps = [
@@ -44,7 +44,7 @@ frame.onload = () => {
 };
 </script>`
 
-// TestAdminInABrowser uses the page in Chromium, where it is installed: light and dark, wide and on a telephone.
+// TestAdminInABrowser uses the page in Chromium, if that is installed: light and dark, wide and as on a telephone.
 func TestAdminInABrowser(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs with scripts/test -long")
@@ -75,7 +75,7 @@ func TestAdminInABrowser(t *testing.T) {
 				mux.HandleFunc("/admin", func(w http.ResponseWriter, r *http.Request) {
 					inner := httptest.NewRecorder()
 					page.ServeHTTP(inner, r)
-					inner.Header().Del("Content-Security-Policy") // it forbids frames
+					inner.Header().Del("Content-Security-Policy") // the page forbids frames
 					for name, values := range inner.Header() {
 						w.Header()[name] = values
 					}

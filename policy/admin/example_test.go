@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/admin"
 )
 
-// The same page answers programs in JSON. Put it behind your authentication.
+// The page also answers programs, in JSON. Put it behind your authentication.
 func ExampleNew() {
 	set, err := policy.Parse([]byte("rules: [{name: api, key: user, limit: fixed-window 2/h}]"))
 	if err != nil {
@@ -36,13 +36,13 @@ func ExampleNew() {
 	// Output: 200 true
 }
 
-// An operator takes the primary out by hand, such as before its server is upgraded.
+// An operator takes the primary out of service by hand, for example before its server is upgraded.
 func ExampleFailover() {
 	set, err := policy.Parse([]byte("rules: [{name: api, key: user, limit: fixed-window 2/h}]"))
 	if err != nil {
 		log.Fatal(err)
 	}
-	shared, err := policy.New(set, nil) // in a service: on Redis, by module policyredis
+	shared, err := policy.New(set, nil) // in a service, on Redis, by module policyredis
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func (a *admin) post(w http.ResponseWriter, r *http.Request, v *view) error {
 	} else if err != nil {
 		return refuse(http.StatusBadRequest, "the form cannot be read")
 	}
-	form := r.PostForm // never the URL's values
+	form := r.PostForm // without the URL's values
 	if a.ShowKeys {    // otherwise a key in a wrong field might be shown
 		v.form = fields{
 			Rule: form.Get("rule"), Key: form.Get("key"), Plan: form.Get("plan"), Cost: form.Get("cost"),
@@ -69,7 +69,7 @@ func (a *admin) post(w http.ResponseWriter, r *http.Request, v *view) error {
 	return a.change(r, v, do)
 }
 
-// number reads a whole number, or returns the default.
+// number returns the whole number in a field, or without if the field is empty.
 func number(r *http.Request, field string, without int) (int, error) {
 	text := strings.TrimSpace(r.PostForm.Get(field))
 	if text == "" {
@@ -82,7 +82,7 @@ func number(r *http.Request, field string, without int) (int, error) {
 	return n, nil
 }
 
-// lines returns the lines of a field that are not empty.
+// lines returns the non-empty lines of a field.
 func lines(r *http.Request, field string) (all []string) {
 	for line := range strings.Lines(r.PostForm.Get(field)) {
 		if line = strings.TrimRight(line, "\r\n"); line != "" {
@@ -110,7 +110,7 @@ func (a *admin) subject(r *http.Request, v *view) (policy.Subject, error) {
 		if !strings.EqualFold(c.Rule, s.Rule) || a.code(c.Key) != code {
 			continue
 		}
-		if values := policy.ValuesOf(c.Key, a.parts(s.Rule)); joined.Key(values) == c.Key { // else the rule had another Key then
+		if values := policy.ValuesOf(c.Key, a.parts(s.Rule)); joined.Key(values) == c.Key { // if it does not, the rule had another Key then
 			s.Key, v.sent = values, append(slices.Clone(values), c.Key)
 			return s, nil
 		}
@@ -133,7 +133,7 @@ func (a *admin) subject(r *http.Request, v *view) (policy.Subject, error) {
 	return s, refuse(http.StatusNotFound, "code: no such key is held or has been denied of late")
 }
 
-// limited lists the denied keys of one rule or of all: the keys with the longest waits, at most top of them.
+// limited lists the denied keys of one rule or of all rules. It lists the keys with the longest waits, at most top of them.
 func (a *admin) limited(r *http.Request, v *view) error {
 	ctx, cancel := context.WithTimeout(r.Context(), listTime)
 	defer cancel()
@@ -161,7 +161,8 @@ func (a *admin) limited(r *http.Request, v *view) error {
 	return err
 }
 
-// longest keeps the keys with the longest waits. A key that can never pass, such as a blocked key, is last: it is known.
+// longest keeps the keys with the longest waits. A key that can never pass,
+// for example a blocked one, comes last, because operators expect it.
 func longest(v *view) {
 	slices.SortStableFunc(v.Limited, func(a, b limited) int { return cmp.Compare(b.Now.RetryAfter, a.Now.RetryAfter) })
 	v.Limited = v.Limited[:min(len(v.Limited), top)]
@@ -177,7 +178,7 @@ func (a *admin) parts(name string) int {
 	return 0
 }
 
-// standing answers with a key's state: under one rule, or under all rules whose keys have as many values.
+// standing shows a key's state. It uses one rule, or all rules whose keys have the same number of values.
 func (a *admin) standing(r *http.Request, v *view) error {
 	cost, err := number(r, "cost", 1)
 	if err != nil {
@@ -239,7 +240,7 @@ func (a *admin) explain(r *http.Request, v *view) error {
 	return nil
 }
 
-// request returns the request about a subject. Without a plan it is under the limit of the key's last decision.
+// request returns the request that a subject stands for. Without a plan, the limit of the key's last decision applies.
 func request(s policy.Subject) policy.Request {
 	if s.Plan != "" {
 		return s
@@ -321,7 +322,7 @@ func (a *admin) force(r *http.Request, v *view) error {
 	return nil
 }
 
-// turn turns the kill switch of the set in force.
+// turn turns the kill switch of the current set on or off.
 func (a *admin) turn(r *http.Request, v *view) error {
 	to, on := r.PostForm.Get("state"), false
 	switch to {

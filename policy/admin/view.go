@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/words"
 )
 
-// view is the JSON answer, and the data of the page.
+// view is the JSON answer, and the data of the HTML page.
 type view struct {
 	Version     string             `json:"version"`
 	Generation  uint64             `json:"generation"`
@@ -41,17 +41,16 @@ type view struct {
 	Failed      string             `json:"failed,omitempty"`        // why a POST has failed
 
 	form fields
-	sent []string // texts of a POST that may be keys, and the keys of codes
+	sent []string // texts of a POST that may be keys, and the keys that codes stand for
 }
 
-// Listed reports whether keys were looked through.
+// Listed reports whether keys were searched.
 func (v *view) Listed() bool { return v.Limited != nil }
 
-// WithoutPlans returns the rules that judge keys without their plans in the list of limited keys: in an engine in which keys
-// have no plans.
+// WithoutPlans returns the rules whose list of limited keys ignores plans, because their engine stores no plans of keys.
 func (v *view) WithoutPlans() []string { return v.Without }
 
-// Form returns the submitted fields, so that the page keeps them: none if keys are hidden.
+// Form returns the submitted fields, so that the page can show them again. It returns none if keys are hidden.
 func (v *view) Form() fields { return v.form }
 
 type fields struct{ Rule, Key, Plan, Cost, Request, Delta string }
@@ -92,7 +91,7 @@ type limited struct {
 	Now   *shown.Standing `json:"now"`
 }
 
-// AtLeast returns the count less its possible error.
+// AtLeast returns the count without its possible error.
 func (d denied) AtLeast() int64 { return d.Count - d.Error }
 
 type failoverRow struct {
@@ -109,10 +108,10 @@ type standing struct {
 	Error string          `json:"error,omitempty"`
 }
 
-// top is the number of keys that are shown.
+// top is the maximum number of keys that the page shows.
 const top = 50
 
-// look fills in how all stands.
+// look fills in the state of all rules and failovers.
 func (a *admin) look(v *view) {
 	s := a.p.Stats()
 	v.Version, v.Generation, v.LoadedAt, v.CheckedAt = s.Version, s.Generation, s.LoadedAt, s.CheckedAt
@@ -147,7 +146,7 @@ func (a *admin) look(v *view) {
 	}
 }
 
-// rule returns how a rule is shown. The values in its conditions may be keys, and are counted only.
+// rule returns a rule as the page shows it. Values in its conditions may be keys, so only their number is shown.
 func (a *admin) rule(r *policy.Rule) rule {
 	v := rule{
 		Name: r.Name, Description: r.Description, Key: r.Key, Instead: r.Instead, LimitFrom: r.LimitFrom, Notify: r.Notify, Overrides: len(r.Overrides), Share: r.Share, ChangedBy: r.ChangedBy, State: "enforcing",
@@ -204,14 +203,14 @@ func (a *admin) code(key string) string {
 	return joined.Hash(a.HashKey, key)
 }
 
-// errorText returns an error's text. An engine's text may hold a value that was sent as a key: if keys are hidden, the value is
-// removed. One or two letters reveal no key.
+// errorText returns an error's text. The text of an engine may contain a value that was sent as a key. If
+// keys are hidden, errorText removes such values, except those of one or two letters, which reveal no key.
 func (a *admin) errorText(err error, v *view) string {
 	text := err.Error()
 	if a.ShowKeys {
 		return text
 	}
-	slices.SortFunc(v.sent, func(s, t string) int { return len(t) - len(s) }) // one may be a part of another
+	slices.SortFunc(v.sent, func(s, t string) int { return len(t) - len(s) }) // longest first, because one may be a part of another
 	for _, s := range v.sent {
 		if len(s) > 2 {
 			text = strings.ReplaceAll(text, s, "…")
@@ -220,7 +219,7 @@ func (a *admin) errorText(err error, v *view) string {
 	return text
 }
 
-// shown returns a key, if it may be seen.
+// shown returns a key, or its code if keys are hidden.
 func (a *admin) shown(key string) string {
 	if a.ShowKeys {
 		return key

@@ -1,11 +1,11 @@
-// Package audit writes denials to the table rate_limit_violation of a database, of sqlsource.Migration.
+// Package audit writes denials to a database, in the table rate_limit_violation of sqlsource.Migration.
 //
 //	log, err := audit.New(db, nil)
 //	policies, err := policy.New(set, &policy.Options{OnDecision: log.OnDecision, ReuseRules: true})
 //	…
 //	err = log.Close(ctx) // writes waiting rows
 //
-// Each rule, key and minute has one row, with a count. A decision never waits for the database.
+// Each rule, key and minute has one row, with a count. Decisions never wait for the database.
 package audit
 
 import (
@@ -38,17 +38,19 @@ type Options struct {
 	Dialect sqllimit.Dialect
 	// Every is the time between two writes. It defaults to 1 s.
 	Every time.Duration
-	// MaxPending bounds the rows that wait; further ones are dropped and counted. It defaults to 10,000.
+	// MaxPending bounds the number of rows that wait. Further rows are dropped and counted. It defaults to 10,000.
 	MaxPending int
-	// Timeout bounds each attempt to write, and each query. It defaults to 5 s.
+	// Timeout bounds each query and each attempt to write. It defaults to 5 s.
 	Timeout time.Duration
-	// HashKey, if not empty, replaces keys, users, addresses and paths by the first 32 hex digits of their HMAC-SHA256.
+	// HashKey replaces keys, users, addresses and paths by the first 32 hex
+	// digits of their HMAC-SHA256. If empty, they are stored as they are.
 	HashKey []byte
-	// MaxRows bounds the rows of each rule, minute and process. Further keys count in one row without a key. It defaults to 1,000.
+	// MaxRows bounds the rows of each rule and minute in this process.
+	// Further keys share one row that has no key. It defaults to 1,000.
 	MaxRows int
 	// Keep is the time after which rows are deleted. It defaults to 30 days; if negative, rows are kept.
 	Keep time.Duration
-	// Shadows also writes the denials of shadow rules, with "shadow:" before the rule's name.
+	// Shadows also writes the denials of shadow rules. Their rules' names begin with "shadow:".
 	Shadows bool
 	// Logger logs write errors, at most one a second. It defaults to slog.Default().
 	Logger *slog.Logger
@@ -56,11 +58,11 @@ type Options struct {
 
 // Stats are the counters of a [Log].
 type Stats struct {
-	Denials   uint64 // seen, one for each rule that denied
-	Written   uint64 // of Denials
-	Dropped   uint64 // of Denials: the queue was full, or a row was refused
+	Denials   uint64 // denials recorded, one for each rule that denied
+	Written   uint64 // denials written
+	Dropped   uint64 // denials dropped, because the queue was full or the database refused a row
 	Pending   int    // rows that are not written yet
-	LastError error  // the last write's, nil if it succeeded
+	LastError error  // the error of the last write, or nil if it succeeded
 }
 
 // Log writes denials to a database. Make one with [New]. It is safe for concurrent use.
@@ -70,39 +72,39 @@ type Log struct {
 	stop context.CancelFunc
 	done chan struct{}
 
-	writing chan struct{} // has room for one, who writes
-	taken   uint64        // rows that the database has taken; belongs to the holder of writing
-	blamed  error         // why a row was dropped that the database had refused; belongs to the holder of writing
+	writing chan struct{} // has room for one value, which the writing goroutine holds
+	taken   uint64        // the number of rows that the database has accepted; guarded by writing
+	blamed  error         // why the last refused row was dropped; guarded by writing
 
 	mu       sync.Mutex // guards the fields below; never held during I/O
 	pending  map[violationKey]*violation
-	finished uint64 // rows that a Flush has written or dropped
-	inFlight int    // rows that are being written; with pending, at most MaxPending
+	finished uint64 // the number of rows that a Flush has written or dropped
+	inFlight int    // the number of rows being written; with pending, at most MaxPending
 	stats    Stats
 	logged   time.Time
 	closed   bool
-	minute   int64                        // that rows is about
-	rows     map[string]map[string]string // by rule, the keys that have a row in this minute, each by itself
-	keys     int                          // in rows, of all rules
+	minute   int64                        // the minute of rows
+	rows     map[string]map[string]string // for each rule, the keys that have their own row in this minute, each mapped to itself
+	keys     int                          // the number of keys in rows, over all rules
 }
 
-// violationKey identifies a row.
+// violationKey identifies a row of the table.
 type violationKey struct {
 	rule, key string
-	minute    int64 // Unix time of its beginning
+	minute    int64 // the beginning of the minute, in Unix time
 }
 
-// violation is one row, as it waits to be written.
+// violation is a row that waits to be written.
 type violation struct {
 	Violation
-	minute    int64  // Unix time of its beginning
-	done      bool   // written or dropped: not to be written again
-	refusedAt uint64 // if the database has refused it: 1 and how many rows it had taken until then
+	minute    int64  // the beginning of the minute, in Unix time
+	done      bool   // whether it was written or dropped
+	refusedAt uint64 // 1 plus the number of rows accepted before the database refused this one; 0 if it was not refused
 }
 
 func (v *violation) id() violationKey { return violationKey{v.Rule, v.Key, v.minute} }
 
-// New starts a goroutine that writes denials to db. [Log.Close] ends it.
+// New returns a log, and starts a goroutine that writes denials to db. [Log.Close] ends it.
 func New(db *sql.DB, opts *Options) (*Log, error) {
 	a := &Log{db: db, pending: map[violationKey]*violation{}, writing: make(chan struct{}, 1), done: make(chan struct{})}
 	if opts != nil {
@@ -162,8 +164,8 @@ func (a *Log) mustBeMade() {
 	}
 }
 
-// OnDecision records denials, including the denial of a Wait that has given up: it is for [policy.Options.OnDecision]. It keeps
-// no Rules, so ReuseRules can be set.
+// OnDecision records denials, including that of a Wait that has given up. Pass it as
+// [policy.Options.OnDecision]. It does not keep the decision's Rules, so ReuseRules may be set.
 func (a *Log) OnDecision(d policy.Decision) {
 	a.mustBeMade()
 	whole := outcome.Of(d.Decision, d.Err).Denies()
@@ -179,8 +181,8 @@ func (a *Log) OnDecision(d policy.Decision) {
 	}
 }
 
-// Of returns a function for [ratelimit.Options.OnDecision], and for the same option of other engines: it records the denials of
-// a limiter without rules. The limiter's name stands for the rule, and key returns the text of a key.
+// Of returns a function that records the denials of a limiter without rules. Pass it as [ratelimit.Options.OnDecision],
+// or as the same option of another engine. The limiter's name replaces the rule's, and key returns the text of a key.
 func Of[K any](a *Log, limiter string, key func(K) string) func(ratelimit.Event[K]) {
 	a.mustBeMade()
 	if key == nil {
@@ -193,8 +195,8 @@ func Of[K any](a *Log, limiter string, key func(K) string) func(ratelimit.Event[
 	}
 }
 
-// denied reports whether a rule denied the request. If the engine has not reported the rule's decision, the rule has
-// denied it if the decision names the rule's limit.
+// denied reports whether a rule denied the request. If the engine does not report the rule's
+// own decision, the rule has denied if the decision has the name of the rule's limit.
 func denied(d policy.Decision, r *stats.RuleDecision) bool {
 	if r.Answered {
 		return !r.Decision.Allowed
@@ -202,7 +204,7 @@ func denied(d policy.Decision, r *stats.RuleDecision) bool {
 	return d.Decision.Limit.Name == r.Rule
 }
 
-// shadowPrefix is before the names of rules that are shadows. No rule's name has a colon.
+// shadowPrefix is the prefix of the names of shadow rules. No rule's name has a colon.
 const shadowPrefix = "shadow:"
 
 // ofRule returns the row of a denial by a rule.
@@ -236,8 +238,8 @@ func attribute(r policy.Request, name string) string {
 	return v
 }
 
-// routeOf returns the stored form of a request's route. It is the pattern by which the request was routed, or its
-// method and path if there is none. The path may contain a key.
+// routeOf returns the form in which a request's route is stored: the pattern that
+// routed it or, without one, the method and path. The path may contain a key.
 func (a *Log) routeOf(r policy.Request) string {
 	if route := attribute(r, "route"); route != "" {
 		return clean(route)
@@ -245,7 +247,7 @@ func (a *Log) routeOf(r policy.Request) string {
 	return strings.TrimSpace(clean(attribute(r, "method")) + " " + a.private(attribute(r, "path")))
 }
 
-// private returns the stored form of a text that may be private.
+// private returns the form in which a possibly private text is stored.
 func (a *Log) private(text string) string {
 	if len(a.opts.HashKey) == 0 || text == "" {
 		return clean(text)
@@ -253,10 +255,10 @@ func (a *Log) private(text string) string {
 	return joined.Hash(a.opts.HashKey, text)
 }
 
-// maxStored is the maximum number of bytes of a stored text. Longer texts are hashed.
+// maxStored is the maximum number of bytes of a stored text. Longer texts are replaced by a hash.
 const maxStored = 200
 
-// clean returns a text that every database takes: valid UTF-8 without NUL, and short.
+// clean returns a text that each database accepts: short, valid UTF-8, and without NUL.
 func clean(text string) string {
 	if len(text) > maxStored {
 		sum := sha256.Sum256([]byte(text))
@@ -265,8 +267,8 @@ func clean(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// add counts a violation up, or drops it if too many rows wait. Its time is taken under the lock, so that minutes
-// come one after the other.
+// add adds a violation to the count of its row, or drops it if too many rows
+// wait. It reads the time under the lock, so that minutes are in order.
 func (a *Log) add(v *violation) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -284,8 +286,8 @@ func (a *Log) add(v *violation) {
 	a.mergeLocked(v)
 }
 
-// owned returns a copy of a text, or before if that is equal. A text may be a part of a request's header, which would be
-// kept with it.
+// owned returns before if it equals text, and otherwise a copy of text. A text
+// may be a part of a request's header, and would keep the whole header in memory.
 func owned(text, before string) string {
 	if text == before {
 		return before
@@ -293,8 +295,7 @@ func owned(text, before string) string {
 	return strings.Clone(text)
 }
 
-// hasRowLocked reports whether the key of a violation may have a
-// row of its own in its minute. Then it replaces the key by a copy.
+// hasRowLocked reports whether a violation's key may have its own row in its minute. If so, it replaces the key by a copy.
 func (a *Log) hasRowLocked(v *violation) bool {
 	if v.minute != a.minute {
 		a.minute, a.rows, a.keys = v.minute, map[string]map[string]string{}, 0
@@ -317,7 +318,7 @@ func (a *Log) hasRowLocked(v *violation) bool {
 	return true
 }
 
-// mostKeys bounds the memory for the keys of one minute.
+// mostKeys is the maximum number of keys in one minute, which bounds the memory for them.
 const mostKeys = 100_000
 
 func (a *Log) mergeLocked(v *violation) {
@@ -331,7 +332,7 @@ func (a *Log) mergeLocked(v *violation) {
 	}
 }
 
-// merge adds the counts of another row of the same key, in any order of time.
+// merge adds the counts of another row with the same key. Either row may be the later one.
 func (v *violation) merge(w *violation) {
 	first, count, refusedAt := v.FirstAt, v.Count, max(v.refusedAt, w.refusedAt)
 	if w.FirstAt.Before(first) {
@@ -353,8 +354,8 @@ func (a *Log) Stats() Stats {
 	return s
 }
 
-// Close writes the waiting rows, and ends the log's goroutine. It gives up after an attempt that writes nothing, and its error
-// is the reason for which the remaining rows are lost. Later denials are dropped.
+// Close writes the waiting rows, and ends the log's goroutine. It gives up after an attempt that
+// writes nothing. Its error is the reason why the remaining rows are lost. Later denials are dropped.
 func (a *Log) Close(ctx context.Context) error {
 	a.mustBeMade()
 	ctx = wait.OrBackground(ctx)

@@ -29,7 +29,7 @@ type nowhere struct{ idle }
 
 func (nowhere) Connect(context.Context) (sqldriver.Conn, error) { return nil, errors.New("down") }
 
-// slowRequest takes a long time to return its user.
+// slowRequest is a request that returns its user after a long time.
 type slowRequest struct {
 	policy.Attributes
 	takes time.Duration
@@ -42,8 +42,8 @@ func (r slowRequest) Attribute(name string) (string, bool) {
 	return r.Attributes.Attribute(name)
 }
 
-// TestALateDenialMakesNoRoomForRows: a denial that is reported late, maybe of the minute before, does not let further keys have
-// rows of their own.
+// TestALateDenialMakesNoRoomForRows reports a denial late, possibly one
+// of the previous minute. That must not give further keys their own rows.
 func TestALateDenialMakesNoRoomForRows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := sql.OpenDB(nowhere{})
@@ -78,7 +78,7 @@ func TestALateDenialMakesNoRoomForRows(t *testing.T) {
 	})
 }
 
-// idle is the part of a database that does nothing: transactions end well, and queries are refused.
+// idle is a database that stores nothing: transactions succeed, and queries are refused.
 type idle struct{}
 
 func (idle) Driver() sqldriver.Driver                        { return nil }
@@ -89,7 +89,7 @@ func (idle) Rollback() error                                 { return nil }
 func (idle) NumInput() int                                   { return -1 }
 func (idle) Query([]sqldriver.Value) (sqldriver.Rows, error) { return nil, errors.ErrUnsupported }
 
-// paths are the routes that a database is to store.
+// paths is a database that records the routes it is to store.
 type paths struct {
 	idle
 	stored *[]string
@@ -140,7 +140,7 @@ func TestFlushAfterItsContextHasEndedBlamesNoOther(t *testing.T) {
 	}
 }
 
-// slowlyDown is a database that is down, which takes a second to find out.
+// slowlyDown is a database that is down. Each attempt takes a second to fail.
 type slowlyDown struct {
 	idle
 	attempts *int
@@ -152,7 +152,7 @@ func (d slowlyDown) Connect(context.Context) (sqldriver.Conn, error) {
 	return nil, errors.New("down")
 }
 
-// Denials go on while the log is closed, and find no place.
+// Denials continue while the log is closed. Most of them are dropped.
 func TestCloseGivesUpWhileDenialsGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		attempts := 0
@@ -180,7 +180,7 @@ func TestCloseGivesUpWhileDenialsGoOn(t *testing.T) {
 	})
 }
 
-// choosy is a database that refuses the key "bad", and has old rows, of which it deletes a thousand in 100 ms.
+// choosy is a database that refuses the key "bad". It has old rows, and takes 100 ms to delete a thousand of them.
 type choosy struct {
 	idle
 	old       *int
@@ -238,13 +238,13 @@ func TestTheCauseOfADroppedRowIsReported(t *testing.T) {
 	require.EqualValues(t, 2, stats.Written)
 	require.EqualValues(t, 1, stats.Dropped)
 	require.ErrorContains(t, stats.LastError, "value out of range")
-	//lint:ignore SA1012 a nil context is one that never ends
+	// lint:ignore SA1012 a nil context never ends
 	require.NoError(t, log.Close(nil))
 	require.Contains(t, out.String(), "value out of range")
 }
 
 func TestPendingRowsKeepNoneOfTheirRequests(t *testing.T) {
-	part := func(text string) string { // of a request line of a megabyte
+	part := func(text string) string { // a part of a request line of a megabyte
 		line := make([]byte, 1<<20)
 		n := copy(line, text)
 		return string(line)[:n]
@@ -265,6 +265,6 @@ func TestPendingRowsKeepNoneOfTheirRequests(t *testing.T) {
 		}
 	}
 	assert.Less(t, testsize.Heap()-before, int64(20<<20), "bytes for 200 rows")
-	assert.GreaterOrEqual(t, log.Stats().Pending, 200) // more, if a minute has begun in between
+	assert.GreaterOrEqual(t, log.Stats().Pending, 200) // more if a minute has begun in between
 	require.Error(t, log.Close(t.Context()))
 }

@@ -14,7 +14,7 @@ import (
 
 func ExampleNew() {
 	var stored []string
-	db := sql.OpenDB(paths{stored: &stored}) // in a service: sql.Open, after sqlsource's Migration
+	db := sql.OpenDB(paths{stored: &stored}) // in a service, use sql.Open after sqlsource's Migration
 	defer db.Close()
 	denials, err := audit.New(db, &audit.Options{Keep: 7 * 24 * time.Hour})
 	if err != nil {
@@ -28,7 +28,7 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	// A limiter without rules.
+	// logins has no rules
 	logins, err := ratelimit.New(ratelimit.Blocked(), &ratelimit.Options[string]{
 		OnDecision: audit.Of(denials, "logins", func(key string) string { return key }),
 	})
@@ -48,9 +48,9 @@ func ExampleNew() {
 	// Output: 3 denials written
 }
 
-// The questions of support: the limited customers, the history of one customer, and the rule that denies most.
+// Support can find the limited customers, the history of one customer, and the rule that denies most.
 func ExampleLog_Query() {
-	db, err := sql.Open("pgx", "postgres://app@db/app") // with your driver
+	db, err := sql.Open("pgx", "postgres://app@db/app") // use your own driver
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func ExampleLog_Query() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	since := time.Now().Add(-24 * time.Hour)
-	err = denials.Flush(ctx) // this process's denials of the last second
+	err = denials.Flush(ctx) // writes this process's denials of the last second
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -17,10 +17,10 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// sweepRows is the number of rows that one statement deletes, so that none locks the table for long.
+// sweepRows is the number of rows that one statement deletes. It is small, so that no statement locks the table for long.
 const sweepRows = 1000
 
-// sweep deletes the rows that are older than [Options.Keep].
+// sweep deletes rows older than [Options.Keep].
 func (a *Log) sweep(ctx context.Context) error {
 	if a.opts.Keep < 0 {
 		return nil
@@ -35,7 +35,7 @@ func (a *Log) sweep(ctx context.Context) error {
 		if n < sweepRows {
 			return nil
 		}
-		if time.Since(flushed) >= a.opts.Every { // to delete millions takes long, and new rows do not wait for it
+		if time.Since(flushed) >= a.opts.Every { // to delete millions of rows takes long, and new rows must not wait for it
 			_ = a.Flush(ctx)
 			flushed = time.Now()
 		}
@@ -53,7 +53,7 @@ func (a *Log) sweepBatch(ctx context.Context, before time.Time) (int64, error) {
 		statement += some
 	case sqlsource.SQLite:
 		statement += ` WHERE rowid IN (SELECT rowid FROM rate_limit_violation` + some + `)`
-	default: // in a partitioned table, rows of several partitions have one ctid
+	default: // in a partitioned table, rows in several partitions share a ctid
 		statement += old + ` AND ctid IN (SELECT ctid FROM rate_limit_violation` + some + `)`
 	}
 	conn, err := a.db.Conn(ctx)
@@ -62,7 +62,7 @@ func (a *Log) sweepBatch(ctx context.Context, before time.Time) (int64, error) {
 	}
 	defer conn.Close()
 	result, err := conn.ExecContext(ctx, statement, before)
-	if err == nil && a.opts.Dialect == sqllimit.MySQL { // whose sessions may be without autocommit
+	if err == nil && a.opts.Dialect == sqllimit.MySQL { // its sessions may be without autocommit
 		_, err = conn.ExecContext(ctx, `COMMIT`)
 	}
 	if err != nil {
@@ -71,40 +71,41 @@ func (a *Log) sweepBatch(ctx context.Context, before time.Time) (int64, error) {
 	return result.RowsAffected()
 }
 
-// Filter selects and sums up the rows of a [Log.Query]. The zero Filter selects the latest rows.
+// Filter selects the rows of a [Log.Query] and sums them up. The zero Filter selects the latest rows.
 type Filter struct {
-	// Since and Until bound the instants of the rows' last denials: at Since or later, and before Until. A zero instant is no bound.
+	// Since and Until bound the instant of a row's last denial: at
+	// Since or later, and before Until. A zero instant is no bound.
 	Since, Until time.Time
-	// Rule is the name of a rule. If empty, rows of all rules are selected.
+	// Rule is the name of a rule. If empty, all rules are selected.
 	Rule string
-	// Shadows selects the denials of shadow rules alone, which [Options.Shadows] writes.
+	// Shadows selects only the denials of shadow rules, which [Options.Shadows] writes.
 	Shadows bool
-	// Key has a value for each attribute of a rule's Key, unhashed. If it is nil, rows of all keys are selected.
+	// Key has a value for each attribute of a rule's Key, not hashed. If nil, all keys are selected.
 	Key []string
-	// ByKey and ByRule add up the counts for each rule and key, or for each rule, most denials first. Without them the rows are returned,
-	// latest first. It is an error to set both.
+	// ByKey returns one sum for each rule and key, and ByRule one for each rule, most denials
+	// first. If neither is set, rows are returned, latest first. To set both is an error.
 	ByKey, ByRule bool
 	// Max is the maximum number of results. It defaults to 1,000.
 	Max int
 }
 
-// maxResults is the Max of a Filter that gives none.
+// maxResults is the default of Filter.Max.
 const maxResults = 1000
 
-// Violation is a row: the denials of a key by a rule in one minute. With [Filter].ByKey
-// or ByRule it is a sum: only Denials is set, and ByRule leaves Key empty.
+// Violation is a row of the table: the denials of a key by a rule in one minute. With [Filter].ByKey or
+// ByRule it is a sum. Then only Denials is set besides the rule and the key, and ByRule leaves Key empty.
 type Violation struct {
 	policy.Denials
 	FirstAt, LastAt time.Time
-	// Of the last denial.
+	// of the last denial
 	User, Route, IP string
 	Cost, Remaining int
 	RetryAfter      time.Duration
 	Degraded        bool
 }
 
-// Query returns the rows that the filter selects, or sums of them. Rows that still wait in this process are not among them: see [Log.Flush].
-// With MySQL the data source of rows needs parseTime=true. The error is that of the filter or of the database.
+// Query returns the rows that the filter selects, or sums of them. Rows that still wait in this process are not included:
+// see [Log.Flush]. With MySQL the data source of rows needs parseTime=true. The error is the filter's or the database's.
 func (a *Log) Query(ctx context.Context, f Filter) (all []Violation, err error) {
 	a.mustBeMade()
 	if f.ByKey && f.ByRule {
@@ -169,11 +170,11 @@ func (a *Log) Query(ctx context.Context, f Filter) (all []Violation, err error) 
 func (a *Log) query(ctx context.Context, scan func(*sql.Rows) error, query string, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, a.opts.Timeout)
 	defer cancel()
-	tx, err := a.db.BeginTx(ctx, nil) // without autocommit, a query by itself would begin a transaction that never ends
+	tx, err := a.db.BeginTx(ctx, nil) // without autocommit, a lone query would begin a transaction that never ends
 	if err != nil {
 		return fmt.Errorf("policy/audit: %w", err)
 	}
-	defer tx.Rollback() // it has only read
+	defer tx.Rollback() // the transaction has only read
 	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {
 		return fmt.Errorf("policy/audit: %w", err)

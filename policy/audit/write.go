@@ -18,8 +18,8 @@ import (
 // batch is the number of rows that one transaction writes.
 const batch = 200
 
-// Flush writes the waiting rows, for Timeout at most. After an error, the other rows wait for the next attempt. A row that the
-// database refuses twice, and takes another one in between, is dropped.
+// Flush writes the waiting rows, for at most Timeout. After an error, the other rows wait for the next
+// attempt. If the database refuses a row twice and accepts another one in between, the row is dropped.
 func (a *Log) Flush(parent context.Context) error {
 	a.mustBeMade()
 	parent = wait.OrBackground(parent)
@@ -50,8 +50,8 @@ func (a *Log) Flush(parent context.Context) error {
 	return err
 }
 
-// take takes out the waiting rows, in the order of their keys: two processes that write the same rows
-// lock them in one order. Rows that were refused come last, so that they hold up no others.
+// take takes the waiting rows out, sorted by key, so that two processes that write the same rows
+// lock them in the same order. Rows that were refused come last, so that they do not delay others.
 func (a *Log) take() []*violation {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -67,7 +67,7 @@ func (a *Log) take() []*violation {
 	return rows
 }
 
-// giveBack puts the rows back in the queue that have neither been written nor dropped. Nothing is in flight afterwards.
+// giveBack puts rows that were neither written nor dropped back into the queue. Nothing is in flight afterwards.
 func (a *Log) giveBack(rows []*violation) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,14 +79,14 @@ func (a *Log) giveBack(rows []*violation) {
 	}
 }
 
-// note records the result of an attempt, before the next one begins.
+// note records the result of an attempt. It must be called before the next one begins.
 func (a *Log) note(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.stats.LastError = err
 }
 
-// report logs how an attempt has ended.
+// report logs the result of an attempt.
 func (a *Log) report(ctx context.Context, err error) {
 	a.mu.Lock()
 	quiet := err == nil || ctx.Err() != nil || time.Since(a.logged) < time.Second
@@ -101,8 +101,8 @@ func (a *Log) report(ctx context.Context, err error) {
 	}
 }
 
-// write writes rows in one transaction. If that fails although the database answers in time, one of
-// them may be to blame: then each is written by itself.
+// write writes rows in one transaction. If the transaction fails although the database
+// answers in time, one row may be the cause. Then write writes each row singly.
 func (a *Log) write(ctx context.Context, rows []*violation) error {
 	err := a.insert(ctx, rows)
 	if err == nil {
@@ -115,13 +115,12 @@ func (a *Log) write(ctx context.Context, rows []*violation) error {
 	return a.writeSingly(ctx, rows, err)
 }
 
-// hopeless is how many rows are refused in a row before it is not a row's fault.
+// hopeless is the number of consecutive refusals after which the rows are not the cause.
 const hopeless = 10
 
-// writeSingly writes rows one by one. Only a row that is refused, and is refused again after another
-// was taken, is to blame and is dropped. The others wait if the database is lost half-way, or
-// refuses all of them from some row on: a full disk, a locked table. Then it returns the error of
-// the whole.
+// writeSingly writes rows one by one. It drops a row only if the row is refused, another row is accepted, and
+// the row is refused again. The remaining rows wait if the connection is lost, or if the database refuses each
+// row from some row on, for example because a disk is full or a table is locked. Then writeSingly returns whole.
 func (a *Log) writeSingly(ctx context.Context, rows []*violation, whole error) error {
 	var refused []*violation
 	var good violation
@@ -143,7 +142,7 @@ func (a *Log) writeSingly(ctx context.Context, rows []*violation, whole error) e
 			return whole
 		}
 	}
-	if good.Count > 0 && len(refused) > 0 { // does it take rows still? This one counts nothing more.
+	if good.Count > 0 && len(refused) > 0 { // check that the database still accepts a row, with one that counts nothing
 		good.Count = 0
 		if a.insert(ctx, []*violation{&good}) == nil {
 			a.taken++
@@ -152,7 +151,7 @@ func (a *Log) writeSingly(ctx context.Context, rows []*violation, whole error) e
 	waiting := false
 	for _, v := range refused {
 		if v.refusedAt > a.taken {
-			waiting = true // nothing was taken since
+			waiting = true // no row was accepted since
 			continue
 		}
 		switch err := a.insert(ctx, []*violation{v}); {
@@ -170,8 +169,8 @@ func (a *Log) writeSingly(ctx context.Context, rows []*violation, whole error) e
 	return nil
 }
 
-// blame records that a row was refused. It drops the row, and reports true, if that is the second time and another was taken in
-// between. It keeps the reason as an error: the other rows are written, so nothing else would report it.
+// blame records that a row was refused. If it is the second time and another row was accepted in between, blame drops
+// the row and reports true. It keeps the reason, because the other rows are written and so nothing else would report it.
 func (a *Log) blame(v *violation, err error) bool {
 	if v.refusedAt == 0 {
 		v.refusedAt = a.taken + 1
@@ -185,7 +184,7 @@ func (a *Log) blame(v *violation, err error) bool {
 	return true
 }
 
-// lost reports whether there is no time left, or the database does not answer.
+// lost reports whether no time is left, or the database does not answer.
 func (a *Log) lost(ctx context.Context) bool {
 	return ctx.Err() != nil || a.db.PingContext(ctx) != nil
 }
@@ -220,7 +219,7 @@ func (a *Log) insert(ctx context.Context, rows []*violation) error {
 	return nil
 }
 
-// ignoreDone leaves out the error that a transaction has ended already.
+// ignoreDone returns nil if the error is that the transaction has already ended.
 func ignoreDone(err error) error {
 	if errors.Is(err, sql.ErrTxDone) {
 		return nil
@@ -244,7 +243,7 @@ func insertAll(ctx context.Context, tx *sql.Tx, statement string, rows []*violat
 	return nil
 }
 
-// upsert returns the statement that inserts a row or counts it up.
+// upsert returns the statement that inserts a row or adds to its count.
 func (a *Log) upsert() string {
 	key, user := a.quote("key"), a.quote("user")
 	places := make([]string, 13)

@@ -3,7 +3,7 @@
 //
 //	policies, err := policy.New(set, &policy.Options{Engine: policysql.New(db, nil)})
 //
-// One transaction decides all rules of a request, all or nothing. Package sqllimit has the table and its promises.
+// One transaction decides all rules of a request, all or nothing. See package sqllimit for the table and its promises.
 package policysql
 
 import (
@@ -17,16 +17,17 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// defaultName begins the names of budgets in the table.
+// defaultName is the default prefix of the names of budgets in the table.
 const defaultName = "policy"
 
-// New returns an engine whose budgets are rows of [sqllimit.Schema]'s table. Nil options are the zero Options; their functions are called
-// concurrently. Options.Name and a point come before a rule's name, whose case plays no part; it defaults to "policy". Processes that share
-// budgets need the same Name and Table. Options.LimitFor must be nil: rules have plans, overrides and limit_from instead. OnDecision
-// receives the decision of each rule, with its key. Nothing is sent before the first decision. A nil db and options that are wrong
-// are errors of [policy.New] and [policy.Check], and so are a limit that sqllimit cannot count, and a rule with Share.
+// New returns an engine whose budgets are rows of [sqllimit.Schema]'s table. Nil options are the zero Options; their
+// functions are called concurrently. A budget's name is Options.Name, a point and the rule's name; the case of the
+// rule's name does not matter. Options.Name defaults to "policy". Processes that share budgets need the same Name
+// and Table. Options.LimitFor must be nil, because rules have plans, overrides and limit_from instead. OnDecision
+// receives the decision of each rule, with its key. No connection is used before the first decision. [policy.New]
+// and [policy.Check] report a nil db, wrong options, a limit that sqllimit cannot count, and a rule with Share.
 //
-// The rows of a rule that is gone are swept when they are fresh. If the rule comes back earlier, it finds them.
+// The rows of a removed rule are swept once they are fresh. If the rule comes back before that, its spending still counts.
 func New(db *sql.DB, opts *sqllimit.Options) policy.Engine {
 	var o sqllimit.Options
 	if opts != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// TestOptionsAndLimitsThatADatabaseCannotHaveAreErrors of New and Check, which ask no database.
+// TestOptionsAndLimitsThatADatabaseCannotHaveAreErrors checks New and Check, which do not call the database.
 func TestOptionsAndLimitsThatADatabaseCannotHaveAreErrors(t *testing.T) {
 	db := sql.OpenDB(nowhere{})
 	t.Cleanup(func() { db.Close() })

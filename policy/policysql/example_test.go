@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// A monthly quota in PostgreSQL, which a deploy does not lose. The database needs the table of sqllimit.Schema.
+// A monthly quota in PostgreSQL survives a deploy. The database needs the table of sqllimit.Schema.
 func Example() {
 	db, err := sql.Open("pgx", "postgres://localhost/shop") // with import _ "github.com/jackc/pgx/v5/stdlib"
 	if err != nil {
@@ -31,13 +31,13 @@ func Example() {
 	fmt.Println(d.Allowed, d.Remaining, err)
 }
 
-// nowhere is a database that cannot be reached.
+// nowhere is a database that refuses connections.
 type nowhere struct{}
 
 func (nowhere) Connect(context.Context) (driver.Conn, error) { return nil, errors.New("no database") }
 func (nowhere) Driver() driver.Driver                        { return nil }
 
-// Rules are checked against the limits that a database can count, without a connection.
+// Check finds limits that a database cannot count. It needs no connection.
 func ExampleNew_check() {
 	db := sql.OpenDB(nowhere{})
 	defer db.Close()

@@ -14,7 +14,7 @@ import (
 )
 
 func ExampleNew() {
-	db, err := sql.Open("pgx", "postgres://app@db/app") // with your driver
+	db, err := sql.Open("pgx", "postgres://app@db/app") // use your own driver
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func ExampleNew() {
 }
 
 func ExampleMigration() {
-	for _, statement := range sqlsource.Migration(sqlsource.SQLite) { // each is for db.ExecContext
+	for _, statement := range sqlsource.Migration(sqlsource.SQLite) { // pass each to db.ExecContext
 		line, _, _ := strings.Cut(statement, "\n")
 		fmt.Println(line)
 	}

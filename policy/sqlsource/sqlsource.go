@@ -2,15 +2,15 @@
 //
 //	go policy.Follow(ctx, policies, sqlsource.New(db, nil))
 //
-// [Migration] returns the statements of the tables. A table that was made before it had the column more gets it by
+// [Migration] returns the statements that create the tables. An older table without the column more gets it by
 //
 //	ALTER TABLE rate_limit_rule ADD COLUMN more text NOT NULL DEFAULT ''
 //
-// in PostgreSQL; the files in migrations end with the statements of the other dialects. A row with an empty plan is a
-// rule; one with a plan is the limit of that plan, or with a share the weight of its keys. Rules are in the order of
-// their names. The setting kill_switch is true or false; attributes lists the attributes that the program supplies, with
-// commas between them. There are no lists: a value such as "@bad" in match_attributes is an error of that field. While
-// the database is down, or a row is wrong, the last good rules stay; the kill switch is read beside a wrong row, too.
+// in PostgreSQL. The files in migrations end with the statements of the other dialects. A row with an empty plan is a
+// rule. A row with a plan is that plan's limit or, with a share, the weight of the plan's keys. Rules are sorted by
+// name. The setting kill_switch is true or false; attributes lists the attributes that the program supplies, separated
+// by commas. There are no lists: a value such as "@bad" in match_attributes is an error of that field. While the
+// database is down or a row is wrong, the last good rules stay in force. The kill switch is read even if a row is wrong.
 package sqlsource
 
 import (
@@ -50,7 +50,7 @@ type Options struct {
 	Timeout time.Duration
 }
 
-// New returns the source. A nil db and a wrong dialect are errors of its Load.
+// New returns the source. A nil db and a wrong dialect are reported by its Load.
 func New(db *sql.DB, opts *Options) policy.Source {
 	s := &source{db: db}
 	if opts != nil {
@@ -70,19 +70,19 @@ type source struct {
 	Options
 }
 
-// Validated marks the sets that Load returns as validated.
+// Validated marks the sets that Load returns as valid.
 func (*source) Validated() (m mark.Validated) { return m }
 
 var errNoDB = optional.Nil("policy/sqlsource: New: db")
 
-// reload is the time between two reads of all rules while the versions stay the same: these may come from another replica than the
-// rules.
+// reload is the time after which all rules are read again although the versions
+// have not changed. The versions may come from another replica than the rules.
 const reload = 30 * time.Second
 
 // maxRules is the maximum number of rules, as in package policy.
 const maxRules = 10_000
 
-// Changes polls the versions. A failure is a change too, so that it is reported.
+// Changes polls the versions. It also sends after a failure, so that the failure is reported.
 func (s *source) Changes(ctx context.Context) <-chan struct{} {
 	changes := make(chan struct{}, 1)
 	last, signalled := s.fingerprint(ctx), time.Now()
@@ -99,19 +99,18 @@ func (s *source) Changes(ctx context.Context) <-chan struct{} {
 	return changes
 }
 
-// fingerprint returns a text that is another whenever the rules may be others, or the
-// error of the database.
+// fingerprint returns a text that changes when the rules may have changed. If the database fails, the text is its error.
 func (s *source) fingerprint(ctx context.Context) string {
 	if s.db == nil {
 		return errNoDB.Error()
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	tx, err := s.db.BeginTx(ctx, s.snapshot()) // without autocommit, a statement by itself would begin a transaction that never ends
+	tx, err := s.db.BeginTx(ctx, s.snapshot()) // without autocommit, a lone statement would begin a transaction that never ends
 	if err != nil {
 		return "error: " + err.Error()
 	}
-	defer tx.Rollback() // it has only read
+	defer tx.Rollback() // the transaction has only read
 	var rows, highest, sum, kill, attributes sql.NullString
 	err = tx.QueryRowContext(ctx, `SELECT COUNT(*), MAX(version), SUM(version),
 		(SELECT value FROM rate_limit_setting WHERE name = 'kill_switch'),
@@ -122,7 +121,7 @@ func (s *source) fingerprint(ctx context.Context) string {
 	return fmt.Sprintf("%q %q %q %q %q", rows.String, highest.String, sum.String, kill.String, attributes.String)
 }
 
-// Load reads the rules in one transaction, so that they are all of one instant.
+// Load reads the rules in one transaction, so that all are of the same instant.
 func (s *source) Load(ctx context.Context) (*policy.Set, error) {
 	if s.db == nil {
 		return nil, errNoDB
@@ -136,7 +135,7 @@ func (s *source) Load(ctx context.Context) (*policy.Set, error) {
 	if err != nil {
 		return nil, fmt.Errorf("policy/sqlsource: %w", err)
 	}
-	defer tx.Rollback() // it has only read
+	defer tx.Rollback() // the transaction has only read
 	kill, err := setting(ctx, tx, `SELECT value FROM rate_limit_setting WHERE name = 'kill_switch'`)
 	if err != nil {
 		return nil, err
@@ -156,7 +155,8 @@ func (s *source) Load(ctx context.Context) (*policy.Set, error) {
 	return set, nil
 }
 
-// snapshot returns how to read all at one instant. SQLite's transactions do so anyway.
+// snapshot returns the options of a transaction that reads all
+// rows as of one instant. SQLite's transactions do so by default.
 func (s *source) snapshot() *sql.TxOptions {
 	if s.Dialect == SQLite {
 		return nil
@@ -164,7 +164,7 @@ func (s *source) snapshot() *sql.TxOptions {
 	return &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}
 }
 
-// read reads all but the kill switch, which has been read.
+// read reads everything but the kill switch, which was read before.
 func (s *source) read(ctx context.Context, tx *sql.Tx) (*policy.Set, error) {
 	set := &policy.Set{Rules: []policy.Rule{}}
 	attributes, err := setting(ctx, tx, `SELECT value FROM rate_limit_setting WHERE name = 'attributes'`)
@@ -179,7 +179,7 @@ func (s *source) read(ctx context.Context, tx *sql.Tx) (*policy.Set, error) {
 		return nil, fmt.Errorf("policy/sqlsource: rate_limit_rule: %w", err)
 	}
 	defer rows.Close()
-	highest, changed := int64(0), int64(0) // changed: the version of the row that the last rule's ChangedBy is from
+	highest, changed := int64(0), int64(0) // changed is the version of the row from which the last rule's ChangedBy comes
 	for rows.Next() {
 		var r row
 		if err := rows.Scan(&r.name, &r.plan, &r.description, &r.route, &r.attributes, &r.more, &r.allow, &r.key, &r.limit,
@@ -232,13 +232,13 @@ type row struct {
 
 func (r *row) wrong(column string, err error) error {
 	name := r.name
-	if len(name) > 128 || ratelimit.Unlimited().Named(name).Validate() != nil { // it may be anything
+	if len(name) > 128 || ratelimit.Unlimited().Named(name).Validate() != nil { // the name may be any text
 		name = ""
 	}
 	return &policy.Error{Rule: name, Field: "rate_limit_rule." + column, Err: err}
 }
 
-// addTo adds the row to a set whose last rule, if it has the same name, is the row's rule.
+// addTo adds the row to a set. If the set's last rule has the row's name, the row belongs to it.
 func (r *row) addTo(s *policy.Set) error {
 	var limit ratelimit.Limit
 	if !r.allow && !(r.plan != "" && r.share != 0) || r.limit != "" {
@@ -272,7 +272,7 @@ func (r *row) addTo(s *policy.Set) error {
 	return nil
 }
 
-// addPlan adds a plan's limit or weight to its rule, which comes before it.
+// addPlan adds a plan's limit or weight to its rule, which precedes it.
 func (r *row) addPlan(s *policy.Set, limit ratelimit.Limit) error {
 	last := len(s.Rules) - 1
 	if last < 0 || s.Rules[last].Name != r.name {
@@ -299,7 +299,7 @@ func (r *row) addPlan(s *policy.Set, limit ratelimit.Limit) error {
 	return nil
 }
 
-// structured reads the columns that hold more than text.
+// structured reads the columns with structured text.
 func (r *row) structured(rule *policy.Rule) error {
 	if r.attributes != "" {
 		var attributes map[string]values
@@ -349,7 +349,8 @@ func (r *row) structured(rule *policy.Rule) error {
 	return nil
 }
 
-// furtherFields reads the column more: fields of a rule that have no column of their own, as a file has them.
+// furtherFields reads the column more, which has the fields of a
+// rule that have no column of their own, in the form of a file.
 func (r *row) furtherFields(rule *policy.Rule) error {
 	if r.words == "" {
 		return nil
@@ -363,7 +364,7 @@ func (r *row) furtherFields(rule *policy.Rule) error {
 			return r.wrong("more", fmt.Errorf("a field that is none of %s", strings.Join(words.Names(), ", ")))
 		}
 	}
-	// The parser of files reads them, in a rule that has no other fields.
+	// The parser of files reads the fields, in a rule that has no others.
 	fields["name"], fields["limit"] = json.RawMessage(`"a"`), json.RawMessage(`"fixed-window 1000000/h"`)
 	text, err := json.Marshal(map[string]any{"rules": []any{fields}})
 	if err != nil {
@@ -381,7 +382,7 @@ func (r *row) furtherFields(rule *policy.Rule) error {
 	return nil
 }
 
-// values are the values of an attribute: in JSON one, or a list of them.
+// values are the values of an attribute. In JSON they are one value or a list.
 type values []string
 
 func (v *values) UnmarshalJSON(data []byte) error {
@@ -393,7 +394,7 @@ func (v *values) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*[]string)(v))
 }
 
-// lists returns the values by attribute as a match has them.
+// lists converts the values of attributes to the form of a Match.
 func lists(of map[string]values) map[string][]string {
 	if of == nil {
 		return nil
@@ -405,7 +406,8 @@ func lists(of map[string]values) map[string][]string {
 	return all
 }
 
-// notValues are the values of an attribute under not, or in prefix and suffix the values of several attributes.
+// notValues are the values of an attribute under not. Under prefix
+// and suffix there, they are the values of several attributes.
 type notValues struct {
 	values values
 	parts  map[string]values
@@ -435,7 +437,8 @@ func (v *notValues) addTo(m *policy.Match, name string) error {
 	return nil
 }
 
-// decode reads JSON strictly, whose objects have fields of these names. Its errors hold no part of the JSON: there may be keys.
+// decode reads JSON strictly. Objects must have exactly the given fields.
+// The errors contain no part of the JSON, because that may have keys.
 func decode(text string, to any, fields ...string) error {
 	dec := json.NewDecoder(strings.NewReader(text))
 	dec.DisallowUnknownFields()
@@ -460,8 +463,8 @@ func decode(text string, to any, fields ...string) error {
 	return nil
 }
 
-// hasOnly reports whether the fields of an object, or of each in a list, have exactly these names. Package json goes by
-// names without regard to case.
+// hasOnly reports whether the fields of an object, or of each object in a
+// list, have exactly these names. Package json alone would ignore case.
 func hasOnly(n *yaml.Node, fields []string) bool {
 	for i, c := range n.Content {
 		switch n.Kind {
@@ -478,7 +481,7 @@ func hasOnly(n *yaml.Node, fields []string) bool {
 	return true
 }
 
-// listOf splits a text, "" into nothing.
+// listOf splits a text. It returns nil for "".
 func listOf(text, by string) (list []string) {
 	for part := range strings.SplitSeq(text, by) {
 		if part = strings.TrimSpace(part); part != "" {
