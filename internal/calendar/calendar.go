@@ -1,11 +1,11 @@
-// Package calendar divides time into the minutes, hours, days, weeks, months or years of a time zone. It is pure
-// arithmetic on instants in Unix seconds, and reads no clock.
+// Package calendar divides time into the minutes, hours, days, weeks, months or years
+// of a time zone. It computes with instants in Unix seconds, and reads no clock.
 //
-// A window of a minute or an hour begins when the zone's clock shows a full minute or hour: see [clockWindows]. A longer window
-// begins at the first instant whose local date is the window's first day or a later one; with a time of the day, at the first instant at
-// which the clock shows that time of that day or a later one. Windows therefore follow each other
-// without gaps or overlaps, even where clocks are set at midnight: a skipped midnight counts as the instant of the step, and
-// of a repeated midnight the first one counts. A date that a zone has skipped altogether has no window.
+// A window of a minute or an hour begins when the zone's clock shows a full minute or hour: see [clockWindows]. A longer
+// window begins at the first instant whose local date is at least the window's first day. With a time of the day, it
+// begins at the first instant at which the clock shows at least that time of that day. Therefore windows follow each
+// other without gaps or overlaps, even where clocks are set at midnight. A skipped midnight counts as the instant of the
+// step, and of a repeated midnight the first one counts. A date that a zone has skipped altogether has no window.
 package calendar
 
 import (
@@ -94,8 +94,8 @@ func New(unit Unit, zone string, from int) (*Calendar, error) {
 	return c, nil
 }
 
-// NewAt is New for windows that begin at a time of their first day, from 0 to less than 24 h after midnight, in whole minutes. Hours and minutes
-// have none.
+// NewAt is like New, for windows that begin at a time of their first day. The time is in
+// whole minutes, from 0 to less than 24 h after midnight. It must be 0 for hours and minutes.
 func NewAt(unit Unit, zone string, from int, at time.Duration) (*Calendar, error) {
 	c, err := New(unit, zone, from)
 	switch {
@@ -110,7 +110,7 @@ func NewAt(unit Unit, zone string, from int, at time.Duration) (*Calendar, error
 	return c, nil
 }
 
-// Of returns the calendar of a text such as "day UTC", "day 04:00 UTC" or "month Europe/Berlin from 15", and its unit.
+// Of parses a text such as "day UTC", "day 04:00 UTC" or "month Europe/Berlin from 15". It returns the calendar and its unit.
 func Of(text string) (*Calendar, Unit, error) {
 	words := strings.Fields(text)
 	if len(words) == 0 {
@@ -131,26 +131,26 @@ func Of(text string) (*Calendar, Unit, error) {
 // Location returns the calendar's time zone.
 func (c *Calendar) Location() *time.Location { return c.zone.loc }
 
-// Window is one of a calendar's windows: it contains its first instant, and ends before its last.
+// Window is a window of a calendar. It contains From, and ends before To.
 type Window struct{ From, To int64 }
 
-// The years that a calendar divides. An earlier or later instant counts as the first or last instant of this range.
+// The years that a calendar divides. An instant outside of them counts as the first or last instant of this range.
 var (
 	firstInstant = time.Date(1, 1, 2, 0, 0, 0, 0, time.UTC).Unix()
 	lastInstant  = time.Date(9999, 12, 30, 0, 0, 0, 0, time.UTC).Unix()
 )
 
-// At returns the window that contains an instant.
+// At returns the window of an instant.
 func (c *Calendar) At(unix int64) Window { return c.window(c.index(unix)) }
 
-// After returns the k-th window after the window that contains an instant.
+// After returns the k-th window after that of an instant.
 func (c *Calendar) After(unix, k int64) Window { return c.window(c.index(unix) + k) }
 
 // Count returns the number of windows from the first instant's window to the second instant's.
 func (c *Calendar) Count(first, second int64) int64 { return c.index(second) - c.index(first) }
 
-// Longest returns the maximum length of a window: its days, plus the amount by which the zone's clocks are set back, such as
-// an hour. Steps before 1970 do not count.
+// Longest returns the maximum length of a window. That is the length of its days, plus the largest
+// step by which the zone's clocks are set back, for example an hour. Steps before 1970 do not count.
 func (c *Calendar) Longest() time.Duration {
 	if c.clock != nil {
 		return time.Duration(c.clock.longest) * time.Second
@@ -174,8 +174,8 @@ func (c *Calendar) window(i int64) Window {
 	return Window{c.start(i), c.start(i + 1)}
 }
 
-// index returns the number of the window that contains an instant. The local date may belong to the previous window: clocks
-// that are set back after midnight show the old date again.
+// index returns the number of the window of an instant. The local date may belong to the
+// previous window, because clocks that are set back after midnight show the old date again.
 func (c *Calendar) index(unix int64) int64 {
 	unix = min(max(unix, firstInstant), lastInstant)
 	if c.clock != nil {
@@ -185,7 +185,7 @@ func (c *Calendar) index(unix int64) int64 {
 	for c.start(i+1) <= unix {
 		i++
 	}
-	for c.at > 0 && c.start(i) > unix { // the time before it belongs to a date that the zone has skipped
+	for c.at > 0 && c.start(i) > unix { // the time before the start belongs to a date that the zone has skipped
 		i--
 	}
 	return i
@@ -194,7 +194,7 @@ func (c *Calendar) index(unix int64) int64 {
 // start returns the first instant of a window.
 func (c *Calendar) start(i int64) int64 { return c.zone.start(c.first(i), c.at) }
 
-// indexOf returns the number of the window that contains a date.
+// indexOf returns the number of the window of a date.
 func (c *Calendar) indexOf(day int64) int64 {
 	switch c.unit {
 	case Day:
@@ -213,7 +213,7 @@ func (c *Calendar) indexOf(day int64) int64 {
 	return i
 }
 
-// thursday converts dates to weekdays: January 1, 1970 was a Thursday.
+// thursday converts dates to weekdays, because January 1, 1970 was a Thursday.
 const thursday = -4
 
 // first returns the first date of a window.
@@ -259,29 +259,30 @@ func floor(a, b int64) int64 {
 	return q
 }
 
-// zone is a time zone, with the irregularities of its dates. A date is the number of days since January 1, 1970.
+// zone is a time zone with its irregular dates. A date is the number of days since January 1, 1970.
 type zone struct {
 	loc  *time.Location
-	left []int64       // the skipped dates, in order
+	left []int64       // the skipped dates, in ascending order
 	back time.Duration // the largest single step by which clocks were set back
 
 	hours, minutes func() *clockWindows
 }
 
-var zones sync.Map // the zones that load has returned without an error, by name
+var zones sync.Map // the zones that load has returned, by name
 
-// load returns the zone with the given name and caches it. Unknown names are not cached, so that wrong names take no memory.
+// load returns the zone with the given name, and caches it. It does
+// not cache unknown names, so that wrong names take no memory.
 func load(name string) (*zone, error) {
 	if z, ok := zones.Load(name); ok {
 		return z.(*zone), nil
 	}
-	// Their meaning depends on the machine, and a quota's must not.
+	// These names depend on the machine, and a quota must not.
 	switch name {
 	case "", "Local", "localtime", "posixrules":
 		return nil, fmt.Errorf("the zone is %q, want a name such as UTC or Europe/Berlin", name)
 	}
 	loc, err := time.LoadLocation(name)
-	if err == nil && path.Clean(name) != name { // otherwise a zone would have any number of names
+	if err == nil && path.Clean(name) != name { // otherwise a zone would have any number of spellings
 		err = errors.New("it is no clean path")
 	}
 	if err != nil {
@@ -296,7 +297,7 @@ func load(name string) (*zone, error) {
 	return z, nil
 }
 
-// survey examines the zone's steps. The steps of its last rule repeat each year.
+// survey finds the zone's irregular dates and its largest step back. The steps of the zone's last rule repeat each year.
 func (z *zone) survey() {
 	before, step := z.offset(firstInstant)
 	for step < lastSurveyed {
@@ -314,7 +315,8 @@ func (z *zone) survey() {
 // lastSurveyed is later than every step that is listed individually.
 var lastSurveyed = time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
 
-// offset returns the offset of clocks from UTC at an instant, in seconds, and an instant until which it holds at least.
+// offset returns the offset of the zone's clocks from UTC at an instant,
+// in seconds. The offset holds at least until the second result.
 func (z *zone) offset(unix int64) (offset, until int64) {
 	t := time.Unix(unix, 0).In(z.loc)
 	_, seconds := t.Zone()
@@ -324,14 +326,14 @@ func (z *zone) offset(unix int64) (offset, until int64) {
 	case end.Unix() > unix:
 		until = end.Unix()
 	default:
-		// Where a zone has a rule for all future years, package time ends each year after 365 days. On the last day of a
-		// leap year there is no step before the year is over.
+		// If a zone has a rule for all future years, package time ends each year after 365
+		// days. On the last day of a leap year there is no step before the year is over.
 		until = secondsADay * (floor(unix, secondsADay) + 1)
 	}
 	return int64(seconds), until
 }
 
-// date returns the local date of an instant, if a date begins so many seconds after midnight.
+// date returns the local date of an instant. A date begins after seconds past midnight.
 func (z *zone) date(unix, after int64) int64 {
 	_, offset := time.Unix(unix, 0).In(z.loc).Zone()
 	return floor(unix+int64(offset)-after, secondsADay)
@@ -340,7 +342,7 @@ func (z *zone) date(unix, after int64) int64 {
 // widest is larger than the offset of any zone from UTC.
 const widest = 26 * 3600
 
-// start returns the first instant at which the clock shows at least that many seconds after midnight of the given date.
+// start returns the first instant at which the clock shows at least after seconds past midnight of the date.
 func (z *zone) start(day, after int64) int64 {
 	local := day*secondsADay + after
 	for at := local - widest; ; {
@@ -404,7 +406,7 @@ func parseAnchor(unit Unit, word string) (int, error) {
 	return from, nil
 }
 
-// FormatAt is Format with the time of the day before the zone, unless it is midnight: "04:00 Europe/Berlin from 15".
+// FormatAt is like Format, with the time of the day before the zone unless it is midnight: "04:00 Europe/Berlin from 15".
 func FormatAt(unit Unit, zone string, from int, at time.Duration) string {
 	text := Format(unit, zone, from)
 	switch {

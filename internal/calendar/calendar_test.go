@@ -14,7 +14,7 @@ import (
 // windows is the number of windows that the long test covers, set by -windows 150000.
 var windows = flag.Int64("windows", testsize.Of[int64](2000, 20_000), "windows of each calendar that are looked at")
 
-// strange lists zones with steps at midnight, of half an hour or of a day, beside ordinary ones.
+// strange lists zones with steps at midnight, of half an hour or of a day, and some ordinary ones.
 var strange = []string{
 	"UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Havana",
 	"Pacific/Apia", "America/St_Johns", "America/Sao_Paulo", "Pacific/Kwajalein", "Africa/Casablanca",
@@ -36,8 +36,8 @@ func instant(t testing.TB, zone, text string) int64 {
 	return at.Unix()
 }
 
-// Each window ends where the next one begins, no instant lies in two windows, and each window begins with its first date: a
-// second before, the local date is an earlier one.
+// Each window ends where the next one begins, no instant is in two windows, and each
+// window begins with its first date: a second before, the local date is an earlier one.
 func TestWindowsHaveNoGapAndDoNotOverlap(t *testing.T) {
 	for _, zone := range strange {
 		loc, err := time.LoadLocation(zone)
@@ -47,7 +47,7 @@ func TestWindowsHaveNoGapAndDoNotOverlap(t *testing.T) {
 			c := calendarOf(t, unit, zone, from)
 			n := *windows
 			if unit != Day {
-				n = min(n, 20_000) // and no five-digit year
+				n = min(n, 20_000) // do not reach years of five digits
 			}
 			w := c.At(time.Date(1985, 1, 1, 0, 0, 0, 0, time.UTC).Unix())
 			if n > 6000 {
@@ -87,8 +87,8 @@ func TestDaysAreAsLongAsTheyAre(t *testing.T) {
 		{"Europe/Berlin", "2026-03-29 12:00:00", 23, "2026-03-29 00:00:00", "2026-03-30 00:00:00"},
 		{"Europe/Berlin", "2026-10-25 12:00:00", 25, "2026-10-25 00:00:00", "2026-10-26 00:00:00"},
 		{"Australia/Lord_Howe", "2026-04-05 12:00:00", 24.5, "2026-04-05 00:00:00", "2026-04-06 00:00:00"},
-		{"America/Havana", "2026-03-08 12:00:00", 23, "2026-03-08 01:00:00", "2026-03-09 00:00:00"}, // no midnight
-		{"Pacific/Apia", "2011-12-29 12:00:00", 24, "2011-12-29 00:00:00", "2011-12-31 00:00:00"},   // no 30th
+		{"America/Havana", "2026-03-08 12:00:00", 23, "2026-03-08 01:00:00", "2026-03-09 00:00:00"}, // midnight is skipped
+		{"Pacific/Apia", "2011-12-29 12:00:00", 24, "2011-12-29 00:00:00", "2011-12-31 00:00:00"},   // the 30th is skipped
 		{"Pacific/Apia", "2011-12-31 12:00:00", 24, "2011-12-31 00:00:00", "2012-01-01 00:00:00"},
 	} {
 		w := calendarOf(t, Day, row.zone, 0).At(instant(t, row.zone, row.at))
@@ -100,7 +100,7 @@ func TestDaysAreAsLongAsTheyAre(t *testing.T) {
 	assert.EqualValues(t, 2, apia.Count(instant(t, "Pacific/Apia", "2011-12-29 12:00:00"), instant(t, "Pacific/Apia", "2012-01-01 12:00:00")))
 }
 
-// The clocks of St. John's were set back one minute after midnight: the first midnight counts.
+// The clocks of St. John's were set back one minute after midnight. The first midnight counts.
 func TestMidnightThatComesTwice(t *testing.T) {
 	c := calendarOf(t, Day, "America/St_Johns", 0)
 	old := c.At(instant(t, "America/St_Johns", "2010-11-06 12:00:00"))
@@ -123,7 +123,7 @@ func TestAnAnchorThatAMonthDoesNotHaveIsItsLastDay(t *testing.T) {
 func TestLongestWindow(t *testing.T) {
 	assert.Equal(t, 24*time.Hour, calendarOf(t, Day, "UTC", 0).Longest())
 	assert.Equal(t, 25*time.Hour, calendarOf(t, Day, "Europe/Berlin", 0).Longest())
-	assert.Equal(t, 25*time.Hour, calendarOf(t, Day, "Australia/Lord_Howe", 0).Longest()) // the step has been half an hour only since 1985
+	assert.Equal(t, 25*time.Hour, calendarOf(t, Day, "Australia/Lord_Howe", 0).Longest()) // the step has been half an hour since 1985 only
 	assert.Equal(t, 7*24*time.Hour, calendarOf(t, Week, "UTC", 0).Longest())
 	assert.Equal(t, 31*24*time.Hour+time.Hour, calendarOf(t, Month, "America/New_York", 1).Longest())
 }
@@ -160,7 +160,8 @@ func BenchmarkAt(b *testing.B) {
 	}
 }
 
-// Windows that begin at a time of the day, and years, follow each other without a gap, and begin when the clock first shows that time.
+// Windows that begin at a time of the day, and windows of years, follow
+// each other without gaps. They begin when the clock first shows that time.
 func TestWindowsThatBeginAtATimeOfTheDay(t *testing.T) {
 	for _, zone := range strange {
 		loc, err := time.LoadLocation(zone)
@@ -180,7 +181,7 @@ func TestWindowsThatBeginAtATimeOfTheDay(t *testing.T) {
 						time.Duration(w.To-w.From)*time.Second > c.Longest() || i%97 == 0 && (c.Count(first, w.To-1) != i || c.After(first, i) != w) {
 						t.Fatalf("%s, %v at %v %d: %v, then %v", zone, unit, at, i, w, next)
 					}
-					shows := func(unix int64) time.Time { // the clock, as a date of UTC
+					shows := func(unix int64) time.Time { // returns the clock's time as a date of UTC
 						now := time.Unix(unix, 0).In(loc)
 						return time.Date(now.Year(), now.Month(), now.Day(), now.Hour(), now.Minute(), now.Second(), 0, time.UTC)
 					}
@@ -200,8 +201,8 @@ func TestWindowsThatBeginAtATimeOfTheDay(t *testing.T) {
 
 func TestTheTextOfATimeOfTheDay(t *testing.T) {
 	for text, begins := range map[string]string{
-		"day 04:00 Europe/Berlin":              "2026-03-29 04:00:00", // after the step of that night
-		"day 02:30 Europe/Berlin":              "2026-03-29 03:00:00", // in it
+		"day 04:00 Europe/Berlin":              "2026-03-29 04:00:00", // after that night's step
+		"day 02:30 Europe/Berlin":              "2026-03-29 03:00:00", // within the step
 		"year Europe/Berlin":                   "2026-01-01 00:00:00",
 		"year 12:00 Europe/Berlin":             "2026-01-01 12:00:00",
 		"month 23:59 Europe/Berlin from 31":    "2026-02-28 23:59:00",

@@ -3,16 +3,16 @@ package calendar
 import "sort"
 
 // clockWindows are the hours or minutes of a zone. A window begins at each instant at which the zone's clock shows a full
-// hour or minute. Where clocks are set by whole hours, all windows are equally long: the hour that is repeated in autumn is two
-// windows, and the hour that is skipped in spring is none. Where clocks are set by half an hour, as on Lord Howe Island, the
-// window of the change lasts until the clock shows a full hour again. After 2099, steps of a fraction of a window do not count.
+// hour or minute. If clocks are set by whole hours, all windows have the same length: the hour repeated in autumn is two
+// windows, and the hour skipped in spring is none. If clocks are set by half an hour, as on Lord Howe Island, the window
+// of the step lasts until the clock shows a full hour again. After 2099, steps of a fraction of a window do not count.
 type clockWindows struct {
-	length  int64 // of a window, in seconds
+	length  int64 // the length of a window, in seconds
 	spans   []clockSpan
-	longest int64 // window since 1970
+	longest int64 // the length of the longest window since 1970
 }
 
-// clockSpan is a period in which all windows begin in one phase.
+// clockSpan is a period in which all windows begin at the same offset from a full hour or minute of UTC.
 type clockSpan struct {
 	from   int64 // its first instant; the first span has no beginning
 	phase  int64 // the offset of the clock from UTC, less whole windows

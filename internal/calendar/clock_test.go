@@ -24,7 +24,7 @@ func TestHoursAndMinutesBeginWhenTheClockShowsThemFull(t *testing.T) {
 			}
 			for _, begin := range []string{"1969-12-01", "1972-01-06", "1991-03-01", "2011-12-29", "2026-03-01", "2026-10-01", "2099-09-25", "9999-10-01"} {
 				if zone == "Australia/Lord_Howe" && begin > "2100" {
-					continue // its half hours are unknown that far ahead
+					continue // that far ahead, the zone's half hours are not known
 				}
 				day, err := time.Parse(time.DateOnly, begin)
 				require.NoError(t, err)
@@ -51,7 +51,7 @@ func TestHoursAndMinutesBeginWhenTheClockShowsThemFull(t *testing.T) {
 
 func TestHoursWhereClocksAreSet(t *testing.T) {
 	berlin := calendarOf(t, Hour, "Europe/Berlin", 0)
-	autumn := instant(t, "UTC", "2026-10-25 00:30:00") // 2:30, for the first time
+	autumn := instant(t, "UTC", "2026-10-25 00:30:00") // 2:30 for the first time
 	assert.Equal(t, int64(1), berlin.Count(autumn, autumn+3600), "the hour that comes twice is two")
 	assert.Equal(t, time.Hour, berlin.Longest())
 	howe := calendarOf(t, Hour, "Australia/Lord_Howe", 0)

@@ -1,6 +1,5 @@
-// Package clientaddr finds the address of a client behind proxies, for HTTP requests and
-// gRPC calls alike. [Options] and [New] are httplimit's ClientIPOptions
-// and ClientIP, where the rules are documented.
+// Package clientaddr finds the address of a client behind proxies, for both HTTP requests and gRPC
+// calls. httplimit documents the rules: [Options] and [New] implement its ClientIPOptions and ClientIP.
 package clientaddr
 
 import (
@@ -24,7 +23,7 @@ const (
 	forwarded    = "Forwarded"
 )
 
-// Options have the fields of httplimit.ClientIPOptions, in the same order, so that these can be converted.
+// Options have the same fields as httplimit.ClientIPOptions, in the same order, so that one converts to the other.
 type Options struct {
 	TrustedProxies   []netip.Prefix
 	TrustUnixSockets bool
@@ -37,17 +36,17 @@ const defaultIPv6Bits = 64
 
 // Finder finds a client's address. It is safe for concurrent use.
 type Finder struct {
-	trusted []netip.Prefix // normalised
+	trusted []netip.Prefix // the trusted prefixes, normalised
 	unix    bool           // peers that connect over a Unix socket are trusted
-	header  string         // the field that is read, in canonical form
-	hops    int            // how many entries count as trusted; 0 if they are compared
+	header  string         // the field to read, in canonical form
+	hops    int            // the number of entries that count as trusted; if 0, addresses are compared
 	bits    int
 }
 
 // Remote finds the address of the connection's other end, and reads no header.
 func Remote() *Finder { return &Finder{bits: defaultIPv6Bits} }
 
-// New returns a Finder, which reads a header field that proxies have written. Its errors have no prefix.
+// New returns a Finder that reads a header field written by proxies. Its errors have no prefix.
 func New(o Options) (*Finder, error) {
 	f := &Finder{
 		unix: o.TrustUnixSockets, hops: o.TrustedHops,
@@ -82,7 +81,7 @@ func New(o Options) (*Finder, error) {
 // isList reports whether the header field is a list.
 func (f *Finder) isList() bool { return f.header == forwardedFor || f.header == forwarded }
 
-// normalizePrefix brings a prefix into the form that addresses are compared in.
+// normalizePrefix converts a prefix to the form in which addresses are compared.
 func normalizePrefix(p netip.Prefix) (netip.Prefix, error) {
 	if p.IsValid() && p.Addr().Is4In6() && p.Bits() >= 96 {
 		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
@@ -98,15 +97,15 @@ func normalizePrefix(p netip.Prefix) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// Parse reads the address of a connection's other end, with or without a port. It is not
-// valid if that is no address, such as a Unix socket's.
+// Parse parses the address of a connection's other end, with or without a port. It returns
+// an invalid Addr if the text is no address, for example because it is a Unix socket's.
 func Parse(remoteAddr string) netip.Addr {
 	a, _ := parseHop(remoteAddr)
 	return a
 }
 
-// OverUnix reports whether a request of net/http has come over a Unix socket, by its
-// context. Its client has chosen the name that stands where an address should.
+// OverUnix reports whether a request of net/http came over a Unix socket, given its
+// context. Such a request has a name chosen by the client where others have an address.
 func OverUnix(ctx context.Context) bool {
 	local, ok := ctx.Value(http.LocalAddrContextKey).(net.Addr)
 	return ok && IsUnix(local)
@@ -115,21 +114,21 @@ func OverUnix(ctx context.Context) bool {
 // IsUnix reports whether an address is a Unix socket's.
 func IsUnix(a net.Addr) bool { return strings.HasPrefix(a.Network(), "unix") }
 
-// Plain returns the address of a connection's other end in the form in which addresses
-// are compared: without a zone, and as IPv4 if it is an IPv4-mapped address.
+// Plain returns an address in the form in which addresses are compared. The
+// result has no zone, and is IPv4 if the address is an IPv4-mapped one.
 func Plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
 // Peer is the other end of a connection.
 type Peer struct {
-	Addr netip.Addr // as Parse or Plain returns it
-	Unix bool       // it has come over a Unix socket, and has no address
+	Addr netip.Addr // an address that Parse or Plain returned
+	Unix bool       // whether the connection came over a Unix socket and has no address
 }
 
-// Find returns the client's address, given the connection's other end. It calls lines for the lines of the header field [Finder.Name] only
-// if that end is trusted.
+// Find returns the client's address, given the connection's other end. If that end
+// is trusted, Find calls lines for the lines of the header field [Finder.Name].
 func (f *Finder) Find(peer Peer, lines func() []string) (netip.Addr, error) {
 	switch {
-	case f.hops > 0 && len(f.trusted) == 0 && !f.unix: // every peer is believed
+	case f.hops > 0 && len(f.trusted) == 0 && !f.unix: // each peer is trusted
 	case f.unix && peer.Unix:
 	case peer.Unix || !peer.Addr.IsValid():
 		return netip.Addr{}, fmt.Errorf("%w: the connection has no IP address", keyfunc.ErrMalformedKey)
@@ -143,7 +142,7 @@ func (f *Finder) Find(peer Peer, lines func() []string) (netip.Addr, error) {
 	return f.group(client), nil
 }
 
-// Name is the canonical name of the header field that is read.
+// Name returns the canonical name of the header field to read.
 func (f *Finder) Name() string { return f.header }
 
 // claimed returns the client that a trusted peer names.
@@ -165,14 +164,14 @@ func (f *Finder) claimed(name string, lines []string) (client netip.Addr, err er
 	return client, err
 }
 
-// The possible faults of a trusted peer's header. The texts hold nothing of it.
+// The possible faults of a trusted peer's header. The texts contain no part of it.
 var (
 	errNotAnAddress = fmt.Errorf("%w: the client's entry is no address", keyfunc.ErrMalformedKey)
 	errBrokenSyntax = fmt.Errorf("%w: broken syntax, or above %d bytes,", keyfunc.ErrMalformedKey, maxForwarded)
 	errNoClient     = fmt.Errorf("%w: no client", keyfunc.ErrNoKey)
 )
 
-// only returns the address in the field that holds one.
+// only returns the address in a field with exactly one.
 func only(name string, lines []string) (netip.Addr, error) {
 	value, err := keytext.Raw(lines, name)
 	if err != nil {
@@ -185,8 +184,7 @@ func only(name string, lines []string) (netip.Addr, error) {
 	return client, nil
 }
 
-// isClient reports whether an entry of the header is the client's, given how many
-// come after it.
+// isClient reports whether an entry of the header is the client's. after is the number of entries after it.
 func (f *Finder) isClient(hop netip.Addr, ok bool, after int) bool {
 	if f.hops > 0 {
 		return after == f.hops-1
@@ -203,9 +201,10 @@ func (f *Finder) trusts(a netip.Addr) bool {
 	return false
 }
 
-// group returns the client that an address belongs to, as httplimit.ClientIP describes. A trusted address behind NAT64 stays itself.
+// group returns the client to which an address belongs, as httplimit.ClientIP
+// documents. A trusted address behind NAT64 stays as it is.
 func (f *Finder) group(a netip.Addr) netip.Addr {
-	network, _ := keyfunc.Network(a, f.bits) // fails only for bits out of range
+	network, _ := keyfunc.Network(a, f.bits) // fails only if bits is out of range
 	if network.Is4() && !a.Is4() && f.trusts(network) {
 		return a
 	}
@@ -225,9 +224,8 @@ func parseHop(s string) (netip.Addr, bool) {
 	return parseAddr(s, true)
 }
 
-// parseAddr parses an address and normalises it: it has no zone, and is IPv4 if its bits
-// are an IPv4-mapped address, in any spelling. The zone is cut off first, because
-// netip.ParseAddr keeps each zone in memory.
+// parseAddr parses an address and normalises it. The result has no zone, and is IPv4 if its bits are an IPv4-mapped
+// address, in any spelling. The zone is removed first, because netip.ParseAddr keeps each zone in memory.
 func parseAddr(s string, ok bool) (netip.Addr, bool) {
 	s, zone, zoned := strings.Cut(s, "%")
 	if !ok || zoned && zone == "" {

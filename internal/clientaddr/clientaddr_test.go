@@ -24,14 +24,13 @@ func finder(t testing.TB, o clientaddr.Options) *clientaddr.Finder {
 	return f
 }
 
-// behind returns the client of a request that a trusted proxy has passed on with these
-// lines of the header.
+// behind returns the client of a request whose header has these lines, behind a trusted proxy.
 func behind(f *clientaddr.Finder, lines ...string) (netip.Addr, error) {
 	return f.Find(clientaddr.Peer{Addr: netip.MustParseAddr("10.0.0.1")}, func() []string { return lines })
 }
 
-// Where a line of Forwarded is broken anywhere, the extent of its quotes is unknown. So it is not believed, wherever the valid element
-// stands.
+// If a line of Forwarded is broken anywhere, the extent of its quotes is
+// not known. So the whole line is rejected, wherever the valid element is.
 func TestABrokenElementSpoilsItsLineOfForwarded(t *testing.T) {
 	f := finder(t, clientaddr.Options{TrustedProxies: proxies, Header: "Forwarded"})
 	for _, broken := range []string{
@@ -52,7 +51,7 @@ func TestABrokenElementSpoilsItsLineOfForwarded(t *testing.T) {
 	}
 }
 
-// An entry that is no address is believed to be neither the client nor a proxy.
+// An entry that is no address counts neither as the client nor as a proxy.
 func TestAnEntryThatIsNoAddressIsNotSkipped(t *testing.T) {
 	list := finder(t, clientaddr.Options{TrustedProxies: proxies})
 	forwarded := finder(t, clientaddr.Options{TrustedProxies: proxies, Header: "Forwarded"})
@@ -108,7 +107,7 @@ func TestHeaderOfAPeerThatIsNotTrustedIsNotRead(t *testing.T) {
 	}
 }
 
-// Only a peer of a Unix socket is trusted as one, and it is no proxy by its name.
+// Only a peer of a Unix socket is trusted as one. Its name makes no peer a proxy.
 func TestPeersOfUnixSockets(t *testing.T) {
 	lines := func() []string { return []string{"198.51.100.9"} }
 	named := clientaddr.Peer{Addr: netip.MustParseAddr("10.0.0.1"), Unix: true}
@@ -147,7 +146,7 @@ func TestUnixSocketsAreKnownByTheServersOwnAddress(t *testing.T) {
 	}
 }
 
-// No broken line causes a panic, and a client that is found is not a proxy.
+// No broken line causes a panic, and the returned client is never a proxy.
 func FuzzForwarded(f *testing.F) {
 	for _, line := range []string{`for=1.2.3.4, for="[::1]:80";by=x`, `for="a\"b"`, "=x, for=198.51.100.9", ";;=,"} {
 		f.Add(line, "for=10.0.0.2")

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// inForwardedFor finds the client in the lines of X-Forwarded-For. It reads from the end, and no further than the client: a header of a
-// megabyte costs no more than one of two entries. An empty entry is no address: to skip it would be to believe the entry before it, which
-// comes from the client if a proxy wrote nothing.
+// inForwardedFor finds the client in the lines of X-Forwarded-For. It reads from the end, and stops at
+// the client, so a header of a megabyte costs no more than one of two entries. An empty entry is no
+// address, and must not be skipped: if a proxy wrote nothing, the entry before it comes from the client.
 func (f *Finder) inForwardedFor(lines []string) (netip.Addr, error) {
 	after := 0
 	for i := len(lines) - 1; i >= 0; i-- {
@@ -23,7 +23,7 @@ func (f *Finder) inForwardedFor(lines []string) (netip.Addr, error) {
 	return netip.Addr{}, errNoClient
 }
 
-// cutLast cuts the last entry of a list off.
+// cutLast removes the last entry of a list, and returns it.
 func cutLast(line string) (before, entry string, more bool) {
 	if i := strings.LastIndexByte(line, ','); i >= 0 {
 		return line[:i], line[i+1:], true
@@ -31,14 +31,14 @@ func cutLast(line string) (before, entry string, more bool) {
 	return "", line, false
 }
 
-// maxForwarded bounds a line of Forwarded, which has to be read from its beginning.
+// maxForwarded bounds the length of a line of Forwarded, because a line has to be read from its beginning.
 const maxForwarded = 16 << 10
 
-// inForwarded finds the client in the lines of Forwarded (RFC 7239). Quoted strings can be recognized only from a line's beginning. So each
-// line is read twice: to count its elements, and to find the last that can be the client's. Where the syntax is broken, the extent of
-// quotes is unknown: then the whole line is malformed.
+// inForwarded finds the client in the lines of Forwarded (RFC 7239). Quoted strings can be recognized only from
+// a line's beginning. So each line is read twice: to count its elements, and to find the last one that can be
+// the client's. Where the syntax is broken, the extent of quotes is not known, so the whole line is malformed.
 func (f *Finder) inForwarded(lines []string) (netip.Addr, error) {
-	after := 0 // elements in the lines after this one
+	after := 0 // the number of elements in later lines
 	for i := len(lines) - 1; i >= 0; i-- {
 		n, ok := countElements(lines[i])
 		if !ok {
@@ -52,7 +52,7 @@ func (f *Finder) inForwarded(lines []string) (netip.Addr, error) {
 	return netip.Addr{}, errNoClient
 }
 
-// countElements counts a line's elements. It is not ok if the line is malformed.
+// countElements returns the number of a line's elements. ok is false if the line is malformed.
 func countElements(line string) (n int, ok bool) {
 	if len(line) > maxForwarded {
 		return 0, false
@@ -66,8 +66,8 @@ func countElements(line string) (n int, ok bool) {
 	return n, true
 }
 
-// lastClient returns the last element of a well-formed line that is the client's. So many
-// elements are left, this line's included.
+// lastClient returns the last element of a well-formed line that is the
+// client's. left is the number of elements in this line and later ones.
 func (f *Finder) lastClient(line string, left int) (client netip.Addr, found bool) {
 	for more := true; more; {
 		var hop netip.Addr
@@ -80,8 +80,8 @@ func (f *Finder) lastClient(line string, left int) (client netip.Addr, found boo
 	return client, found
 }
 
-// forwardedElement reads one element, up to a comma or the end. The hop is ok if it
-// has exactly one "for" and that is an address.
+// forwardedElement reads one element, up to a comma or the end. ok is
+// true if the element has exactly one "for" and that is an address.
 func forwardedElement(s string) (hop netip.Addr, ok bool, rest string, more, wellFormed bool) {
 	for seen := false; ; {
 		name, value, after, valid := forwardedPair(s)
@@ -105,8 +105,8 @@ func forwardedElement(s string) (hop netip.Addr, ok bool, rest string, more, wel
 	}
 }
 
-// forwardedPair reads one name=value, or nothing, and the white space around it. The rest begins with the separator. The value has lost its
-// quotes. It keeps its escapes, since no address has any.
+// forwardedPair reads one name=value, or nothing, and the white space around it. rest begins
+// with the separator. The value has no quotes. It keeps its escapes, because no address has any.
 func forwardedPair(s string) (name, value, rest string, ok bool) {
 	s = strings.TrimLeft(s, " \t")
 	if s == "" || s[0] == ';' || s[0] == ',' {
@@ -129,7 +129,7 @@ func forwardedPair(s string) (name, value, rest string, ok bool) {
 	return name, value, s, ok && (s == "" || s[0] == ';' || s[0] == ',')
 }
 
-// quoted reads a quoted string whose opening quote has been read.
+// quoted reads a quoted string after its opening quote.
 func quoted(s string) (value, rest string, ok bool) {
 	for i := 0; i < len(s); i++ {
 		switch s[i] {

@@ -12,11 +12,11 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// request has the parts of a request from which a client is found: the peer's address, and the lines of one header.
+// request has the parts of a request that determine its client: the peer's address, and the lines of one header.
 type request struct {
 	peer, header string
 	lines        []string
-	unix         bool // the peer has come over a Unix socket
+	unix         bool // whether the peer came over a Unix socket
 }
 
 func from(peer, header string, lines ...string) request {
@@ -40,7 +40,7 @@ func clientIP(t testing.TB, o clientaddr.Options) func(request) (netip.Addr, err
 	return finding(finder(t, o))
 }
 
-// trusted are the proxies of the tests below.
+// trusted are the proxies of the following tests.
 var trusted = []string{"10.0.0.0/8", "fd00::/8", "::ffff:172.16.0.0/108"}
 
 func prefixes(t testing.TB, texts ...string) (all []netip.Prefix) {
@@ -53,7 +53,7 @@ func prefixes(t testing.TB, texts ...string) (all []netip.Prefix) {
 	return all
 }
 
-// The kinds of results in the rows besides an address.
+// The kinds of results in the rows, apart from addresses.
 const (
 	malformed = "malformed"
 	noKey     = "no key"
@@ -125,8 +125,7 @@ func TestZeroOptionsTrustNoPeer(t *testing.T) {
 	}
 }
 
-// nginx on the same host connects over a Unix socket. Its address is no address; its
-// header is believed if the socket is trusted.
+// nginx on the same host connects over a Unix socket, which has no address. Its header is used if the socket is trusted.
 func TestPeersOfAUnixSocketMayBeTrusted(t *testing.T) {
 	list := clientaddr.Options{TrustUnixSockets: true, TrustedProxies: prefixes(t, "10.0.0.0/8")}
 	hops := clientaddr.Options{TrustUnixSockets: true, TrustedHops: 2}
@@ -160,7 +159,7 @@ func TestPeersOfAUnixSocketMayBeTrusted(t *testing.T) {
 	}
 }
 
-// Each row is an attempt of a client, and the headers that the proxies make of it.
+// Each row is an attempt of a client, with the headers that the proxies make of it.
 func TestSpoofedForwardedForIsSeenThrough(t *testing.T) {
 	key := clientIP(t, clientaddr.Options{TrustedProxies: prefixes(t, trusted...)})
 	for name, row := range map[string]struct {
@@ -262,7 +261,7 @@ func TestIPv6BitsAreThePrefixOfOneClient(t *testing.T) {
 	}
 }
 
-// checkKey fails if a key breaks a rule for all keys.
+// checkKey fails the test if a key breaks a rule that holds for all keys.
 func checkKey(t *testing.T, got netip.Addr, err error, proxies []netip.Prefix) {
 	if err != nil {
 		require.Equal(t, netip.Addr{}, got)
@@ -325,7 +324,7 @@ func FuzzSpoofedForwarded(f *testing.F) {
 	})
 }
 
-// NAT64 and SIIT put all of IPv4 into one /64, and a 6to4 host has 65,536 of them.
+// NAT64 and SIIT map all of IPv4 into one /64, and a 6to4 host has 65,536 of them.
 func TestTranslatedAddressesAreTheClientsBehindThem(t *testing.T) {
 	for addr, want := range map[string]string{
 		"64:ff9b::203.0.113.7":    "203.0.113.7",
@@ -351,7 +350,7 @@ func TestTranslatedAddressesAreTheClientsBehindThem(t *testing.T) {
 	assertClient(t, "2002:cb00::", from("[2002:cb00:7107:ffff::99]:80", "X"), wide)
 }
 
-// A client that writes a proxy's address in another way is not the proxy.
+// A client that spells a proxy's address in another way is not that proxy.
 func TestTranslatedAddressOfAProxyIsNotTrusted(t *testing.T) {
 	key := clientIP(t, clientaddr.Options{TrustedProxies: prefixes(t, trusted...)})
 	assertClient(t, "64:ff9b::a00:1", from("10.0.0.1:80", "X-Forwarded-For", "6.6.6.6, 64:ff9b::10.0.0.1"), key)
@@ -409,7 +408,7 @@ func TestPairWithoutEqualsSignIsMalformed(t *testing.T) {
 	}
 }
 
-// A key may be personal data: the errors of key functions are logged.
+// Errors of key functions are logged, and a key may be personal data.
 func TestErrorsHoldNothingOfTheRequest(t *testing.T) {
 	proxies := prefixes(t, trusted...)
 	for field, key := range map[string]func(request) (netip.Addr, error){

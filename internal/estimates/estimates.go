@@ -1,36 +1,37 @@
-// Package estimates lets a stack request from its store the spending of keys before and after a call,
-// and the estimates of their open reservations. A store that does not implement it returns none.
+// Package estimates lets a stack obtain two figures about its keys from its store: their spending before and
+// after a call, and the estimates of their open reservations. A store without this support returns nothing.
 package estimates
 
 import "context"
 
-// Watch requests the spending of a call's keys, and of the settlement after it.
+// Watch requests the spending of a call's keys. It also covers the later settlement.
 type Watch struct {
-	Keys []Key // one for each charge, in order
+	Keys []Key // one for each charge, in the order of the charges
 }
 
-// Key is one charge's key, with the answer of the store.
+// Key is the key of one charge, with the figures that the store returns.
 type Key struct {
 	Wanted bool
 
-	// Open is the sum of the estimates of the key's open reservations before the decision, and -1 if the store does not keep it.
+	// Open is the sum of the estimates of the key's open reservations
+	// before the decision, or -1 if the store does not record it.
 	Open int64
 
-	// The settlement or the adjustment, once it is Answered. After is the ratelimit.Decision that the key stands at, nil if the key has no
-	// spending any more.
+	// These fields belong to the settlement or adjustment. They are valid if Answered is set.
+	// After is the key's ratelimit.Decision after it, or nil if the key has no spending left.
 	Answered              bool
 	Before                int64
 	OpenBefore, OpenAfter int64
 	After                 any
 }
 
-// key is the key of a context's Watch.
+// key is the context key of a Watch.
 type key struct{}
 
-// With returns the context of a call that is to be answered with the spending.
+// With returns the context of a call. The store writes the spending to w.
 func With(ctx context.Context, w *Watch) context.Context { return context.WithValue(ctx, key{}, w) }
 
-// Of returns the Watch of a call, nil if it has none.
+// Of returns the Watch of a call, or nil if it has none.
 func Of(ctx context.Context) *Watch {
 	w, _ := ctx.Value(key{}).(*Watch)
 	return w

@@ -5,8 +5,8 @@ import (
 	"runtime"
 )
 
-// PanicText describes the value of a limiter's panic by its type, since its text may contain a key. Only the text of a
-// runtime error is included.
+// PanicText describes the value of a limiter's panic by its type, because
+// its text may contain a key. Only a runtime error is described by its text.
 func PanicText(p any) string {
 	if e, ok := p.(runtime.Error); ok {
 		return e.Error()
@@ -14,12 +14,13 @@ func PanicText(p any) string {
 	return fmt.Sprintf("a %T", p)
 }
 
-// Late, when embedded, marks a limiter that answers a caller whose deadline has passed, instead of failing.
+// Late marks a limiter that embeds it. Such a limiter returns an
+// answer to a caller whose deadline has passed, instead of an error.
 type Late struct{}
 
 func (Late) answersLate() {}
 
-// AnswersLate reports whether a limiter has a [Late] embedded.
+// AnswersLate reports whether a limiter embeds [Late].
 func AnswersLate(limiter any) bool {
 	_, ok := limiter.(interface{ answersLate() })
 	return ok

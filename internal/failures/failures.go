@@ -1,6 +1,6 @@
-// Package failures records, for the duration of one decision, the limiters that have failed to make it. A decision may take
-// several calls and must not wait for a failed limiter twice: package lease adds the record to the context, and package
-// failover reads it. Both describe panics by this package.
+// Package failures records the limiters that have failed during one decision. A decision may take
+// several calls, and must not wait twice for a limiter that has failed. Package lease adds the record
+// to the context, and package failover reads it. Both also use this package to describe panics.
 package failures
 
 import (
@@ -9,10 +9,10 @@ import (
 	"sync"
 )
 
-// List holds the limiters that have failed so far. It is immutable. Nil means none.
+// List holds the limiters that have failed so far. It is immutable. A nil List is empty.
 type List []any
 
-// And returns the list with another limiter appended.
+// And returns the list with more appended.
 func (l List) And(more List) List { return append(slices.Clip(l), more...) }
 
 // Set collects the limiters that fail. The zero Set is empty. It is safe for concurrent use.
@@ -35,8 +35,8 @@ type memory struct {
 	now    *Set
 }
 
-// With returns a context for one call of a decision. It holds the limiters that failed before, and the set that
-// collects further failures. The set may be nil.
+// With returns a context for one call of a decision. The context holds the limiters that
+// failed before, and the set to which later failures are added. The set may be nil.
 func With(ctx context.Context, before List, now *Set) context.Context {
 	return context.WithValue(ctx, key{}, memory{before, now})
 }
@@ -50,7 +50,7 @@ func Note(ctx context.Context, who any) {
 	}
 }
 
-// Noted reports whether a limiter has failed earlier in the same decision.
+// Noted reports whether a limiter failed earlier in the same decision.
 func Noted(ctx context.Context, who any) bool {
 	m, ok := ctx.Value(key{}).(memory)
 	return ok && (slices.Contains(m.before, who) || m.now != nil && slices.Contains(m.now.List(), who))

@@ -2,8 +2,8 @@ package figures
 
 import "github.com/weir-go/ratelimit/httplimit"
 
-// ofHTTP returns the figures of middleware for HTTP, and ofRPC of interceptors for gRPC and Connect. The argument read is their method
-// Stats.
+// ofHTTP returns the figures of middleware for HTTP, and ofRPC those
+// of interceptors for gRPC and Connect. read is the method Stats.
 func ofHTTP(read func() httplimit.Stats) Group {
 	return ofOutcomes(Figure{Name: "http.requests", Unit: "{request}", By: []string{"outcome"}, Help: "HTTP requests, by outcome."}, read)
 }

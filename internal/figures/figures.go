@@ -1,4 +1,4 @@
-// Package figures describes the metrics of limiters, independently of the exporter: packages promlimit and otellimit share it.
+// Package figures defines the metrics of limiters for both exporters, promlimit and otellimit.
 package figures
 
 import (
@@ -13,18 +13,16 @@ import (
 type Figure struct {
 	Name  string   // words with dots between them, without the prefix "ratelimit."
 	Unit  string   // in OpenTelemetry's notation: "{key}", "s", or "1"
-	Help  string   // one sentence
-	Gauge bool     // a gauge or histogram if true, otherwise a counter
-	By    []string // the names of its labels; a figure of a [Group] gets one more, which identifies the group
+	Help  string   // a description in one sentence
+	Gauge bool     // whether it is a gauge or histogram; otherwise it is a counter
+	By    []string // the names of its labels; the figures of a [Group] have another label, which identifies the group
 }
 
-// OpenTelemetry returns the metric's name under OpenTelemetry's conventions, such as
-// ratelimit.keys.expired.
+// OpenTelemetry returns the metric's name by OpenTelemetry's conventions, such as ratelimit.keys.expired.
 func (f Figure) OpenTelemetry() string { return "ratelimit." + f.Name }
 
-// Prometheus returns the metric's name under Prometheus' conventions, such as
-// ratelimit_keys_expired_total. It is the name that OpenTelemetry's exporters produce, except
-// that {unit} is the only annotation that becomes part of it.
+// Prometheus returns the metric's name by Prometheus' conventions, such as ratelimit_keys_expired_total. It equals the
+// name that OpenTelemetry's exporters produce, except that {unit} is the only annotation that becomes a part of the name.
 func (f Figure) Prometheus() string {
 	name := "ratelimit_" + strings.ReplaceAll(f.Name, ".", "_")
 	switch f.Unit {
@@ -51,27 +49,25 @@ var (
 		Help: "Requests decided by policies, by outcome: an outcome of decisions, or killed by the kill switch."}
 )
 
-// Duration is the histogram of the durations of decisions.
+// Duration is the histogram of the times that decisions take.
 var Duration = Figure{Name: "decision.duration", Unit: "s", Gauge: true, By: []string{"limiter"}, Help: "How long decisions took."}
 
 // Buckets are the upper bounds of the buckets of [Duration].
 var Buckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1}
 
-// Group is a set of figures that are read together, at each collection.
+// Group is a set of figures that are read together for each collection.
 type Group struct {
 	Figures []Figure
-	// Read calls add for each series, with the index of its figure, its value, and the values of
-	// the figure's labels.
+	// Read calls add for each series, with the figure's index, its value, and the values of its labels.
 	Read func(add func(figure int, value float64, labels ...string))
 }
 
-// ofTable returns the figures of a limiter's table of keys. The argument read is the limiter's method Stats.
+// ofTable returns the figures of a limiter's table of keys. read is the limiter's method Stats.
 func ofTable(read func() ratelimit.Stats) Group {
 	return Group{Figures: ofTables("keys"), Read: func(add func(int, float64, ...string)) { addTable(add, read()) }}
 }
 
-// ofRuleTables returns the figures of the tables of rules. The argument read returns the tables by the names of their
-// rules.
+// ofRuleTables returns the figures of the tables of rules. read returns the tables by rule.
 func ofRuleTables(read func() map[string]ratelimit.Stats) Group {
 	return Group{
 		Figures: ofTables("policy.rule.keys", "rule"),
@@ -103,7 +99,7 @@ func addTable(add func(int, float64, ...string), s ratelimit.Stats, labels ...st
 	}
 }
 
-// ofPolicies returns the figures of policies. The argument read is their method Stats.
+// ofPolicies returns the figures of policies. read is their method Stats.
 func ofPolicies(read func() stats.Policies) Group {
 	return Group{
 		Figures: []Figure{

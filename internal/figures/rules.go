@@ -10,14 +10,14 @@ import (
 	"github.com/weir-go/ratelimit/stats"
 )
 
-// RuleCounts counts the decisions of rules. Its zero value can be used. It is safe for concurrent use.
+// RuleCounts counts the decisions of rules. The zero value is ready to use. It is safe for concurrent use.
 type RuleCounts struct {
 	requests [outcome.Count]atomic.Uint64
 	killed   atomic.Uint64
 
 	mu      sync.RWMutex // guards the fields below
 	series  map[ruleSeries]*atomic.Uint64
-	inForce func() []string // the names of the rules in force; nil if they are not known
+	inForce func() []string // returns the names of the rules in force; nil if not known
 }
 
 // ruleSeries are the labels of [RuleDecisions].
@@ -27,7 +27,7 @@ type ruleSeries struct {
 	outcome    outcome.Outcome
 }
 
-// Count counts a decision. Set the Options.OnDecision of package policy to it.
+// Count counts a decision. Pass it as Options.OnDecision of package policy.
 func (c *RuleCounts) Count(d stats.PolicyDecision) {
 	if d.KillSwitch {
 		c.killed.Add(1)
@@ -60,7 +60,7 @@ func (c *RuleCounts) count(s ruleSeries) {
 	n.Add(1)
 }
 
-// keep sets the function that returns the names of the rules in force. The counts of other rules are discarded.
+// keep sets the function that returns the names of the rules in force. The counts of all other rules are discarded.
 func (c *RuleCounts) keep(inForce func() []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,7 +94,7 @@ func (c *RuleCounts) forget() map[ruleSeries]uint64 {
 	c.mu.RUnlock()
 	var names []string
 	if inForce != nil {
-		names = slices.Clone(inForce()) // without a lock: the function is the program's
+		names = slices.Clone(inForce()) // without a lock, because the function is the program's
 		slices.Sort(names)
 	}
 	c.mu.Lock()
@@ -110,8 +110,8 @@ func (c *RuleCounts) forget() map[ruleSeries]uint64 {
 	return left
 }
 
-// outcomeOf returns the outcome of the decision under its i-th rule. If the engine did not report one, it is the outcome of
-// the whole decision if this rule has caused it; otherwise ok is false.
+// outcomeOf returns the outcome of the decision under its i-th rule. If the engine did not report it,
+// and this rule caused the decision, the outcome is that of the whole decision. Otherwise ok is false.
 func outcomeOf(d *stats.PolicyDecision, i int) (o outcome.Outcome, ok bool) {
 	r := &d.Rules[i]
 	switch {

@@ -2,7 +2,7 @@ package figures
 
 import "time"
 
-// semaphore are redislimit's SemaphoreStats. That package requires this one.
+// semaphore has the fields of redislimit's SemaphoreStats, because that package imports this one.
 type semaphore = struct {
 	InFlight int
 	Waiting  int
@@ -10,7 +10,7 @@ type semaphore = struct {
 	Lost     uint64
 }
 
-// ofSemaphore returns the figures of a semaphore of a fleet, in this process. The argument read is its method Stats.
+// ofSemaphore returns the figures of a fleet's semaphore in this process. read is its method Stats.
 func ofSemaphore(read func() semaphore) Group {
 	return Group{
 		Figures: []Figure{

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/failures"
 )
 
-// Timed returns a limiter that reports the durations of another limiter's decisions. Wait is not measured: most of it is
-// sleep. The result has the optional methods of the other limiter.
+// Timed returns a limiter that reports the times that another limiter's decisions take. It does not measure
+// Wait, which sleeps for most of its time. The result has the optional methods of the other limiter.
 func Timed[K any](l ratelimit.Reserver[K], took func(context.Context, time.Duration)) ratelimit.Reserver[K] {
 	t := &timed[K]{l, took}
 	if failures.AnswersLate(l) {
@@ -18,7 +18,7 @@ func Timed[K any](l ratelimit.Reserver[K], took func(context.Context, time.Durat
 	return t
 }
 
-// late wraps a limiter that answers after the caller's deadline.
+// late is a timed limiter that answers after the caller's deadline.
 type late[K any] struct {
 	*timed[K]
 	failures.Late

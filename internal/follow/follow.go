@@ -1,17 +1,17 @@
-// Package follow lets the reservation of a limiter that decides by another one wait as the other's reservation does.
+// Package follow supports limiters that decide by another limiter: their reservations wait as the other limiter's do.
 package follow
 
 import "context"
 
-// Wait makes a *ratelimit.Reservation wait by a function, instead of sleeping out its delay. Package ratelimit sets it; it is called
-// before the reservation is returned to its caller.
+// Wait makes a *ratelimit.Reservation wait by calling wait, instead of sleeping for its
+// delay. Call it before the reservation is returned to the user. Package ratelimit sets it.
 var Wait func(reservation any, wait func(context.Context) error)
 
-// Moves reports whether a *ratelimit.Reservation has a delay, and may wait for less or more: it is one in memory, or waits by a function.
-// Package ratelimit sets it.
+// Moves reports whether a *ratelimit.Reservation has a delay that may change while it waits.
+// Reservations in memory can change, and those that wait by a function. Package ratelimit sets it.
 var Moves func(reservation any) bool
 
-// Inner makes a *ratelimit.Reservation wait as the reservation that it stands for, if that one can move.
+// Inner makes a *ratelimit.Reservation wait as its inner reservation does, if the delay of that one may change.
 func Inner[R interface {
 	Wait(ctx context.Context) error
 }](reservation, inner R) {

@@ -1,5 +1,5 @@
-// Package held supports units that reservations hold until their calls end, for example those of
-// ratelimit.Concurrent. It has the error of a call without an end, and the hold of a reservation.
+// Package held supports units that reservations hold until their calls end, as under ratelimit.Concurrent.
+// It defines the error of a call without an end, and extends the holds of reservations.
 package held
 
 import (
@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// ErrNoEnd is every [NoEnd]: [errors.Is] finds it without an allocation.
+// ErrNoEnd matches every [NoEnd], so that [errors.Is] finds one without an allocation.
 var ErrNoEnd = errors.New("a call without an end")
 
-// NoEnd is the error of a call that charges units and has no end at
-// which to give them back, for example Take. [errors.As] finds it.
+// NoEnd is the error of a call, for example Take, that charges units and
+// has no end at which they could be given back. [errors.As] finds it.
 type NoEnd struct {
-	Name string // of the limit; it may be empty
-	Text string // the limit; empty if only the reservation is known
+	Name string // the limit's name; may be empty
+	Text string // the limit as text; empty if only the reservation is known
 }
 
 // Is reports whether the error is [ErrNoEnd].
@@ -32,12 +32,12 @@ func (e *NoEnd) Error() string {
 	return "ratelimit: the limit" + name + " is " + e.Text + ", and this call has no end at which its units are given back: use Reserve"
 }
 
-// Extend makes a *ratelimit.Reservation hold units for a time, which the function begins anew. Package ratelimit sets it; it is called
-// before the reservation is returned to its caller.
+// Extend makes a *ratelimit.Reservation hold units for the time hold. extend restarts that
+// time. Call Extend before the reservation is returned to the user. Package ratelimit sets it.
 var Extend func(reservation any, hold time.Duration, extend func(context.Context) error)
 
-// Follow registers the inner reservations of a *ratelimit.Reservation that stands for them. To
-// extend it then calls extend for each inner one that holds units, and extend calls its Extend.
+// Follow registers the inner reservations of a *ratelimit.Reservation. When that is extended, it
+// calls extend for each inner reservation that holds units, and extend calls the inner one's Extend.
 func Follow[R any](reservation R, extend func(ctx context.Context, inner R) error, inner ...R) {
 	shortest := time.Duration(0)
 	var holding []R
@@ -60,6 +60,6 @@ func Follow[R any](reservation R, extend func(ctx context.Context, inner R) erro
 	})
 }
 
-// Hold returns the shortest time for which a *ratelimit.Reservation holds units unless it is extended, 0 if it holds none. Package
-// ratelimit sets it.
+// Hold returns the shortest time for which a *ratelimit.Reservation holds units
+// unless it is extended, or 0 if it holds none. Package ratelimit sets it.
 var Hold func(reservation any) time.Duration

@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// array holds the buckets of a Map. Each shard has the same number of buckets, a power of two. The low bits of a key's
-// hash select the shard, and the bits above them select the bucket. If the bucket is full, the key goes into the
-// shard's next bucket with room.
+// array holds the buckets of a Map. Each shard has the same number of buckets, a power of
+// two. The low bits of a key's hash select the shard, and the bits above them select the
+// bucket. If the bucket is full, the key goes to the shard's next bucket that has room.
 //
 // A shard allocates its buckets when it copies its entries, so no call has to clear the memory of all shards.
 type array[K comparable, V any] struct {
@@ -24,12 +24,12 @@ type array[K comparable, V any] struct {
 // slotsInBucket makes a bucket fill one cache line of a 64-bit processor.
 const slotsInBucket = 7
 
-// bucket holds up to seven entries. The low seven bytes of word are the tags of the slots: a part of the entry's hash,
-// or 0 for an empty slot. The high byte counts the entries that found this bucket full and went on to another one. At
-// 255 it stops counting, and lookups that miss here always continue.
+// bucket holds up to seven entries. The low seven bytes of word are the tags of the slots. A tag is a part
+// of the entry's hash, or 0 for an empty slot. The high byte counts the entries that found this bucket full
+// and went on to another one. At 255 it stops counting, and lookups that find nothing here always continue.
 //
-// An insertion writes the slot before the tag, and a removal clears the tag before the slot. So a goroutine that reads
-// a tag may find the entry, a later entry or none. It compares the key.
+// An insertion writes the slot before the tag, and a removal clears the tag before the slot. So a
+// goroutine that reads a tag may find the entry, a later entry or none. Therefore it compares the key.
 type bucket[K comparable, V any] struct {
 	word  atomic.Uint64
 	slots [slotsInBucket]atomic.Pointer[Entry[K, V]]
@@ -37,7 +37,7 @@ type bucket[K comparable, V any] struct {
 
 const (
 	lows     = 0x01_01_01_01_01_01_01 // the lowest bit of each tag
-	overflow = 1 << 56                // one entry that went on
+	overflow = 1 << 56                // one entry that went on to another bucket
 	most     = 0xff                   // the highest count
 )
 
@@ -57,8 +57,8 @@ func newArray[K comparable, V any](buckets, shards int) *array[K, V] {
 		parts: make([]atomic.Pointer[bucket[K, V]], shards),
 		shift: bits.TrailingZeros(uint(shards)),
 		mask:  uint64(buckets - 1),
-		// At seven eighths, known keys are found as fast. But with a steady turnover of keys, more and more entries lie
-		// beyond their own bucket, and an insertion took twice as long.
+		// A shard could be filled to seven eighths, and known keys would be found as fast. But as keys come and
+		// go, more and more entries would leave their own bucket, and an insertion would take twice as long.
 		limit: full * 3 / 4,
 		full:  full,
 	}
@@ -74,8 +74,8 @@ func (a *array[K, V]) makePart(shard int) {
 	a.parts[shard].Store(unsafe.SliceData(make([]bucket[K, V], a.mask+1)))
 }
 
-// part returns the first bucket of the hash's shard, or nil. It also returns the number of the hash's bucket, modulo
-// the number of buckets.
+// part returns the first bucket of the hash's shard, or nil. It also returns
+// the number of the hash's bucket, which counts modulo the number of buckets.
 func (a *array[K, V]) part(hash uint64) (first *bucket[K, V], at uint64) {
 	return a.parts[hash&uint64(len(a.parts)-1)].Load(), hash >> (a.shift & 63)
 }
@@ -86,7 +86,7 @@ func (a *array[K, V]) bucket(first *bucket[K, V], at uint64) *bucket[K, V] {
 	return (*bucket[K, V])(unsafe.Add(unsafe.Pointer(first), (at&a.mask)*uint64(unsafe.Sizeof(*first))))
 }
 
-// find returns the key's entry, or nil. Map.Lookup does the same over a chain of arrays.
+// find returns the key's entry, or nil. Map.Lookup does the same in a chain of arrays.
 func (a *array[K, V]) find(hash uint64, key K) *Entry[K, V] {
 	first, begin := a.part(hash)
 	if first == nil {
@@ -112,7 +112,7 @@ func (a *array[K, V]) find(hash uint64, key K) *Entry[K, V] {
 // buckets with an empty slot.
 func (a *array[K, V]) insert(e *Entry[K, V]) { a.insertHashed(e, e.hash) }
 
-// insertHashed is insert for a hash that has been read.
+// insertHashed is like insert, with the entry's hash.
 func (a *array[K, V]) insertHashed(e *Entry[K, V], hash uint64) {
 	for first, at := a.part(hash); ; at++ {
 		b := a.bucket(first, at)
@@ -124,7 +124,7 @@ func (a *array[K, V]) insertHashed(e *Entry[K, V], hash uint64) {
 			}
 			continue
 		}
-		// The lowest one: a higher one may be wrong.
+		// Take the lowest one, because a higher one may be wrong.
 		i := bits.TrailingZeros64(empty) / 8
 		b.slots[i].Store(e)
 		b.word.Store(word | tagOf(hash)<<(8*i))
@@ -160,7 +160,7 @@ func (a *array[K, V]) remove(e *Entry[K, V]) bool {
 	}
 }
 
-// passedBack decrements the number of entries that went on.
+// passedBack decrements the number of entries that went on to another bucket.
 func (b *bucket[K, V]) passedBack() {
 	if word := b.word.Load(); word>>56 < most {
 		b.word.Store(word - overflow)

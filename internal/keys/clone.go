@@ -6,13 +6,13 @@ import (
 	"unsafe"
 )
 
-// Cloner copies the text of keys. A substring keeps the whole string in memory, for example a header for one of its
-// fields. A table may hold a key for long, so it clones the key first. The zero Cloner copies nothing.
+// Cloner copies the text of keys. A substring keeps the whole string in memory, so a key that is one field of a header
+// would keep the whole header. A table may hold a key for long, so it clones the key first. The zero Cloner copies nothing.
 //
 // If K is a string type, it copies the string. If K is a struct or an array, it copies the strings in its fields and
 // elements at any depth. It copies nothing behind an interface, a pointer or a channel.
 type Cloner[K comparable] struct {
-	strings []uintptr // where in a K the strings are
+	strings []uintptr // the offsets of the strings in a K
 }
 
 // NewCloner returns the Cloner for keys of type K.
@@ -67,7 +67,7 @@ type withText[K comparable, V any, T any] struct {
 }
 
 // onlyKey pads an entry whose key has size zero. Such a key is the only one
-// of its map and in constant use, so its value gets cache lines of its own.
+// of its map and in constant use, so its value gets its own cache lines.
 const onlyKey = 56
 
 // New returns a new entry for a key.
@@ -94,9 +94,9 @@ func (c *Maker[K, V]) New(key K) *Entry[K, V] {
 	return &Entry[K, V]{Key: c.cloner.Clone(key)}
 }
 
-// Replace gives another key to an entry that New has made and that has left its Map. It does not allocate. If the key's
-// text does not fit into the entry's allocation, Replace does nothing and reports false. The caller guards the keys of
-// its entries by a lock, and uses no text of e elsewhere.
+// Replace gives another key to an entry that New has made and that has left its Map. It does not
+// allocate. If the key's text does not fit into the entry's allocation, Replace does nothing and returns
+// false. The caller must guard the keys of its entries by a lock, and must use no text of e elsewhere.
 func (c *Maker[K, V]) Replace(e *Entry[K, V], key K) bool {
 	if unsafe.Sizeof(key) == 0 {
 		return false
@@ -108,7 +108,7 @@ func (c *Maker[K, V]) Replace(e *Entry[K, V], key K) bool {
 	if len(c.cloner.strings) > 1 {
 		return false
 	}
-	// The length of the present text gives the room for a text. The true room may be larger.
+	// The length of the present text shows the least room for a text.
 	at := c.cloner.strings[0]
 	text, n := *stringIn(&e.Key, at), len(*stringIn(&key, at))
 	room := 0
@@ -128,7 +128,8 @@ func (c *Maker[K, V]) Replace(e *Entry[K, V], key K) bool {
 	return true
 }
 
-// stringIn returns the string at an offset of a key. A field of kind string is there. All string types have one layout.
+// stringIn returns the string at an offset of a key. The key must have
+// a field of kind string there. All string types have the same layout.
 func stringIn[K comparable](key *K, at uintptr) *string {
 	return (*string)(unsafe.Add(unsafe.Pointer(key), at))
 }

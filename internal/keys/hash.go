@@ -8,11 +8,11 @@ import (
 	"unsafe"
 )
 
-// hasher hashes keys. Equal keys have equal hashes. Each hasher has its own seed, so clients cannot choose keys whose
-// hashes collide.
+// hasher hashes keys. Equal keys have equal hashes. Each hasher has
+// its own seed, so clients cannot choose keys with colliding hashes.
 //
-// maphash.Comparable moves keys with pointers to the heap. netip.Addr is the only such type that is common, and is
-// hashed by its bytes instead. Integers are hashed in line, which is faster than a call.
+// maphash.Comparable moves keys with pointers to the heap. The only common key type with pointers is
+// netip.Addr, so it is hashed by its bytes instead. Integers are hashed inline, which is faster than a call.
 type hasher[K comparable] struct {
 	kind   hashKind
 	k0, k1 uint64 // for integers

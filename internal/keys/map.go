@@ -1,4 +1,4 @@
-// Package keys provides a concurrent map. A lookup takes no lock and allocates nothing. All limiters of this module use it.
+// Package keys provides a concurrent map whose lookups take no lock and allocate nothing. All limiters of this module use it.
 package keys
 
 import (
@@ -11,22 +11,22 @@ import (
 // Map is a hash table that grows and shrinks with its number of entries. It compares keys with ==. It is safe for
 // concurrent use. The zero Map cannot be used.
 //
-// A lookup takes no lock: see array. An addition or a removal takes the lock of the key's shard. Each shard has its own
-// buckets, and a key never leaves its shard, so that one lock guards everything that a call writes.
+// A lookup takes no lock: see array. An addition or a removal takes the lock of the key's shard. Each shard
+// has its own buckets, and a key never leaves its shard. So one lock guards everything that a call writes.
 //
-// When an array is too small or too large, a call links an array of another size behind it. Each later write to a shard
-// copies the shard's entries there, and the entries of one other shard. So no call copies the whole table. The old
-// array keeps its entries for lookups under way. A lookup that misses in one array continues in the next. When all
-// shards are copied, lookups start at the next array.
+// When an array is too small or too large, a call links an array of another size behind it. Each later
+// write to a shard copies the entries of that shard and of one other to the new array. So no call copies
+// the whole table. The old array keeps its entries for lookups under way. A lookup that finds nothing in
+// one array continues in the next. When all shards are copied, lookups begin at the next array.
 //
-// Invariants: All keys of a shard are in the shard's array. An array has no entry of a shard until the shard is copied
-// to it. A removal removes the key from all arrays. An entry keeps its slot in an array until it is removed.
+// Invariants: all keys of a shard are in the shard's array. An array has no entry of a shard until the shard is
+// copied to it. A removal removes the key from all arrays. An entry keeps its slot in an array until it is removed.
 type Map[K comparable, V any] struct {
 	first  atomic.Pointer[array[K, V]] // where lookups begin
 	hasher hasher[K]
 	shards []shard[K, V]
-	link   sync.Mutex    // held to link an array; taken after a shard's lock
-	turn   atomic.Uint64 // the next shard to help
+	link   sync.Mutex    // held to link an array; acquired after a shard's lock
+	turn   atomic.Uint64 // the next shard to copy besides a call's own
 }
 
 // shard holds the keys with the same low bits of the hash.
@@ -40,9 +40,9 @@ type shard[K comparable, V any] struct {
 	_ [24]byte // keeps the locks of two shards on separate cache lines
 }
 
-// Entry is a key in a Map and its value. The value's address never changes, and the key does not change while the entry
-// is in a Map. The hash comes first, to share a cache line with the key's text: see Maker. It is atomic because lookups
-// may read the hash of an entry that has left.
+// Entry is a key in a Map and its value. The value's address never changes, and the key does not
+// change while the entry is in a Map. The hash comes first, to share a cache line with the key's
+// text: see Maker. It is atomic because lookups may read the hash of an entry that has left the map.
 type Entry[K comparable, V any] struct {
 	hash  uint64
 	Key   K
@@ -58,8 +58,8 @@ const (
 	fewestShards = 64
 	mostShards   = 512
 
-	// keysOfShard is the maximum number of keys in a shard of a full map of up to a million keys. A call copies at most
-	// two shards, so this bounds its time. More than mostShards shards would slow down a map that is almost empty.
+	// keysOfShard is the maximum number of keys in a shard of a full map of up to a million keys. It bounds the time
+	// of a call, which copies at most two shards. More than mostShards shards would slow down an almost empty map.
 	keysOfShard = 2048
 
 	// fewest is the minimum number of buckets of each shard in an array that replaces a larger one. With fewer buckets,
@@ -104,7 +104,7 @@ func newMap[K comparable, V any](shards, buckets int) *Map[K, V] {
 	return m
 }
 
-// Hash returns the key's hash. The seed is the map's own.
+// Hash returns the key's hash, which depends on the map's own seed.
 func (m *Map[K, V]) Hash(key K) uint64 { return m.hasher.hash(key) }
 
 // Find returns the key's value, or the zero value if there is none.
@@ -115,7 +115,7 @@ func (m *Map[K, V]) Find(key K) (v V) {
 	return v
 }
 
-// Lookup returns the key's entry, or nil if there is none.
+// Lookup returns the key's entry, or nil.
 func (m *Map[K, V]) Lookup(key K) *Entry[K, V] {
 	hash := m.hasher.hash(key)
 	tag := tagOf(hash)
@@ -141,9 +141,9 @@ func (m *Map[K, V]) Lookup(key K) *Entry[K, V] {
 	return nil
 }
 
-// Candidate returns an entry with the key's hash, or nil if the key is not there. It does not read the entry's key,
-// which [Maker.Replace] may replace at any time. The caller compares the key under a lock that guards it. If it is
-// another key, the caller calls Lookup under a lock that prevents replacements.
+// Candidate returns an entry with the key's hash, or nil if the key is not there. It does not read the entry's
+// key, because [Maker.Replace] may replace that at any time. The caller compares the key under the lock that
+// guards it. If the key is another one, the caller calls Lookup under a lock that prevents replacements.
 func (m *Map[K, V]) Candidate(key K) *Entry[K, V] {
 	hash := m.hasher.hash(key)
 	tag := tagOf(hash)
@@ -169,12 +169,12 @@ func (m *Map[K, V]) Candidate(key K) *Entry[K, V] {
 	return nil
 }
 
-// Add adds a key, and returns its entry and true. If the key is there, it returns the existing entry and false.
+// Add adds a key, and returns its entry and true. If the key exists, it returns the existing entry and false.
 func (m *Map[K, V]) Add(key K, v V) (e *Entry[K, V], added bool) {
 	return m.AddEntry(&Entry[K, V]{Key: key, Value: v})
 }
 
-// AddEntry adds the caller's entry, and returns it and true. If the key is there, it returns the existing entry and false.
+// AddEntry adds the caller's entry, and returns it and true. If the key exists, it returns the existing entry and false.
 func (m *Map[K, V]) AddEntry(e *Entry[K, V]) (kept *Entry[K, V], added bool) {
 	hash := m.hasher.hash(e.Key)
 	s := m.shard(hash)
@@ -190,14 +190,14 @@ func (m *Map[K, V]) AddEntry(e *Entry[K, V]) (kept *Entry[K, V], added bool) {
 	return e, true
 }
 
-// Remove removes the key, if it is there.
+// Remove removes the key if it exists.
 func (m *Map[K, V]) Remove(key K) {
 	if e := m.Lookup(key); e != nil {
 		m.RemoveEntry(e)
 	}
 }
 
-// RemoveEntry removes an entry of this map, if it is still there.
+// RemoveEntry removes an entry of this map if it is still there.
 func (m *Map[K, V]) RemoveEntry(e *Entry[K, V]) {
 	s := m.shard(e.hash)
 	s.mu.Lock()
@@ -220,8 +220,8 @@ func (m *Map[K, V]) Len() (n int) {
 	return n
 }
 
-// All returns an iterator over the entries in no order. It yields a key that stays in the map exactly once, and an
-// entry that comes or goes during the iteration at most once. The body runs without a lock.
+// All returns an iterator over the entries, in no particular order. It yields a key that stays in the map
+// exactly once, and an entry that is added or removed meanwhile at most once. The body runs without a lock.
 func (m *Map[K, V]) All() iter.Seq[*Entry[K, V]] {
 	return func(yield func(*Entry[K, V]) bool) {
 		var entries []*Entry[K, V]
@@ -246,7 +246,7 @@ func (m *Map[K, V]) shard(hash uint64) *shard[K, V] {
 // makeRoomLocked makes room for one more key in a shard.
 func (m *Map[K, V]) makeRoomLocked(s *shard[K, V]) {
 	if a := s.array; s.n.Load() >= a.limit && a.next.Load() == nil {
-		// One call links an array. Until that is done, other goroutines use the remaining slots.
+		// Only one call links an array. Until it is done, other goroutines use the remaining slots.
 		if m.link.TryLock() {
 			m.linkLocked(a, 2*a.buckets())
 			m.link.Unlock()
@@ -272,9 +272,9 @@ func (m *Map[K, V]) giveRoomLocked(s *shard[K, V]) {
 	m.copyLocked(s)
 }
 
-// fitting returns the number of buckets that every shard needs for its keys, at most the number in a. Every shard must
-// fit with room to spare. For example, a sweep removes keys shard by shard: the last shards are full while most of the
-// table is empty. An array too small for one of them would be replaced at once, again and again.
+// fitting returns the number of buckets that each shard needs for its keys, at most the number in a. Each shard
+// must have room to spare. For example, a sweep removes keys shard by shard, so the last shards are full while
+// most of the table is empty. An array too small for one of them would be replaced at once, again and again.
 func (m *Map[K, V]) fitting(a *array[K, V]) int {
 	var all, largest int64
 	for i := range m.shards {
@@ -323,7 +323,7 @@ func (m *Map[K, V]) copyLocked(s *shard[K, V]) {
 	}
 }
 
-// copyShardLocked copies the shard's entries to the last array, and reports whether it was another one.
+// copyShardLocked copies the shard's entries to the last array. It reports whether the shard used another one before.
 func (m *Map[K, V]) copyShardLocked(s *shard[K, V]) bool {
 	from := s.array
 	to := from
@@ -333,7 +333,7 @@ func (m *Map[K, V]) copyShardLocked(s *shard[K, V]) bool {
 		} else if to == from || s.n.Load() < to.limit {
 			break
 		} else {
-			m.extend(to) // it was made when there were fewer keys
+			m.extend(to) // the new array was made when there were fewer keys
 		}
 	}
 	if to == from {

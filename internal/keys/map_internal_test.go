@@ -96,7 +96,7 @@ func TestMapsOfAllSizesFindTheirKeysThroughGrowthAndShrinking(t *testing.T) {
 						check(t, m, want)
 					}
 				}
-				for range 3 * shards { // a shard notices this at a write
+				for range 3 * shards { // a shard sees the new array at a write
 					e, _ := m.Add(rand.Int(), 0)
 					m.RemoveEntry(e)
 				}
@@ -108,7 +108,7 @@ func TestMapsOfAllSizesFindTheirKeysThroughGrowthAndShrinking(t *testing.T) {
 	}
 }
 
-// A sweep or a loop over All removes keys shard by shard, so the last shards are full when most of the map is empty.
+// A sweep or a loop over All removes keys shard by shard, so the last shards are full while most of the map is empty.
 func TestRemovalInAnyOrderMakesArraysOfNoMoreThanTheMapsSize(t *testing.T) {
 	for _, order := range []string{"by shard", "as they were added", "at random", "by shard, while keys are added"} {
 		t.Run(order, func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestNoCallCopiesMoreThanTwoShardsOfFewKeys(t *testing.T) {
 		call(key)
 		looks = max(looks, m.turn.Load()-turn)
 		if before.next.Load() == nil {
-			return // there was no other array to copy to
+			return // there was no new array to copy to
 		}
 		keys := int64(0)
 		for i := range m.shards {
@@ -192,16 +192,16 @@ func newest[K comparable, V any](m *Map[K, V]) *array[K, V] {
 	return a
 }
 
-// An array has the size of its content, because lookups in a large and almost empty array miss the caches.
+// An array is as large as its content, because lookups in a large and almost empty array miss the caches.
 func TestAnArrayIsAsLargeAsItsContents(t *testing.T) {
 	for _, n := range []int{1, 100, 1000, 10_000, 30_000} {
 		m := NewMap[int, int](fewestShards * keysOfShard)
 		for key := range n {
 			m.Add(key, key)
 		}
-		a := newest(m) // some shards may not have been written to since it was linked
+		a := newest(m) // some shards may not have been written to since the last array was linked
 		slots := len(a.parts) * a.buckets() * slotsInBucket
-		// If one shard has many of the few keys by chance, it doubles the array for all shards.
+		// If by chance many of few keys are in one shard, that shard doubles the array for all.
 		assert.Less(t, slots, 5*(fewestShards*slotsInBucket+n), "%d keys", n)
 		assert.Less(t, n, slots)
 	}
@@ -231,20 +231,20 @@ func collide(m *Map[uint64, int], want map[uint64]*Entry[uint64, int], key, hash
 	want[key] = e
 }
 
-// All keys belong to one bucket. That bucket, and then all others of the shard, fill up and pass entries on.
+// All keys belong to the same bucket. That bucket, and then all others of the shard, fill up and pass entries on.
 func TestKeysOfOneHashFillAShardAndASearchEnds(t *testing.T) {
 	for _, buckets := range []int{1, 2, 4} {
 		m := newMap[uint64, int](4, buckets)
 		a := m.first.Load()
 		hash := m.Hash(12345)
 		s := m.shard(hash)
-		// More keys than the limit, as there may be while another call links the next array.
+		// There are more keys than the limit, as is possible while another call links the next array.
 		m.link.Lock()
 		entries := make([]*Entry[uint64, int], a.full)
 		for i := range entries {
 			s.mu.Lock()
 			m.makeRoomLocked(s)
-			// Some begin at each of the shard's buckets, so that all of these overflow.
+			// Some keys begin at each of the shard's buckets, so that all of these overflow.
 			entries[i] = &Entry[uint64, int]{Key: uint64(i), hash: hash + uint64(i%buckets)*4}
 			s.array.insert(entries[i])
 			s.n.Add(1)
@@ -255,7 +255,7 @@ func TestKeysOfOneHashFillAShardAndASearchEnds(t *testing.T) {
 		for i := range all {
 			b := &all[i]
 			require.Zero(t, matches(b.word.Load(), 0), "full")
-			for range 300 { // as if many entries had gone on and some had not come back
+			for range 300 { // simulate that many entries went on and some have not come back
 				if word := b.word.Load(); word>>56 < most {
 					b.word.Store(word + overflow)
 				}
@@ -281,7 +281,7 @@ func TestKeysOfOneHashFillAShardAndASearchEnds(t *testing.T) {
 
 func TestKeysOfEqualHashesAreKeptApart(t *testing.T) {
 	m, want := newMap[uint64, int](64, 1), map[uint64]*Entry[uint64, int]{}
-	for key := range uint64(500) { // more than the count of entries that went on can hold
+	for key := range uint64(500) { // more entries go on than the count can hold
 		collide(m, want, key, 77)
 	}
 	find := func(key uint64) *Entry[uint64, int] { return m.shard(77).array.find(77, key) }
@@ -295,8 +295,8 @@ func TestKeysOfEqualHashesAreKeptApart(t *testing.T) {
 	require.Zero(t, m.Len())
 }
 
-// Several goroutines add, remove and find their own keys, and read the keys of others. A key that stays in the map is
-// always found. A key that its only writer has removed is never found.
+// Several goroutines add, remove and find their own keys, and read the keys of others. A key
+// that stays in the map is always found. A key removed by its only writer is never found.
 func TestRandomHistoriesOfManyGoroutinesAgreeWithAModel(t *testing.T) {
 	for _, size := range []struct{ shards, buckets int }{{1, 1}, {1, 2}, {64, 1}, {64, 2}, {4, 1}} {
 		for _, keys := range []int{40, 2000} {
@@ -309,7 +309,7 @@ func TestRandomHistoriesOfManyGoroutinesAgreeWithAModel(t *testing.T) {
 
 func history(t *testing.T, m *Map[int, int], keys int) {
 	const writers, rounds, readers = 3, 4, 2
-	stays := make([]*Entry[int, int], keys/4) // from the beginning on
+	stays := make([]*Entry[int, int], keys/4) // these stay in the map from the beginning
 	for i := range stays {
 		stays[i], _ = m.Add(-1-i, i)
 	}
@@ -341,7 +341,7 @@ func history(t *testing.T, m *Map[int, int], keys int) {
 						} else {
 							m.RemoveEntry(e)
 						}
-						m.RemoveEntry(e) // a second time does nothing
+						m.RemoveEntry(e) // a second call does nothing
 						delete(model, key)
 					case e == nil && r.IntN(8) == 0 != grow:
 						e, added := m.Add(key, key)
@@ -370,7 +370,7 @@ func history(t *testing.T, m *Map[int, int], keys int) {
 			}
 		})
 	}
-	reading.Go(func() { // All yields each key that is there all the time once
+	reading.Go(func() { // All yields each key that is in the map all the time exactly once
 		for !done.Load() && !failed.Load() {
 			seen := map[int]int{}
 			for e := range m.All() {
@@ -405,7 +405,7 @@ func history(t *testing.T, m *Map[int, int], keys int) {
 	}
 }
 
-// If all goroutines add one key at the same time, it has one entry.
+// If all goroutines add the same key at the same time, it has one entry.
 func TestAKeyThatManyAddHasOneEntry(t *testing.T) {
 	m := newMap[int, int](64, 1)
 	for key := range 2000 {

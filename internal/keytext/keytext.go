@@ -1,5 +1,5 @@
-// Package keytext reads keys from header fields and metadata, for HTTP requests and gRPC
-// calls alike. Its errors contain no part of a value.
+// Package keytext reads keys from header fields and metadata, for both
+// HTTP requests and gRPC calls. Its errors contain no part of a value.
 package keytext
 
 import (
@@ -23,9 +23,8 @@ func Raw(values []string, what string) (string, error) {
 
 func missing(what string) error { return fmt.Errorf("%w: no %s", keyfunc.ErrNoKey, what) }
 
-// Single returns the only value, without white space around it: such space is no part of a
-// field's value (RFC 9110, section 5.5), but only HTTP/1 servers remove it. Otherwise a client
-// would have a budget for each number of spaces.
+// Single returns the only value, without surrounding white space. Such space is no part of a field's value (RFC 9110,
+// section 5.5), but only HTTP/1 servers remove it. If it stayed, a client would have one budget for each number of spaces.
 func Single(values []string, what string) (string, error) {
 	value, err := Raw(values, what)
 	if value = strings.Trim(value, " \t"); err == nil && value == "" {
@@ -34,12 +33,12 @@ func Single(values []string, what string) (string, error) {
 	return value, err
 }
 
-// maxKept bounds the text of a key. A limiter keeps its keys, and by default a server accepts
-// a megabyte of header from a client: for each of 65,536 keys.
+// maxKept is the maximum length of a key's text. A limiter keeps its keys, and a
+// server by default accepts a megabyte of header, so 65,536 keys could take 65 GB.
 const maxKept = 1 << 10
 
-// Short returns a text that is short enough to be kept as a key. The error about another text has a method Whole, which returns it
-// to keyfunc: the hash of a long secret is short.
+// Short returns a text that is short enough to be kept as a key. The error about a longer text has a
+// method Whole, which returns that text. keyfunc hashes it, because the hash of a long secret is short.
 func Short(value, what string) (string, error) {
 	if len(value) > maxKept {
 		return "", tooLong{what: what, size: len(value), whole: func() string { return value }}
@@ -47,7 +46,8 @@ func Short(value, what string) (string, error) {
 	return value, nil
 }
 
-// tooLong is the error about a text above maxKept. The text stands in a function, where no form of printing finds it.
+// tooLong is the error about a text above maxKept. A function
+// holds the text, so that no way of printing the error reveals it.
 type tooLong struct {
 	what  string
 	size  int
@@ -63,7 +63,7 @@ func (tooLong) Unwrap() error { return keyfunc.ErrMalformedKey }
 // Whole returns the text.
 func (e tooLong) Whole() string { return e.whole() }
 
-// IsToken reports whether s is a token, as the name of a header field is.
+// IsToken reports whether s is a token, like the name of a header field.
 func IsToken(s string) bool {
 	for i := range len(s) {
 		if !IsTokenChar(s[i]) {
@@ -73,13 +73,12 @@ func IsToken(s string) bool {
 	return s != ""
 }
 
-// IsTokenChar reports whether c may be in a token of RFC 9110, section 5.6.2.
+// IsTokenChar reports whether a token may contain c (RFC 9110, section 5.6.2).
 func IsTokenChar(c byte) bool {
 	return 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
 }
 
-// Host returns a host in lower case, without its port and without a dot at its end, so that
-// no spelling of it evades a rule.
+// Host returns a host in lower case, without its port and a trailing dot, so that no spelling of it evades a rule.
 func Host(host string) string {
 	if strings.Contains(host, ":") {
 		if h, _, err := net.SplitHostPort(host); err == nil {

@@ -37,7 +37,7 @@ func TestThereIsOneValueOrNone(t *testing.T) {
 	}
 }
 
-// check compares an error, whose text names the field and contains no part of a value.
+// check compares an error with the wanted one. Its text must name the field and contain no part of a value.
 func check(t *testing.T, want, err error) {
 	t.Helper()
 	if want == nil {

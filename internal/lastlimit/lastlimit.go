@@ -1,6 +1,6 @@
-// Package lastlimit lets package policy ask a limiter in memory under which limit a key was decided last.
+// Package lastlimit gives package policy access to the limit of a key's last decision by a limiter in memory.
 package lastlimit
 
-// Of returns the ratelimit.Limit of the last decision about a key of a *ratelimit.Keyed[string], nil if the key is not tracked. Package
-// ratelimit sets it.
+// Of returns the ratelimit.Limit of a *ratelimit.Keyed[string]'s last decision
+// about a key, or nil if the key is not tracked. Package ratelimit sets it.
 var Of func(keyed any, key string) (limit any)

@@ -1,5 +1,5 @@
-// Package limitfields announces limits to clients: by the fields RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11,
-// over HTTP in its header and over gRPC in trailers.
+// Package limitfields announces limits to clients, by the fields RateLimit-Policy and RateLimit of
+// draft-ietf-httpapi-ratelimit-headers-11. HTTP has these fields in the header, and gRPC in trailers.
 package limitfields
 
 import (
@@ -14,24 +14,24 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// Views caches the text of limits: the limits that the limiter lists, and others
-// that its decisions have named, which are limits of single keys or changed limits.
+// Views caches the text of limits. These are the limits that the limiter's Describe returns,
+// and further limits of its decisions, which belong to single keys or have changed.
 type Views struct {
 	writer
-	limits func() []ratelimit.Limit // the limiter for its limits; nil if it does not list them
-	named  bool                     // the names must differ
+	limits func() []ratelimit.Limit // returns the limiter's limits; nil if they are not known
+	named  bool                     // whether the names must differ
 	known  atomic.Pointer[list]
 	others edge.Recent[ratelimit.Limit, *View]
 }
 
 // Options are the settings of [Views].
 type Options struct {
-	Package string                       // with whose name errors begin
-	Unit    func(ratelimit.Limit) string // nil if all limits count requests
-	Named   bool                         // the names must differ
+	Package string                       // the prefix of errors
+	Unit    func(ratelimit.Limit) string // returns a limit's unit; nil if all limits count requests
+	Named   bool                         // whether the names must differ
 }
 
-// Init gets the limits of the limiter, and checks that fields can represent them. It is called before all other methods.
+// Init reads the limits of the limiter, and checks whether fields can represent them. Call it before all other methods.
 func (v *Views) Init(limiter any, o Options) error {
 	v.unit, v.named = o.Unit, o.Named
 	v.known.Store(new(list))
@@ -49,23 +49,23 @@ func (v *Views) Init(limiter any, o Options) error {
 	return nil
 }
 
-// View is how a limit is written in header fields: everything that does not change from
-// request to request.
+// View is the text of a limit in header fields, as far as it is the same for all requests.
 type View struct {
 	Limit  ratelimit.Limit
-	Name   string // of the policy; empty if there is none
+	Name   string // the name of the policy; empty if there is none
 	quoted string
-	Quota  string // its capacity
-	window int64  // seconds, 0 if there is none
-	until  int64  // of a calendar: when the window ends whose length window is, in Unix seconds; else 0
-	rest   string // of the item of RateLimit-Policy: its parameters
+	Quota  string // the capacity
+	window int64  // in seconds; 0 if there is none
+	until  int64  // for a calendar, the end of the window with this length, in Unix seconds; otherwise 0
+	rest   string // the parameters of the item in RateLimit-Policy
 	list   *list
 
-	// Denied, Exceeds and Blocked are for the code that answers requests: its last answer to a request that this limit has denied.
+	// Denied, Exceeds and Blocked are for the code that answers requests.
+	// They store its last answers to requests that this limit has denied.
 	Denied, Exceeds, Blocked atomic.Value
 }
 
-// Of returns how the limit that has decided is written.
+// Of returns the view of the limit that has decided.
 func (v *Views) Of(limit *ratelimit.Limit) *View {
 	if known := v.known.Load(); known.over() {
 		v.renew(known)
@@ -79,7 +79,8 @@ func (v *Views) Of(limit *ratelimit.Limit) *View {
 	return v.learn(limit)
 }
 
-// learn makes the view of an unknown limit: the limiter's own limit was changed, or a single key has this limit.
+// learn returns the view of a limit that is not cached. Either the
+// limiter's limit has changed, or it is the limit of a single key.
 func (v *Views) learn(limit *ratelimit.Limit) *View {
 	v.refresh()
 	known := v.known.Load()
@@ -91,7 +92,7 @@ func (v *Views) learn(limit *ratelimit.Limit) *View {
 	return view
 }
 
-// renew writes a list anew because a calendar's next window, which may have another length, has begun.
+// renew replaces the list after the window of a calendar has ended, because the next window may have another length.
 func (v *Views) renew(old *list) {
 	limits := make([]ratelimit.Limit, len(old.views))
 	for i, w := range old.views {
@@ -102,7 +103,7 @@ func (v *Views) renew(old *list) {
 	}
 }
 
-// refresh gets the limits of the limiter again. If they cannot be listed, the list stays as it was.
+// refresh reads the limits of the limiter again. If fields cannot represent them, the list stays.
 func (v *Views) refresh() {
 	if v.limits == nil {
 		return
@@ -115,13 +116,13 @@ func (v *Views) refresh() {
 	v.others.Clear()
 }
 
-// outerKey is the key of the names that interceptors around have used, in the context of a call.
+// outerKey is the context key of the names that outer interceptors have used.
 type outerKey struct{}
 
-// Fields returns the values of RateLimit-Policy and RateLimit for a decision, "" for fields that are not sent. The decision of a cost that
-// exceeds its limit has no remaining budget, unless that is always zero; nor has the decision of a layer with a cost of its own. In one
-// response a name is one policy: names that outer interceptors have used get a number. The context that Fields returns is for inner
-// interceptors.
+// Fields returns the values of RateLimit-Policy and RateLimit for a decision. It returns "" for a field that
+// is not sent. If a cost exceeds its limit, its decision has no remaining budget, unless that is always zero.
+// Neither has the decision of a layer with a cost of its own. In one response, a name stands for one policy,
+// so names that outer interceptors have used get a number. Pass the returned context to inner interceptors.
 func (v *Views) Fields(ctx context.Context, d *ratelimit.Decision, exceeds bool) (policies, standing string, inner context.Context) {
 	w := v.Of(&d.Limit)
 	if w.Name == "" {
@@ -143,7 +144,7 @@ func (v *View) Policies() string { return v.list.policies }
 // The parameters of RateLimit, as in draft 11. In the draft in progress they are ";a=" and ";w=".
 const leftIs, timeIs = ";r=", ";t="
 
-// Standing returns the item of RateLimit: how much is left.
+// Standing returns the item of RateLimit, with the remaining budget.
 func (v *View) Standing(d *ratelimit.Decision) string {
 	b := append(make([]byte, 0, 64), v.quoted...)
 	b = append(b, leftIs...)
@@ -155,12 +156,12 @@ func (v *View) Standing(d *ratelimit.Decision) string {
 	return string(b)
 }
 
-// effective is the window within which no more than Remaining can be used: until the next unit, if none remains. A sliding
-// counter regains in up to two windows; less than one would invite more than the rate.
+// effective returns the window, in seconds, within which no more than Remaining can be used. If nothing remains, it ends
+// with the next unit. A sliding counter regains in up to two windows. Less than one window would invite more than the rate.
 func (v *View) effective(d *ratelimit.Decision) int64 {
 	switch left := Clamp(Seconds(d.ResetAfter)); {
 	case !d.Allowed && (d.RetryAfter > 0 || v.window > 0):
-		return max(1, Clamp(Seconds(d.RetryAfter))) // as Retry-After: that must not come before
+		return max(1, Clamp(Seconds(d.RetryAfter))) // the same as Retry-After, which must not come earlier
 	case d.Allowed && d.Remaining <= 0 && d.NextAfter > 0:
 		return max(1, Clamp(Seconds(d.NextAfter)))
 	case v.Limit.Algorithm == ratelimit.AlgorithmFixedWindow && left > 0:
@@ -176,7 +177,7 @@ func (v *View) effective(d *ratelimit.Decision) int64 {
 	return v.window
 }
 
-// Refill is the seconds after which a key that has spent everything is fresh.
+// Refill returns the number of seconds after which a key that has spent everything is fresh.
 func (v *View) Refill() int64 {
 	if v.Limit.Algorithm == ratelimit.AlgorithmSlidingCounter {
 		return Clamp(Seconds(2 * min(v.Limit.Rate.Per, math.MaxInt64/2)))
@@ -184,7 +185,7 @@ func (v *View) Refill() int64 {
 	return v.window
 }
 
-// Clamp brings a figure into the range of a quota.
+// Clamp limits a figure to the range of a quota.
 func Clamp(n int64) int64 { return min(max(n, 0), MaxInteger) }
 
 // Seconds rounds up to whole seconds.
@@ -199,10 +200,10 @@ func Seconds(d time.Duration) int64 {
 // MaxInteger is the largest Integer of a structured field (RFC 9651, section 3.3.1).
 const MaxInteger = 999_999_999_999_999
 
-// MaxSeconds is how many seconds a time.Duration can hold.
+// MaxSeconds is the maximum number of seconds in a time.Duration.
 const MaxSeconds = int64(math.MaxInt64 / time.Second)
 
-// find returns the view of exactly this limit, or nil.
+// find returns the view of exactly that limit, or nil.
 func (l *list) find(limit *ratelimit.Limit) *View {
 	for _, v := range l.views {
 		if v.Limit == *limit {
@@ -212,5 +213,5 @@ func (l *list) find(limit *ratelimit.Limit) *View {
 	return nil
 }
 
-// over reports whether the window has ended whose length the fields contain.
+// over reports whether the list is outdated, because a calendar's window has ended.
 func (l *list) over() bool { return l.until > 0 && time.Now().Unix() >= l.until }

@@ -12,27 +12,27 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// list is the views of limits that are listed together in RateLimit-Policy.
+// list holds the views of limits that are listed together in RateLimit-Policy.
 type list struct {
 	views    []*View
 	policies string // the field's value
-	until    int64  // when it changes because a calendar's window ends, in Unix seconds; 0 if it does not
+	until    int64  // the time of its next change, when a calendar's window ends, in Unix seconds; 0 for none
 
-	nested atomic.Pointer[nested] // the last list of an outer middleware that this one followed
+	nested atomic.Pointer[nested] // the last list that was made for use after the lines of an outer middleware
 }
 
-// nested is a list as it is written after the lines of an outer middleware.
+// nested is a list for use after the lines of an outer middleware.
 type nested struct {
 	outer []string
 	list  *list
 }
 
-// writer makes views, for one middleware.
+// writer makes the views of one middleware.
 type writer struct {
 	unit func(ratelimit.Limit) string // nil if all limits count requests
 }
 
-// list returns how limits are written that are listed together.
+// list returns the list of limits that are listed together.
 func (w writer) list(limits []ratelimit.Limit) *list {
 	l := &list{views: make([]*View, len(limits))}
 	for i, limit := range limits {
@@ -41,7 +41,7 @@ func (w writer) list(limits []ratelimit.Limit) *list {
 	return l.joined()
 }
 
-// joined fills in the parts that the views have in common.
+// joined fills in what the views share.
 func (l *list) joined() *list {
 	for _, v := range l.views {
 		v.list = l
@@ -51,7 +51,7 @@ func (l *list) joined() *list {
 	return l
 }
 
-// bound finds out until when the list holds.
+// bound computes until.
 func (l *list) bound() {
 	for _, v := range l.views {
 		if v.until > 0 && (l.until == 0 || v.until < l.until) {
@@ -60,7 +60,7 @@ func (l *list) bound() {
 	}
 }
 
-// items writes RateLimit-Policy.
+// items returns the value of RateLimit-Policy.
 func (l *list) items() string {
 	var items []string
 	for _, v := range l.views {
@@ -71,7 +71,7 @@ func (l *list) items() string {
 	return strings.Join(items, ", ")
 }
 
-// view returns how one limit is written.
+// view returns the view of one limit.
 func (w writer) view(l ratelimit.Limit) *View {
 	v := &View{Limit: l, Name: policyName(l)}
 	if l.Algorithm == 0 || l.Algorithm == ratelimit.AlgorithmUnlimited || checkText(v.Name) != nil {
@@ -99,8 +99,8 @@ func (w writer) view(l ratelimit.Limit) *View {
 	return v
 }
 
-// Refills is this library's parameter of RateLimit-Policy. It reports that the units of a budget come back one by one, as a bucket's, and
-// not all at once at the end of a window.
+// Refills is this library's parameter of RateLimit-Policy. It reports that the units of a
+// budget come back one by one, like a bucket's, and not all at once at the end of a window.
 const Refills = "weir-refill"
 
 func refills(l ratelimit.Limit) bool {
@@ -111,14 +111,14 @@ func refills(l ratelimit.Limit) bool {
 	return false
 }
 
-// same reports whether the list is of these limits.
+// same reports whether the list has exactly these limits.
 func (l *list) same(limits []ratelimit.Limit) bool {
 	return slices.EqualFunc(l.views, limits, func(v *View, limit ratelimit.Limit) bool { return v.Limit == limit })
 }
 
-// with returns the view of a key's own limit. In the list it replaces the limit of the same
-// name, or else the first that differs from key to key. If there is neither, it is unknown
-// which limit it replaces, and it is listed alone.
+// with returns the view of a key's own limit. In the list, that limit replaces the one
+// of the same name or, without one, the first limit that differs from key to key. If
+// there is neither, it is not known which limit it replaces, so it is listed alone.
 func (l *list) with(limit ratelimit.Limit, w writer) *View {
 	at := slices.IndexFunc(l.views, func(v *View) bool { return v.Name != "" && strings.EqualFold(v.Name, policyName(limit)) })
 	if at < 0 {
@@ -135,8 +135,8 @@ func (l *list) with(limit ratelimit.Limit, w writer) *View {
 	return v
 }
 
-// After returns the view as it is written after the lines of an outer middleware, of which names returns the policies' names. A name in use
-// there gets a number: in one response, a name is one policy.
+// After returns the view for use after the lines of an outer middleware. names returns the names of the policies
+// in these lines. A name that is used there gets a number, because in one response a name stands for one policy.
 func (v *View) After(outer []string, names func(lines []string) []string) *View {
 	n := v.list.nested.Load()
 	if n == nil || !slices.Equal(n.outer, outer) {
@@ -146,7 +146,7 @@ func (v *View) After(outer []string, names func(lines []string) []string) *View 
 	return n.list.views[slices.Index(v.list.views, v)]
 }
 
-// names appends the names in the list to after.
+// names appends the names in the list to those in after.
 func (l *list) names(after []string) []string {
 	names := slices.Clip(after)
 	for _, v := range l.views {
@@ -157,7 +157,7 @@ func (l *list) names(after []string) []string {
 	return names
 }
 
-// renamed returns the list with names that are not in use, ignoring case.
+// renamed returns the list with names that are not in use. It ignores case.
 func (l *list) renamed(used []string) *list {
 	taken := make(map[string]bool, len(used))
 	for _, name := range used {
@@ -175,8 +175,7 @@ func (l *list) renamed(used []string) *list {
 	return r.joined()
 }
 
-// window is the seconds in which a limit's whole capacity is regained, rounded up;
-// 0 if it never is.
+// window returns the number of seconds in which a limit's whole capacity is regained, rounded up, or 0 if it never is.
 func window(l ratelimit.Limit) int64 {
 	switch l.Algorithm {
 	case ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket:
@@ -187,12 +186,12 @@ func window(l ratelimit.Limit) int64 {
 	return 0
 }
 
-// regained is ceil(burst · per / units) in seconds. The product may need 128 bits.
+// regained returns ceil(burst · per / units) in seconds. The product may need 128 bits.
 func regained(l ratelimit.Limit) int64 {
 	units := uint64(max(0, l.Rate.Units))
 	hi, lo := bits.Mul64(uint64(max(0, l.Burst)), uint64(max(0, l.Rate.Per)))
 	if hi >= units {
-		return MaxInteger // no limit that New takes
+		return MaxInteger // New accepts no such limit
 	}
 	ns, rest := bits.Div64(hi, lo, units)
 	s := ns / uint64(time.Second)
@@ -202,7 +201,7 @@ func regained(l ratelimit.Limit) int64 {
 	return int64(max(1, s))
 }
 
-// policyName is the limit's name, or "default" if it has none.
+// policyName returns the limit's name, or "default" if it has none.
 func policyName(l ratelimit.Limit) string {
 	if l.Name == "" {
 		return "default"
@@ -210,8 +209,7 @@ func policyName(l ratelimit.Limit) string {
 	return l.Name
 }
 
-// checkText reports why a structured field's String cannot carry the text (RFC 9651,
-// section 4.1.6).
+// checkText returns an error if a structured field's String cannot represent the text (RFC 9651, section 4.1.6).
 func checkText(text string) error {
 	for i, c := range text {
 		if c < ' ' || c > '~' {
@@ -221,13 +219,13 @@ func checkText(text string) error {
 	return nil
 }
 
-// checkNames reports why the limits cannot be listed in one field.
+// checkNames returns an error if the limits cannot be listed in one field.
 func checkNames(limits []ratelimit.Limit) error {
 	seen := make(map[string]ratelimit.Limit, len(limits))
 	for _, l := range limits {
 		name := policyName(l)
 		if l == (ratelimit.Limit{}) {
-			continue // it differs from key to key
+			continue // the limit differs from key to key
 		}
 		if err := checkText(name); err != nil {
 			return fmt.Errorf("limit name %w", err)
@@ -241,7 +239,7 @@ func checkNames(limits []ratelimit.Limit) error {
 	return nil
 }
 
-// checkUnits reports which limit's unit a field cannot carry.
+// checkUnits returns an error about the first limit whose unit a field cannot represent.
 func (w writer) checkUnits(limits []ratelimit.Limit) error {
 	if w.unit == nil {
 		return nil
@@ -254,12 +252,12 @@ func (w writer) checkUnits(limits []ratelimit.Limit) error {
 	return nil
 }
 
-// quote writes a String of a structured field. Only two characters are escaped in it.
+// quote returns a text as a String of a structured field. Only two characters need an escape.
 func quote(s string) string { return `"` + escaper.Replace(s) + `"` }
 
 var escaper = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// check reports why header fields cannot represent the limits.
+// check returns an error if header fields cannot represent the limits.
 func (v *Views) check(limits []ratelimit.Limit) error {
 	if !v.named {
 		return nil

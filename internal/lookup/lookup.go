@@ -1,5 +1,5 @@
-// Package lookup shares the calls of a user's function by key, such as LimitFor: concurrent callers of one key share one call, and a
-// result is kept until it is dropped or replaced.
+// Package lookup shares the calls of a user's function by key, for example of LimitFor. Concurrent
+// callers of one key share one call, and its result is kept until it is dropped or replaced.
 package lookup
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/keys"
 )
 
-// Calls shares calls by key. Make one with [New]. It is safe for concurrent use. No lock is held during a call.
+// Calls shares calls by key. Make one with [New]. It is safe for concurrent use. It holds no lock during a call.
 type Calls[K, V comparable] struct {
 	keep   int64
 	kept   atomic.Int64 // the number of results, in all shards
@@ -20,21 +20,21 @@ type Calls[K, V comparable] struct {
 }
 
 type shard[K, V comparable] struct {
-	mu    sync.Mutex // guards the map, and all fields of its calls but the results of an ended one
+	mu    sync.Mutex // guards the map and the calls in it, but not the results of calls that have ended
 	calls map[K]*call[V]
 }
 
-// call is a call that is under way, or its result.
+// call is a call under way, or its result.
 type call[V comparable] struct {
 	version uint64
 	value   V
 	err     error
-	ended   bool          // value and err are set
-	over    bool          // ended, or the function has panicked
-	done    chan struct{} // is closed when the call is over; nil while there is no other caller
+	ended   bool          // whether value and err are set
+	over    bool          // whether the call has ended, or the function has panicked
+	done    chan struct{} // closed when the call is over; nil while nobody else waits for it
 }
 
-// New returns calls that keep up to this number of results. With 0, only concurrent callers share a result.
+// New returns a Calls that keeps up to keep results. If keep is 0, only concurrent callers share a result.
 func New[K, V comparable](keep int) *Calls[K, V] {
 	n := 16
 	if keep > 0 && keep < 1024 {
@@ -54,7 +54,7 @@ func (c *Calls[K, V]) shard(key K) *shard[K, V] {
 	return &c.shards[maphash.Comparable(c.seed, key)%uint64(len(c.shards))]
 }
 
-// Find returns the result that is kept for a key, of this version or a later one.
+// Find returns the kept result for a key, if its version is at least the given one.
 func (c *Calls[K, V]) Find(key K, version uint64) (v V, ok bool) {
 	s := c.shard(key)
 	s.mu.Lock()
@@ -65,11 +65,12 @@ func (c *Calls[K, V]) Find(key K, version uint64) (v V, ok bool) {
 	return v, false
 }
 
-// Get returns f's result for a key, of this version or a later one: the result that is kept; or the result of the call that is under way,
-// for which it waits; or of a call of its own. The error of a call is returned to its callers and not kept. If a call panics, its caller
-// panics, and the callers that waited for it call f themselves, one after the other.
+// Get returns the result of f for a key, of at least the given version. It returns the kept result, waits
+// for a call under way, or calls f. The error of a call is returned to its callers, but not kept. If a call
+// panics, its caller panics. The callers that waited for it then call f themselves, one after another.
 //
-// If known is not nil, it is called before f, and its result is taken if it has one: for values that leave the Calls for another place.
+// known finds values that have left the Calls for another place. If it is
+// not nil, it is called before f, and its result is used if it has one.
 func (c *Calls[K, V]) Get(key K, version uint64, known func() (V, bool), f func(K) (V, error)) (V, error) {
 	s := c.shard(key)
 	for {
@@ -83,7 +84,7 @@ func (c *Calls[K, V]) Get(key K, version uint64, known func() (V, bool), f func(
 			x = &call[V]{version: version}
 			own := key
 			if c.keep > 0 {
-				own = c.cloner.Clone(key) // it may be a part of a longer text
+				own = c.cloner.Clone(key) // the key may be a part of a longer text
 			}
 			s.calls[own] = x
 			s.mu.Unlock()
@@ -103,16 +104,16 @@ func (c *Calls[K, V]) Get(key K, version uint64, known func() (V, bool), f func(
 	}
 }
 
-// One returns the result of f, which has no error, for a key without versions.
+// One is Get for an f that returns no error, and for keys without versions.
 func One[K, V comparable](c *Calls[K, V], key K, f func(K) V) V {
 	v, _ := c.Get(key, 0, nil, func(key K) (V, error) { return f(key), nil })
 	return v
 }
 
-// run makes a call that is in the shard.
+// run makes a call that was added to the shard.
 func (c *Calls[K, V]) run(s *shard[K, V], key K, x *call[V], known func() (V, bool), f func(K) (V, error)) (v V, err error) {
 	returned := false
-	defer func() { // also if f panics
+	defer func() { // runs even if f panics
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if x.over = true; returned {
@@ -121,7 +122,7 @@ func (c *Calls[K, V]) run(s *shard[K, V], key K, x *call[V], known func() (V, bo
 		if x.done != nil {
 			close(x.done)
 		}
-		if s.calls[key] != x { // it was dropped meanwhile
+		if s.calls[key] != x { // the call was dropped meanwhile
 			return
 		}
 		if !returned || err != nil || c.keep == 0 {
@@ -141,9 +142,9 @@ func (c *Calls[K, V]) run(s *shard[K, V], key K, x *call[V], known func() (V, bo
 	return v, err
 }
 
-// makeRoomLocked drops another key's result, or this key's if there is none.
+// makeRoomLocked drops another key's result, or this key's if it finds no other.
 func (c *Calls[K, V]) makeRoomLocked(s *shard[K, V], key K) {
-	tries := 8 // some of the calls may be under way
+	tries := 8 // some of the calls may still be under way
 	for k, x := range s.calls {
 		if x.ended && k != key {
 			c.removeLocked(s, k, x)
@@ -163,7 +164,7 @@ func (c *Calls[K, V]) removeLocked(s *shard[K, V], key K, x *call[V]) {
 	}
 }
 
-// Drop forgets the key's result. A call that is under way returns its result to its present callers alone.
+// Drop drops the key's result. A call under way returns its result only to its present callers.
 func (c *Calls[K, V]) Drop(key K) {
 	s := c.shard(key)
 	s.mu.Lock()
@@ -173,7 +174,7 @@ func (c *Calls[K, V]) Drop(key K) {
 	}
 }
 
-// Take forgets the key's result if it is v, because it is in another place from now on.
+// Take drops the key's result if it is v, because v is kept elsewhere from now on.
 func (c *Calls[K, V]) Take(key K, v V) {
 	s := c.shard(key)
 	s.mu.Lock()
@@ -183,7 +184,8 @@ func (c *Calls[K, V]) Take(key K, v V) {
 	}
 }
 
-// Put keeps a result that f has returned before, unless there is one, or valid reports false. It is called under the lock that Drop takes.
+// Put keeps a result that f returned earlier, unless there is one or
+// valid returns false. valid is called under the lock that Drop takes.
 func (c *Calls[K, V]) Put(key K, version uint64, v V, valid func() bool) {
 	s := c.shard(key)
 	s.mu.Lock()

@@ -13,11 +13,11 @@ import (
 	"github.com/weir-go/ratelimit/internal/lookup"
 )
 
-// Goroutines look up, replace and drop a few keys. No result is older than the last Drop before the call, and nothing hangs although
-// some calls panic or end their goroutine.
+// Goroutines look up, replace and drop a few keys. No result is older than the last Drop
+// before the call. Nothing hangs, although some calls panic or end their goroutine.
 func TestNoResultIsOlderThanTheLastDrop(t *testing.T) {
 	c := lookup.New[int, int64](3)
-	var value, dropped [8]atomic.Int64 // dropped is a value that a Drop has ended behind
+	var value, dropped [8]atomic.Int64 // dropped is the value at the last Drop that has returned
 	var wg sync.WaitGroup
 	for worker := range 16 {
 		wg.Go(func() {
@@ -64,7 +64,7 @@ func TestNoResultIsOlderThanTheLastDrop(t *testing.T) {
 	assert.LessOrEqual(t, c.Len(), 3)
 }
 
-// Put returns no result to the calls that a Drop has made outdated.
+// Put does not return a result to calls that a Drop has outdated.
 func TestAResultThatIsPutBackGivesWayToANewerOne(t *testing.T) {
 	c := lookup.New[string, int](10)
 	get := func(version uint64, v int) int {

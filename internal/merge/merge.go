@@ -1,5 +1,5 @@
-// Package merge combines the decisions of several limiters on one cost into one decision. Stacks in memory, on Redis
-// and in SQL use it.
+// Package merge combines the decisions of several limiters on one cost
+// into one decision. Stacks use it, in memory, on Redis and in SQL.
 package merge
 
 import (
@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// Decision has the fields of ratelimit.Decision, so a pointer to one converts to a pointer to the other. When
-// ratelimit.Decision gains a field, the conversion fails to compile until this package defines how to combine the
-// field.
+// Decision has the fields of ratelimit.Decision, so that pointers convert from one to the other. If
+// ratelimit.Decision gains a field, the conversion does not compile until this package combines that field, too.
 type Decision[L any] struct {
 	Allowed    bool
 	Degraded   bool
@@ -25,15 +24,15 @@ type Decision[L any] struct {
 // Sum combines decisions into one. Make it with [Of], and add each decision with [Sum.Add].
 type Sum[L any] struct {
 	d      *Decision[L]
-	n      int           // decisions added so far
-	room   int           // the binding limiter's remaining budget for the caller
+	n      int           // the number of decisions added
+	room   int           // the binding limiter's budget that remains for the caller
 	wait   time.Duration // its RetryAfter
 	full   time.Duration // its ResetAfter
-	allows bool          // the binding limiter allows the cost
-	dark   bool          // a limiter without room does not know the time of its next unit
+	allows bool          // whether the binding limiter allows the cost
+	dark   bool          // whether a limiter without room does not know the time of its next unit
 }
 
-// Of returns an empty sum, which writes its result to d: everything is allowed, without a limit.
+// Of returns an empty sum. It sets d to an allowed decision under the limit unlimited, and later calls of Add update d.
 func Of[L any](d *Decision[L], unlimited L) Sum[L] {
 	*d = Decision[L]{Allowed: true, Limit: unlimited, Remaining: math.MaxInt}
 	return Sum[L]{d: d}
@@ -42,12 +41,11 @@ func Of[L any](d *Decision[L], unlimited L) Sum[L] {
 // Empty reports whether nothing has been added.
 func (s *Sum[L]) Empty() bool { return s.n == 0 }
 
-// Add adds a limiter's decision. The caller can spend room of its remaining budget. If room is 0, NextAfter is the time
-// until room is above 0.
+// Add adds a limiter's decision. room is the part of the limiter's remaining budget
+// that the caller can spend. If room is 0, NextAfter is the time until it is above 0.
 //
-// The sum is allowed if every limiter allows the cost. It has the Limit of the binding limiter, the smallest Remaining,
-// the largest Debt and the longest times. NextAfter is 0 if a limiter without room does not know its next unit, or
-// never has one.
+// The sum is allowed if each limiter allows the cost. It has the Limit of the binding limiter, the smallest Remaining, the
+// largest Debt and the longest times. NextAfter is 0 if a limiter without room does not know its next unit, or never has one.
 func (s *Sum[L]) Add(d *Decision[L], room int) {
 	if s.n == 0 || s.binds(d, room) {
 		s.d.Limit, s.room, s.wait, s.full, s.allows = d.Limit, room, d.RetryAfter, d.ResetAfter, d.Allowed
@@ -74,9 +72,9 @@ func (s *Sum[L]) addNext(after time.Duration) {
 	s.d.NextAfter = max(s.d.NextAfter, after)
 }
 
-// binds reports whether a decision binds more than all earlier ones. A denial binds more than an allowed decision.
-// Between two denials the longer RetryAfter binds, between two allowed decisions the smaller room, and then the longer
-// ResetAfter. If all are equal, the earlier decision stays.
+// binds reports whether a decision binds more than all earlier ones. A denial binds more than an allowed
+// decision. Of two denials, the one with the longer RetryAfter binds. Of two allowed decisions, the one with the
+// smaller room binds, and then the one with the longer ResetAfter. If all are equal, the earlier decision binds.
 func (s *Sum[L]) binds(d *Decision[L], room int) bool {
 	switch {
 	case d.Allowed != s.allows:
@@ -89,8 +87,8 @@ func (s *Sum[L]) binds(d *Decision[L], room int) bool {
 	return d.ResetAfter > s.full
 }
 
-// Room returns the largest cost that fits into a key's remaining budget. The key is charged own units and shares times
-// the cost: for example, if two layers charge the caller's cost to one key, shares is 2.
+// Room returns the largest cost that fits into a key's remaining budget. The key is charged own units, plus
+// shares times the cost. For example, shares is 2 if two layers charge the caller's cost to the same key.
 func Room(remaining, own, shares int64) int {
 	left := remaining - own
 	switch {

@@ -1,5 +1,5 @@
-// Package micros has the limits that redislimit can count: times are whole microseconds, and the figures are so small that the doubles of
-// its scripts hold them exactly. The command policy checks rules against it without a server.
+// Package micros determines whether redislimit can count a limit. Times must be whole microseconds, and figures
+// small enough for the doubles of redislimit's scripts. The command policy uses it to check rules without a server.
 package micros
 
 import (
@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// Most is the most that is counted of anything.
+	// Most is the largest number that is counted.
 	Most = int64(1) << 52
-	// MaxLog is the default maximum of the units of a sliding log.
+	// MaxLog is the default maximum number of units in a sliding log.
 	MaxLog = 2000
 )
 
-// Figures returns the figures of a limit, or an error if it cannot be counted exactly. In a bucket a unit takes
-// per/units µs, in lowest terms. A window has units for each per; per is 0 for a calendar. Unlimited and Blocked have
-// no figures.
+// Figures returns the figures of a limit, or an error if the limit cannot be counted
+// exactly. In a bucket, one unit takes per/units µs, in lowest terms. A window has
+// units for each per; per is 0 for a calendar. Unlimited and Blocked have no figures.
 func Figures(l ratelimit.Limit, maxLog int) (units, per int64, err error) {
 	if err := l.Validate(); err != nil {
 		return 0, 0, err
@@ -39,7 +39,7 @@ func Figures(l ratelimit.Limit, maxLog int) (units, per int64, err error) {
 // unit exactly.
 const MaxSharedBurst = 1 << 30
 
-// Shared is Figures for a limit that keys share by weight. It must be a token bucket.
+// Shared is like Figures, for a limit that keys share by weight. The limit must be a token bucket.
 func Shared(l ratelimit.Limit) (units, per int64, err error) {
 	units, per, err = Figures(l, MaxLog)
 	switch {
@@ -54,7 +54,7 @@ func Shared(l ratelimit.Limit) (units, per int64, err error) {
 	return units, per, err
 }
 
-// ofBucket takes a Per of any number of nanoseconds: the fraction is exact.
+// ofBucket returns the figures of a bucket. Its Per may be any number of nanoseconds, because the fraction is exact.
 func ofBucket(l ratelimit.Limit) (units, per int64, err error) {
 	per, units = int64(l.Rate.Per), int64(l.Rate.Units)
 	g := meter.GCD(per, units)

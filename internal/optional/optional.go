@@ -1,6 +1,6 @@
-// Package optional finds the methods that a limiter may have besides Take and Reserve. It also finds arguments that a
-// constructor must refuse because the first call through them would panic. Limits and decisions are type parameters, so
-// the package does not import ratelimit, and ratelimit can use it.
+// Package optional finds the methods that a limiter may have besides Take and Reserve. It also
+// finds arguments that a constructor must reject, because the first call through them would
+// panic. Limits and decisions are type parameters, so that ratelimit can import the package.
 package optional
 
 import (
@@ -9,7 +9,7 @@ import (
 	"fmt"
 )
 
-// AppendLimits appends the limits of one of several limiters, the zero L if they are not known.
+// AppendLimits appends the limits of a limiter to those of others. If they are not known, it appends the zero L.
 func AppendLimits[L any](all, limits []L) []L {
 	if limits == nil {
 		limits = make([]L, 1)
@@ -20,7 +20,7 @@ func AppendLimits[L any](all, limits []L) []L {
 // CanPeek, CanAdjust and CanReset report whether a limiter has the method. A limiter in front
 // of another one may have it and still return [errors.ErrUnsupported].
 
-// CanPeek is for Peek.
+// CanPeek reports whether a limiter has Peek.
 func CanPeek[K, D any](limiter any) bool {
 	switch limiter.(type) {
 	case interface {
@@ -31,7 +31,7 @@ func CanPeek[K, D any](limiter any) bool {
 	return false
 }
 
-// CanAdjust is for Adjust.
+// CanAdjust reports whether a limiter has Adjust.
 func CanAdjust[K any](limiter any) bool {
 	switch limiter.(type) {
 	case interface {
@@ -42,7 +42,7 @@ func CanAdjust[K any](limiter any) bool {
 	return false
 }
 
-// CanReset is for Reset.
+// CanReset reports whether a limiter has Reset.
 func CanReset[K any](limiter any) bool {
 	switch limiter.(type) {
 	case interface {
@@ -53,7 +53,7 @@ func CanReset[K any](limiter any) bool {
 	return false
 }
 
-// Unsupported is the error of a package for a method that a limiter does not have.
+// Unsupported returns the error of a package for a method that a limiter lacks.
 func Unsupported(pkg string, limiter any, method string) error {
 	return fmt.Errorf("%s: %T has no %s: %w", pkg, limiter, method, errors.ErrUnsupported)
 }

@@ -2,11 +2,11 @@ package optional
 
 import "context"
 
-// Passing is a context for a Reserve whose reservation is either given back within the call that makes it, or never
-// settled. It spares the limiter the record of an open reservation. Other limiters ignore it.
+// Passing is the context of a Reserve whose reservation is either given back before the caller returns,
+// or never settled. So the limiter need not record an open reservation. Some limiters ignore it.
 type Passing struct{ context.Context }
 
-// From returns p for a context. A context that is already a Passing stays itself.
+// From makes p a context derived from ctx, and returns p. If ctx is already a Passing, From returns ctx.
 func (p *Passing) From(ctx context.Context) context.Context {
 	if ctx == nil {
 		ctx = context.Background()

@@ -1,6 +1,6 @@
-// Package owed records what a stand-in lets pass while a store is down. Afterwards the store is charged
-// with what still counts by then, which may be less than all that passed. For example, it is at most a
-// minute's spending under a limit by the minute, and the whole spending under a quota by the month.
+// Package owed records the units that a stand-in lets pass while a store is down. Afterwards the store is
+// charged with the units that still count, which may be fewer. For example, under a limit by the minute
+// it is charged with at most a minute's spending, and under a quota by the month with the whole spending.
 package owed
 
 import (
@@ -16,8 +16,8 @@ import (
 // Beyond it, the debt of the least recently used key is forgiven.
 const maxKeys = 1 << 16
 
-// Ledger records what keys owe to a store. It counts under the limits of the stand-in's
-// decisions, so it forgets what these limits have regained. It is safe for concurrent use.
+// Ledger records the units that keys owe to a store. It counts under the limits of the stand-in's
+// decisions, so it forgets the units that these limits have regained. It is safe for concurrent use.
 type Ledger[K comparable] struct {
 	keys   *ratelimit.Keyed[K]
 	stack  *ratelimit.Layered[debt[K]]
@@ -25,7 +25,7 @@ type Ledger[K comparable] struct {
 	paying atomic.Bool
 }
 
-// debt is a charge under a limit.
+// debt identifies a charge: a key under a limit.
 type debt[K comparable] struct {
 	key   K
 	limit ratelimit.Limit
@@ -61,9 +61,9 @@ func (l *Ledger[K]) Charge(key K, cost int, limit ratelimit.Limit) {
 // Owing reports whether a key may owe something.
 func (l *Ledger[K]) Owing() bool { return l.owing.Load() }
 
-// Repay charges the store for each key with the units that count by now. An error that wraps [ratelimit.ErrUnavailable] ends it, and what
-// was not charged stays owed. After another error the key owes nothing, as it would fail again. If another call of Repay runs, it does
-// nothing.
+// Repay charges the store with each key's units that count by now. An error that wraps
+// [ratelimit.ErrUnavailable] ends it, and the remaining units stay owed. After any other error the key owes
+// nothing, because the charge would fail again. If another call of Repay is running, Repay does nothing.
 func (l *Ledger[K]) Repay(ctx context.Context, charge func(ctx context.Context, key K, units int) error) error {
 	if !l.owing.Load() || !l.paying.CompareAndSwap(false, true) {
 		return nil
@@ -87,7 +87,7 @@ func (l *Ledger[K]) Repay(ctx context.Context, charge func(ctx context.Context, 
 		if err != nil {
 			errs = append(errs, err)
 		}
-		_ = l.stack.Adjust(ctx, debt[K]{key, d.Limit}, -units) // what was spent in the meantime stays owed
+		_ = l.stack.Adjust(ctx, debt[K]{key, d.Limit}, -units) // units spent meanwhile stay owed
 	}
 	if len(errs) > 0 {
 		return fmt.Errorf("%d keys could not be charged, for example: %w", len(errs), errs[0])
@@ -97,10 +97,10 @@ func (l *Ledger[K]) Repay(ctx context.Context, charge func(ctx context.Context, 
 
 type uncertain struct{}
 
-// Uncertain returns a context for a decision of a stand-in after a call of the store that may have charged the cost.
+// Uncertain returns a context for a decision of a stand-in. It records that the store may have charged the cost already.
 func Uncertain(ctx context.Context) context.Context { return context.WithValue(ctx, uncertain{}, true) }
 
-// IsUncertain reports whether the store may have charged the cost of the decision. Then it is not owed.
+// IsUncertain reports whether the store may have charged the cost of a decision. Such a cost is not owed.
 func IsUncertain(ctx context.Context) bool {
 	is, _ := ctx.Value(uncertain{}).(bool)
 	return is

@@ -15,7 +15,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// Twenty minutes of spending owe one minute's under a limit by the minute, and all of it under a day's. It is charged once.
+// After twenty minutes of spending, a key owes one minute's units under a limit
+// by the minute, and all units under a limit by the day. They are charged once.
 func TestAKeyOwesWhatStillCounts(t *testing.T) {
 	for limit, want := range map[ratelimit.Limit]int{
 		ratelimit.FixedWindow(ratelimit.PerMinute(10)):   10,

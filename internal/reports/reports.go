@@ -1,5 +1,6 @@
-// Package reports holds the reports of a call back until it is known whether its answer counts: package failover calls a limiter whose answer
-// may come too late or be a failure, and another limiter decides then. Each request is so reported once, by the limiter that has decided it.
+// Package reports delays the reports of a call until it is known whether its answer counts. Package
+// failover needs it: it calls a limiter whose answer may be too late or a failure, and then another
+// limiter decides. So each request is reported once, by the limiter that decides on it.
 package reports
 
 import (
@@ -7,7 +8,7 @@ import (
 	"sync"
 )
 
-// Held is the context of a call, and holds its reports. Make one with [With].
+// Held is the context of a call. It holds the call's reports. Make one with [With].
 type Held struct {
 	context.Context
 	outer *Held
@@ -20,17 +21,18 @@ type Held struct {
 type state uint8
 
 const (
-	open     state = iota // reports are kept
+	open     state = iota // reports are held
 	released              // reports are passed on
-	dropped               // reports are dropped, also of an answer that comes late
+	dropped               // reports are dropped, even those of a late answer
 )
 
 type key struct{}
 
-// With returns a context for one call, whose reports it holds. One of Release and Drop must be called after the call.
+// With returns a context for one call. It holds the reports of that call,
+// until Release or Drop. One of these must be called after the call.
 func With(ctx context.Context) *Held { return &Held{Context: ctx, outer: Of(ctx)} }
 
-// Value returns h for the key that Of uses. For other keys it returns the value of the context from which h was made.
+// Value returns h for the key that Of uses. For other keys it returns the value in the parent context.
 func (h *Held) Value(k any) any {
 	if k == (key{}) {
 		return h
@@ -38,7 +40,7 @@ func (h *Held) Value(k any) any {
 	return h.Context.Value(k)
 }
 
-// Of returns the Held to which a call under ctx reports, or nil if it reports at once.
+// Of returns the Held that receives the reports of a call under ctx, or nil if they are passed on at once.
 func Of(ctx context.Context) *Held {
 	if ctx == nil {
 		return nil
@@ -47,7 +49,7 @@ func Of(ctx context.Context) *Held {
 	return h
 }
 
-// Add holds a report, calls it, or drops it. A report must hold values of its own.
+// Add holds, calls or drops a report, depending on the state. A report must not refer to memory that changes.
 func (h *Held) Add(report func()) {
 	h.mu.Lock()
 	s := h.state
@@ -68,7 +70,7 @@ func (h *Held) pass(report func()) {
 	}
 }
 
-// Release passes the reports on, in order, on the caller's goroutine.
+// Release calls the held reports, in order, on the caller's goroutine.
 func (h *Held) Release() {
 	for _, report := range h.end(released) {
 		h.pass(report)
@@ -86,8 +88,8 @@ func (h *Held) end(s state) []func() {
 	return list
 }
 
-// Send calls f with e now, or adds it to the reports of the call under ctx.
-// It is a function of its own so that reports at once allocate nothing.
+// Send calls f with e now, or adds that call to the reports held for ctx. It
+// is a function with type parameters so that reports at once allocate nothing.
 func Send[E any](ctx context.Context, f func(E), e E) {
 	if h := Of(ctx); h != nil {
 		hold(h, f, e)

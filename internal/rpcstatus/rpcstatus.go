@@ -1,6 +1,6 @@
-// Package rpcstatus describes the refusal of a call in the terms of gRPC: the code, the message, the time to retry, and the exhausted
-// quota. It needs no protobuf library, so that httplimit can answer gRPC and Connect calls that pass through it. grpclimit answers with the
-// same.
+// Package rpcstatus describes the refusal of a call in the terms of gRPC: the code, the
+// message, the time of a retry, and the exhausted quota. It needs no protobuf library,
+// so httplimit can use it to answer gRPC and Connect calls. grpclimit uses it, too.
 package rpcstatus
 
 import (
@@ -20,7 +20,7 @@ import (
 // Code is a status code of gRPC.
 type Code uint32
 
-// The codes of answers, the codes for a missing or malformed key, and the codes that are evidence of load.
+// The codes of answers, of a missing or malformed key, and of calls that show load.
 const (
 	Canceled          Code = 1
 	Unknown           Code = 2
@@ -34,20 +34,21 @@ const (
 	Unauthenticated   Code = 16
 )
 
-// Answer is the answer to a call that is refused.
+// Answer is the answer to a refused call.
 type Answer struct {
 	Code    Code
 	Message string
-	Wait    time.Duration // after which to retry; 0 if that is not known
-	Never   bool          // a retry can never pass
-	Limit   *LimitText    // that has denied; nil if none has
+	Wait    time.Duration // the time until a retry; 0 if not known
+	Never   bool          // whether a retry can never pass
+	Limit   *LimitText    // the limit that has denied, or nil
 }
 
-// PushbackKey is the trailer with the time to retry for a client's retry policy (gRFC A6).
+// PushbackKey is the trailer with the time of a retry, for a client's retry policy (gRFC A6).
 const PushbackKey = "grpc-retry-pushback-ms"
 
-// Pushback returns the trailer's value; "" if no wait is known, which leaves the client to its own backoff. It is an int32: a longer wait
-// than about 24 days cannot be expressed, and a client must not come too early.
+// Pushback returns the trailer's value, or "" if no wait is known. Then the client uses its own
+// backoff. The value is an int32, which cannot represent more than about 24 days. For a longer
+// wait, and if a retry can never pass, Pushback returns "-1", and the client does not retry.
 func (a *Answer) Pushback() string {
 	switch ms := Milliseconds(a.Wait); {
 	case a.Never || ms > math.MaxInt32:
@@ -59,7 +60,7 @@ func (a *Answer) Pushback() string {
 	}
 }
 
-// Milliseconds rounds up.
+// Milliseconds converts a time to milliseconds, rounded up.
 func Milliseconds(d time.Duration) int64 {
 	ms := int64(d / time.Millisecond)
 	if d%time.Millisecond > 0 {
@@ -68,12 +69,13 @@ func Milliseconds(d time.Duration) int64 {
 	return ms
 }
 
-// LimitText is the description of a limit in answers. It depends on the limit only.
+// LimitText is the description of a limit in answers. It depends only on the limit.
 type LimitText struct {
-	Denied, Delayed, Exceeds, Blocked string // messages
-	Quota                             []byte // google.rpc.QuotaFailure, encoded
+	Denied, Delayed, Exceeds, Blocked string // the messages
+	Quota                             []byte // an encoded google.rpc.QuotaFailure
 
-	// Last is for the code that makes answers: its last answer for this limit, as the protocol's library has it.
+	// Last is for the code that builds answers. It stores the last
+	// answer for this limit, in the form of the protocol's library.
 	Last atomic.Value
 }
 
@@ -92,7 +94,7 @@ func TextOf(limit *ratelimit.Limit) *LimitText {
 	}
 }
 
-// describe returns the figures of a limit as text, without its name. It is empty if they are not known.
+// describe returns the figures of a limit as text, without its name. It returns "" if the limit is not known.
 func describe(limit *ratelimit.Limit) string {
 	switch limit.Algorithm {
 	case ratelimit.AlgorithmBlocked:
@@ -106,8 +108,7 @@ func describe(limit *ratelimit.Limit) string {
 	return fmt.Sprintf("%d per %v, %d at once", limit.Rate.Units, limit.Rate.Per, limit.Capacity())
 }
 
-// Undecided returns the answer to a call that could not be decided. It holds nothing of the error's
-// text.
+// Undecided returns the answer to a call on which no decision was possible. It contains no part of the error's text.
 func Undecided(ctx context.Context, why outcome.Cause, keyCode Code, wait time.Duration) Answer {
 	switch why {
 	case outcome.CauseKey:
@@ -136,12 +137,12 @@ func Gone(ctx context.Context) Answer {
 	return Answer{Code: Canceled, Message: context.Canceled.Error()}
 }
 
-// NoRoom returns the answer to a call for which too many others are in flight.
+// NoRoom returns the answer to a call that finds too many others in flight.
 func NoRoom(wait time.Duration) Answer {
 	return Answer{Code: Unavailable, Message: "too many calls at the same time", Wait: wait}
 }
 
-// The answers that depend on nothing.
+// The constant answers.
 var (
 	BadRequest  = Answer{Code: InvalidArgument, Message: "the call is malformed"}
 	Undecidable = Answer{Code: Internal, Message: "the call could not be decided"}
@@ -157,16 +158,16 @@ const (
 	quotaFailureURL = TypePrefix + "google.rpc.QuotaFailure"
 )
 
-// Detail is a google.protobuf.Any: the URL of a type, and a message of it, encoded.
+// Detail is a google.protobuf.Any: the URL of a type, and an encoded message of that type.
 type Detail struct {
 	URL   string
 	Value []byte
 }
 
-// RetryInfoSize is how many bytes a RetryInfo takes at most.
+// RetryInfoSize is the maximum number of bytes of a RetryInfo.
 const RetryInfoSize = 24
 
-// Details returns the details, n of them. The RetryInfo is encoded into retry.
+// Details returns the answer's details and their number. It encodes the RetryInfo into retry.
 func (a *Answer) Details(retry *[RetryInfoSize]byte) (details [2]Detail, n int) {
 	if ms := Milliseconds(a.Wait); ms > 0 {
 		details[n] = Detail{retryInfoURL, appendRetryInfo(retry[:0], ms)}
@@ -193,27 +194,28 @@ func (a *Answer) AppendStatus(b []byte) []byte {
 	return b
 }
 
-// appendRetryInfo encodes a google.rpc.RetryInfo, whose only field is a Duration.
+// appendRetryInfo encodes a google.rpc.RetryInfo. Its only field is a Duration.
 func appendRetryInfo(b []byte, ms int64) []byte {
 	var d [16]byte
 	delay := appendInt(d[:0], 1, uint64(ms/1000))
 	delay = appendInt(delay, 2, uint64(ms%1000)*uint64(time.Millisecond))
-	b = appendTag(b, 1, 2) // retry_delay, with or without anything in it
+	b = appendTag(b, 1, 2) // the field retry_delay, which may be empty
 	b = binary.AppendUvarint(b, uint64(len(delay)))
 	return append(b, delay...)
 }
 
-// quotaFailure encodes a google.rpc.QuotaFailure with one violation.
+// quotaFailure returns an encoded google.rpc.QuotaFailure with one violation.
 func quotaFailure(name, description string, value uint64) []byte {
 	var v []byte
-	v = appendBytes(v, 1, name) // subject
+	v = appendBytes(v, 1, name) // the field subject
 	v = appendBytes(v, 2, description)
-	v = appendBytes(v, 5, name)   // quota_id
-	v = appendInt(v, 7, value)    // quota_value
-	return appendBytes(nil, 1, v) // violations
+	v = appendBytes(v, 5, name)   // the field quota_id
+	v = appendInt(v, 7, value)    // the field quota_value
+	return appendBytes(nil, 1, v) // the field violations
 }
 
-// The wire format of protobuf: each field begins with its number and the type of its value. A field that is empty or 0 is left out.
+// The wire format of protobuf. Each field begins with its number
+// and the type of its value. Empty and zero fields are omitted.
 
 func appendTag(b []byte, field, wire uint64) []byte { return binary.AppendUvarint(b, field<<3|wire) }
 

@@ -1,17 +1,17 @@
 package rpcstatus
 
-// Words are the texts of answers for requests over HTTP, and for calls over gRPC and Connect. They hold nothing of a key and nothing of an
-// error's text.
+// Words are the texts of answers to HTTP requests, or to calls over gRPC
+// and Connect. They contain no part of a key or of an error's text.
 type Words struct {
-	BadKey string // its key is missing or malformed
+	BadKey string // the key is missing or malformed
 
 	// A retry can never pass.
-	Blocked  string // by ratelimit.Blocked, or an in-flight limit of 0
-	Exceeds  string // its cost is above the limit's capacity
-	TooLarge string // it takes more units than an in-flight limit has
+	Blocked  string // by ratelimit.Blocked, or by an in-flight limit of 0
+	Exceeds  string // the cost is above the limit's capacity
+	TooLarge string // the request takes more units than an in-flight limit has
 }
 
-// The words for both.
+// The words for requests, and the words for calls.
 var (
 	Calls = Words{
 		BadKey:   "the key that calls are limited by is missing or malformed",

@@ -1,4 +1,4 @@
-// Package wait sleeps within contexts, and has the bounds by which waits are counted.
+// Package wait sleeps until a delay or a context ends. It also has the bounds of the buckets that count waits.
 package wait
 
 import (
@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Forever is the time left to a context without a deadline.
+// Forever is the remaining time of a context without a deadline.
 const Forever = time.Duration(math.MaxInt64)
 
 // OrBackground returns the context, or the background context if it is nil.
@@ -18,7 +18,7 @@ func OrBackground(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Left returns the time until the context ends, or its error if it has ended.
+// Left returns the time until the context's deadline, or the context's error if it has ended.
 func Left(ctx context.Context) (time.Duration, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -39,13 +39,14 @@ type within struct {
 	caller context.Context
 }
 
-// Within returns a context for a wait of at most d. Unlike a deadline of the caller, d does not bound what follows the wait: see Caller.
+// Within returns a context for a wait of at most d. Unlike the caller's
+// deadline, d bounds only the wait, not the work after it: see Caller.
 func Within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	bounded, cancel := context.WithTimeout(ctx, d)
 	return &within{bounded, ctx}, cancel
 }
 
-// Caller returns the context that was given to Within, and whether Within has returned ctx.
+// Caller returns the context that was passed to Within. ok reports whether ctx comes from Within.
 func Caller(ctx context.Context) (caller context.Context, ok bool) {
 	if w, ok := ctx.(*within); ok {
 		return w.caller, true
@@ -53,9 +54,8 @@ func Caller(ctx context.Context) (caller context.Context, ok bool) {
 	return nil, false
 }
 
-// Sleep sleeps for a delay, and returns nil; or it returns the context's error if that ends
-// first. If both come at the same instant, the sleep was in time. A delay of 0 or less
-// is over at once, whatever the context.
+// Sleep sleeps for a delay and returns nil, or returns the context's error if the context ends first. If both end at
+// the same instant, it returns nil. For a delay of at most 0 it returns nil at once, even if the context has ended.
 func Sleep(ctx context.Context, delay time.Duration) error {
 	if delay <= 0 {
 		return nil
@@ -66,7 +66,7 @@ func Sleep(ctx context.Context, delay time.Duration) error {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		if time.Since(begin) >= delay { // whether or not the timer has fired yet
+		if time.Since(begin) >= delay { // nil even if the timer has not fired yet
 			return nil
 		}
 		return ctx.Err()
