@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// spellings are clients, each in the forms in which programs hold their addresses. The first is that of a request of HTTP.
+// spellings are clients, each in the forms in which programs hold its address. The first form is that of an HTTP request.
 var spellings = [][]string{
 	{"192.0.2.7", "::ffff:192.0.2.7", "::ffff:c000:207", "192.0.2.7:4711", "[::ffff:192.0.2.7]:4711", "192.0.2.7/32", " 192.0.2.7", "64:ff9b::c000:207"},
 	{"2001:db8::", "2001:db8::1", "2001:DB8:0:0::1", "2001:0db8:0000:0000:0000:0000:0000:0001", "[2001:db8::1]:4711", "[2001:db8::1]", "2001:db8::1%eth0", "2001:db8::ffff:0:0:9",
@@ -21,8 +21,8 @@ var spellings = [][]string{
 	{"unknown"}, {"@"}, {"10.0.0.0/8"}, {"2001:db8::/32"}, {"300.1.1.1"},
 }
 
-// TestAnIPOfTheProgramIsCutAsARequestsIs: all spellings of a client spend one budget, whoever gives the attribute, and other texts are kept
-// apart as they are.
+// TestAnIPOfTheProgramIsCutAsARequestsIs checks that all spellings of a client spend one
+// budget, wherever the attribute comes from. Other texts are kept apart as they are.
 func TestAnIPOfTheProgramIsCutAsARequestsIs(t *testing.T) {
 	for _, key := range []string{"ip", "[ip, user]", "[user, ip]"} {
 		p := inForceOf(t, "- {name: a, key: "+key+", limit: fixed-window 100/h}")
@@ -54,15 +54,15 @@ func TestAnIPOfTheProgramIsCutAsARequestsIs(t *testing.T) {
 	}
 }
 
-// TestListsOfAddressesHoldForAnIPOfTheProgram tests lists that deny and lists that exempt, by address and by network,
-// alone and among many.
+// TestListsOfAddressesHoldForAnIPOfTheProgram uses lists that deny and
+// lists that exempt, by address and by network, alone and among many.
 func TestListsOfAddressesHoldForAnIPOfTheProgram(t *testing.T) {
 	for _, list := range []string{
 		`["192.0.2.7", "2001:db8::"]`, `["192.0.2.0/24", "2001:db8::/64"]`, `["::ffff:192.0.2.7", "2001:DB8:0:0::/64"]`,
 		`["192.0.2.7", "2001:db8::", 10.1.0.1, 10.1.0.2, 10.1.0.3, 10.1.0.4, 10.1.0.5, 10.1.0.6, 10.1.0.7, 10.1.0.8]`,
 	} {
 		many := ""
-		for i := range 20 { // so that the rules are found by an index
+		for i := range 20 { // so that rules are found by an index
 			many += fmt.Sprintf("\n- {name: r%d, match: {attributes: {ip: [10.2.0.%d]}}, limit: blocked}", i, i)
 		}
 		denies := inForceOf(t, "- {name: a, match: {attributes: {ip: "+list+"}}, limit: blocked}"+many)
@@ -79,7 +79,8 @@ func TestListsOfAddressesHoldForAnIPOfTheProgram(t *testing.T) {
 	}
 }
 
-// TestKeysOfNetworksTakeEachSpelling: by the bits that the key names. A text that is no address is the caller's error.
+// TestKeysOfNetworksTakeEachSpelling cuts addresses to the bits in the
+// key's name. A text that is no address is an error of the caller.
 func TestKeysOfNetworksTakeEachSpelling(t *testing.T) {
 	for key, same := range map[string][][]string{
 		"ip/24":     {{"192.0.2.7", "192.0.2.99:80", "::ffff:192.0.2.1", "64:ff9b::c000:207"}, {"2001:db8::", "2001:db8::1", "[2001:db8::2]:80", "2001:DB8::3%eth0"}},
@@ -99,7 +100,7 @@ func TestKeysOfNetworksTakeEachSpelling(t *testing.T) {
 	}
 }
 
-// TestAnOverrideOfAnAddressIsForItsClient, in each spelling.
+// TestAnOverrideOfAnAddressIsForItsClient uses each spelling of an address.
 func TestAnOverrideOfAnAddressIsForItsClient(t *testing.T) {
 	for _, client := range spellings[:2] {
 		for _, written := range client {

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// upTo returns an engine on a store that counts at most so many units.
+// upTo returns an engine whose store counts at most most units.
 func upTo(most int) policy.Engine {
 	return func(b policy.Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 		if n := b.Limit.Rate.Units; n > most {
@@ -69,7 +69,8 @@ func TestACheckAgainstAnEngineReportsEachLimitThatItCannotCount(t *testing.T) {
 	assert.Len(t, all, 1, "an invalid file is not checked further")
 }
 
-// TestACheckChangesNothingOfAnEngineInUse: an operator's page checks a new file against the engine of the service.
+// TestACheckChangesNothingOfAnEngineInUse checks a new file against
+// the engine of a running service, as an operator's page does.
 func TestACheckChangesNothingOfAnEngineInUse(t *testing.T) {
 	engine := policy.Memory(nil)
 	p, err := policy.New(apiOf(10), &policy.Options{Engine: engine})
@@ -96,8 +97,9 @@ func (e *refusing) engine() policy.Engine {
 	}
 }
 
-// TestASetThatOneEngineRefusesIsInForceInNone: neither the policies that decide nor their stand-in change, whichever of them refuses, and
-// whichever of them is updated; the budgets of rules that the refused set has not stay, too.
+// TestASetThatOneEngineRefusesIsInForceInNone updates policies with a stand-in to a set that
+// one of the two engines refuses. Neither the policies nor their stand-in may change, whichever
+// refuses and whichever is updated. Budgets of rules that are not in the refused set stay, too.
 func TestASetThatOneEngineRefusesIsInForceInNone(t *testing.T) {
 	both := func(units int) *policy.Set {
 		limit := ratelimit.FixedWindow(ratelimit.PerHour(units))
@@ -128,7 +130,7 @@ func TestASetThatOneEngineRefusesIsInForceInNone(t *testing.T) {
 				}
 				store.err = errors.New("not countable")
 				before := shared.Stats().Generation
-				refused := apiOf(11) // without the rule all
+				refused := apiOf(11) // without the rule named all
 				require.ErrorContains(t, target.Update(refused), "not countable")
 				for i, p := range all {
 					assert.Equal(t, both(10), p.Current(), i)
@@ -165,7 +167,7 @@ func TestAStandInHasOneLead(t *testing.T) {
 	assert.Equal(t, apiOf(11), shared.Current())
 }
 
-// apiOf returns rules of one limit.
+// apiOf returns a set with one limit.
 func apiOf(units int) *policy.Set {
 	return &policy.Set{Rules: []policy.Rule{{Name: "api", Key: []string{"user"}, Limit: ratelimit.FixedWindow(ratelimit.PerHour(units))}}}
 }

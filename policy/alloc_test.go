@@ -22,7 +22,7 @@ func TestADenialAllocatesNothing(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(200, func() { _, _ = p.Take(t.Context(), ann, 1) }))
 }
 
-// TestAHookAllocatesNoMore: the memory that a hook receives is allocated for many decisions at once, or not at all.
+// TestAHookAllocatesNoMore checks that the memory for a hook is allocated for many decisions at once, or not at all.
 func TestAHookAllocatesNoMore(t *testing.T) {
 	const rules = `
 rules:
@@ -63,7 +63,7 @@ func TestReusedRulesTakeNoMemory(t *testing.T) {
 }
 
 func TestAReplacementCostsNoMemory(t *testing.T) {
-	testsize.Extra(t) // scripts/test compiles without inlining, and then it allocates
+	testsize.Extra(t) // scripts/test compiles without inlining, and then the hook allocates
 	p := inForceOf(t, `
 - {name: bulk, match: {route: "POST /api/bulk/"}, key: user, limit: fixed-window 1000000000/h, instead: [api]}
 - {name: api, match: {route: /api/}, key: user, limit: fixed-window 100/h}`)

@@ -25,7 +25,7 @@ func onClock(t testing.TB, rules string) (*policy.Policies, *ratelimittest.Clock
 	return p, clock
 }
 
-// standing is how much is left of a rule's only budget, and the debt.
+// standing returns the remaining budget of a rule with one key, and its debt.
 func standing(t testing.TB, p *policy.Policies, rule string, key ...string) [2]int {
 	t.Helper()
 	d, err := p.Peek(t.Context(), policy.Subject{Rule: rule, Key: key}, 0)
@@ -33,7 +33,7 @@ func standing(t testing.TB, p *policy.Policies, rule string, key ...string) [2]i
 	return [2]int{d.Remaining, d.Debt}
 }
 
-// An AI gateway asks with 0 before a stream, and charges its tokens when it is done.
+// An AI gateway makes a decision with a cost of 0 before a stream, and charges the tokens when the stream is done.
 func TestAStreamBeginsWithACostOfZeroAndIsChargedWhenItIsDone(t *testing.T) {
 	p, clock := onClock(t, "- {name: tokens, key: user, limit: fixed-window 1000/m, charge: always}\n")
 	r := attrs{"user": "ann"}
@@ -136,7 +136,7 @@ func TestAReservationUnderARuleThatIsChargedAlways(t *testing.T) {
 	assert.Equal(t, [2]int{100, 0}, standing(t, p, "tokens"), "a caller gives back what was allowed")
 }
 
-// A cost of 0 is denied only where nothing is left, whatever the algorithm, the grace and the plan.
+// A cost of 0 is denied only while nothing is left, whatever the algorithm, the grace and the plan.
 func TestACostOfZeroIsDeniedWhileNothingIsLeft(t *testing.T) {
 	for _, test := range []struct {
 		rule       string
@@ -185,7 +185,8 @@ func TestACostOfZeroIsDeniedWhileNothingIsLeft(t *testing.T) {
 	assert.False(t, d.Allowed)
 }
 
-// A cost that is an attribute may be 0 for one rule, while others are charged: these are charged nothing if the first is used up.
+// A cost from an attribute may be 0 for one rule while other rules are
+// charged. If the first rule is used up, the others are charged nothing.
 func TestOneRuleIsChargedNothingAndOthersTheirCost(t *testing.T) {
 	p, _ := onClock(t, "- {name: tokens, limit: fixed-window 10/m, charge: always, cost: tokens}\n- {name: requests, limit: fixed-window 9/h, cost: 1}\n- {name: bytes, limit: fixed-window 99/h, charge: always, cost: bytes}\n")
 	take := func(tokens, bytes string) bool { return p.Allow(attrs{"tokens": tokens, "bytes": bytes}, 1) }
@@ -213,7 +214,7 @@ func TestWaitUnderARuleThatIsChargedAlways(t *testing.T) {
 	assert.Equal(t, "a", late.Limit.Name)
 }
 
-// A decision and each rule's part in it are reported as they were, and so are denials and notices.
+// A decision and the part of each rule are reported as they were, and so are denials and notices.
 func TestReportsOfARuleThatIsChargedAlways(t *testing.T) {
 	var last policy.Decision
 	var notices []int

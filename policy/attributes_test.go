@@ -101,7 +101,8 @@ func TestTheClientsAddressBehindAProxyIsCut(t *testing.T) {
 	assert.Equal(t, "rules[0].key[0]", warnings[0].Field)
 
 	p := inForceOf(t, `- {name: a, key: ip, limit: fixed-window 20/h}`)
-	address := ratelimit.Must(httplimit.ClientIP(httplimit.ClientIPOptions{Header: "CF-Connecting-IP", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}})) // the networks of the proxies
+	// the proxies' networks
+	address := ratelimit.Must(httplimit.ClientIP(httplimit.ClientIPOptions{Header: "CF-Connecting-IP", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}))
 	passed := 0
 	for i := range 40 {
 		r := httptest.NewRequest("GET", "/", nil)
@@ -157,7 +158,7 @@ func TestALimitFromAnAttribute(t *testing.T) {
 	assert.Equal(t, "token-bucket 3/s burst 15", d.Limit.Named("").String())
 }
 
-// A contract for a hundredth of the rule's rate is for a hundredth of its burst.
+// A contract for a hundredth of the rule's rate also has a hundredth of its burst.
 func TestANumberInLimitFromScalesTheWholeLimit(t *testing.T) {
 	for rule, want := range map[string]map[string]string{
 		"token-bucket 100000/m burst 100000": {"1000": "token-bucket 1000/m burst 1000", "1": "token-bucket 1/m burst 1", "200000": "token-bucket 200000/m burst 200000", "0": "blocked"},
@@ -230,7 +231,7 @@ func TestAnAttributeOfTheRequestNeedsAName(t *testing.T) {
 	require.NoError(t, err, "parameters and cookies differ by case")
 }
 
-// Values that a token may hold by a bug, or that a customer may have chosen in a form.
+// A token may hold such values because of a bug, or because a customer has chosen them in a form.
 func TestAttributesOfLimitFromThatAreNoLimitsMeanTheRulesOwn(t *testing.T) {
 	p := inForceOf(t, `- {name: api, key: user, limit: fixed-window 10/h, limit_from: quota}`)
 	for i, quota := range []string{"9999999999999/s", " 30", "30 ", "-0", "\u0663\u0660", "30\x00", "fixed-window 5/0s", "Unlimited", "token-bucket 5/s burst 99999999999999999999",

@@ -47,7 +47,7 @@ func (r *benchRequest) Attribute(name string) (string, bool) {
 	return "", false
 }
 
-// BenchmarkPolicy compares rules, of which three match, with the same three layers by hand.
+// BenchmarkPolicy compares rules, three of which match, with the same three layers built by hand.
 func BenchmarkPolicy(b *testing.B) {
 	requests := make([]*benchRequest, 1024)
 	for i := range requests {
@@ -95,7 +95,8 @@ func inForceFor(b *testing.B, rules int, route string) *policy.Policies {
 	return p
 }
 
-// byHand returns the three layers that rules make of a benchRequest. hook, if it is not nil, receives the event of each.
+// byHand builds the three layers of the rules that match a benchRequest.
+// Unless hook is nil, it receives the events of each layer.
 func byHand(b *testing.B, hook func(ratelimit.Event[*benchRequest])) *ratelimit.Layered[*benchRequest] {
 	limit := ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000_000), 1_000_000_000)
 	users := ratelimit.Must(ratelimit.New[string](limit, nil))

@@ -12,8 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// A rule's quota ends with the month of its zone; plans, overrides and a rate beside it hold as with
-// other limits.
+// A rule's quota ends with the month of its time zone. Plans, overrides and an additional rate work as with other limits.
 func TestRulesHaveCalendarQuotas(t *testing.T) {
 	set := parsed(t, `
 rules:
@@ -37,7 +36,7 @@ rules:
 			if last = d; d.Allowed {
 				n++
 			}
-			clock.Advance(time.Second) // for the rate
+			clock.Advance(time.Second) // the rate regains
 		}
 		return n, last
 	}

@@ -14,12 +14,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAFileThatStaysIsKnownToBeTheNewest: CheckedAt goes on with each look at a file, also where nothing changes.
+// TestAFileThatStaysIsKnownToBeTheNewest checks that CheckedAt
+// advances with each look at a file, even if nothing has changed.
 func TestAFileThatStaysIsKnownToBeTheNewest(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	require.NoError(t, os.WriteFile(path, []byte("rules:\n- {name: a, limit: blocked}\n"), 0o600))
 	synctest.Test(t, func(t *testing.T) {
-		// Without notifications: time would stand still while a watcher waits for the operating system.
+		// Without notifications: in a bubble, time would stand still while a watcher waits for the operating system.
 		src := &file{path: path, watch: func() (*fsnotify.Watcher, error) { return nil, errors.New("none") }}
 		p, err := New(nil, nil)
 		require.NoError(t, err)

@@ -9,7 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// A rule may have a limit of calls at the same time, beside a rate: one decision, all or none. In memory only.
+// A rule may limit the calls at the same time, beside a rate. Both
+// decide together, all or nothing. Only budgets in memory support that.
 func TestRulesWithConcurrent(t *testing.T) {
 	t.Parallel()
 	set, err := policy.Parse([]byte(`

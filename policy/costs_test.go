@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// made returns the policies of a file, with budgets in memory by a clock of the test.
+// made returns the policies of a file, with budgets in memory, and their clock.
 func made(t *testing.T, text string) (*policy.Policies, *ratelimittest.Clock) {
 	t.Helper()
 	set, err := policy.Parse([]byte(text))
@@ -76,7 +76,7 @@ func TestARouteHasACostOfItsOwnInOneBudget(t *testing.T) {
 	require.ErrorIs(t, err, keyfunc.ErrMisconfigured)
 }
 
-// A path that servers read in several ways costs what the dearest of them costs.
+// Servers may read a path in several ways. Such a path costs as much as its most expensive reading.
 func TestAClientCannotChooseALowerCostByTheSpellingOfAPath(t *testing.T) {
 	p, _ := made(t, `rules:
 - {name: api, limit: fixed-window 1000/h, cost: 2, costs: [{match: {route: [/cheap/]}, cost: 1}, {match: {route: [/dear/]}, cost: 50}]}
@@ -153,7 +153,7 @@ func TestARuleWithoutACostSettlesAtItsAttributeOrAtTheArgument(t *testing.T) {
 	}
 }
 
-// The costs of a rule without a cost are settled at the argument where the caller's cost was charged, and stay where a price was.
+// A rule without a cost is charged the caller's cost, which is settled at the argument. A route's price stays.
 func TestACostOfARouteIsNotSettled(t *testing.T) {
 	p, _ := made(t, `rules:
 - {name: api, limit: fixed-window 1000/h, costs: [{match: {route: [/export]}, cost: 20}]}
@@ -216,7 +216,7 @@ func TestAnExplanationHasTheAttributeOfTheRealCost(t *testing.T) {
 	assert.Contains(t, ex.String(), "cost 2 of 9, settled at total")
 }
 
-// An hour of an app of Shopify's: no second takes more points than the bucket gives.
+// An app of Shopify's runs for an hour. No second takes more points than the bucket gives.
 func TestPointsByEndpoint(t *testing.T) {
 	text, err := os.ReadFile("examples/shopify.yaml")
 	require.NoError(t, err)

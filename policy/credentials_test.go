@@ -13,7 +13,8 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// TestCredentialsInHeadersAreHashed: the keys of header fields with credentials hold no secret, however the field is spelt.
+// TestCredentialsInHeadersAreHashed checks that keys from header fields
+// with credentials contain no secret, however the field is spelt.
 func TestCredentialsInHeadersAreHashed(t *testing.T) {
 	for _, field := range []string{"X-API-Key", "x-api-key", "Authorization", "Proxy-Authorization", "X-Auth-Token", "Cookie", "X-Acme-API-Key", "X_Acme_Token", "X-Client-Secret", "X-Session-Id"} {
 		p := inForceOf(t, "- {name: a, key: \"header:"+field+"\", limit: fixed-window 1/h}")
@@ -29,7 +30,7 @@ func TestCredentialsInHeadersAreHashed(t *testing.T) {
 	}
 }
 
-// TestOtherHeadersAreNotHashed: operators read the keys of a page.
+// TestOtherHeadersAreNotHashed checks that operators can read all other keys on a page.
 func TestOtherHeadersAreNotHashed(t *testing.T) {
 	for _, field := range []string{"X-Tenant", "X-Auth-Request-Email", "User-Agent", "X-Monkey", "X-Keyboard"} {
 		p := inForceOf(t, "- {name: a, key: \"header:"+field+"\", limit: blocked}")
@@ -40,7 +41,7 @@ func TestOtherHeadersAreNotHashed(t *testing.T) {
 	}
 }
 
-// TestNoEngineSeesACredential, and no hook or list: each has the hash that the key consists of.
+// TestNoEngineSeesACredential checks engines, hooks and lists. Each one gets the hash in place of the credential.
 func TestNoEngineSeesACredential(t *testing.T) {
 	const secret = "s3cret"
 	var inStore *ratelimit.Keyed[string]
@@ -84,7 +85,8 @@ func TestNoEngineSeesACredential(t *testing.T) {
 	}
 }
 
-// TestExemptionsThatClientsChooseAreWarnings: a client that writes the header, the query or the cookie of an exemption is exempt.
+// TestExemptionsThatClientsChooseAreWarnings exempts by a header,
+// the query or a cookie. A client that writes these exempts itself.
 func TestExemptionsThatClientsChooseAreWarnings(t *testing.T) {
 	for _, name := range []string{"header:X-Internal", "query:debug", "cookie:vip"} {
 		for _, text := range []string{

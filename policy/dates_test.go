@@ -13,10 +13,10 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// at returns a time of RFC 3339.
+// at parses a time of RFC 3339.
 func at(text string) time.Time { return ratelimit.Must(time.Parse(time.RFC3339, text)) }
 
-// pass returns the number of n requests that pass.
+// pass makes n requests, and returns the number that pass.
 func pass(p *policy.Policies, r policy.Request, n int) (passed int) {
 	for range n {
 		if p.Allow(r, 1) {
@@ -26,7 +26,7 @@ func pass(p *policy.Policies, r policy.Request, n int) (passed int) {
 	return passed
 }
 
-// A contract begins in January, until Friday its limit is doubled, and on Saturday all are exempt.
+// A contract begins in January. Until Friday its limit is doubled, and on Saturday all requests are exempt.
 func TestRulesAndOverridesAreInForceForATime(t *testing.T) {
 	p, clock := made(t, `rules:
 - {name: contract, from: 2026-01-01T00:00:00+01:00, key: tenant, limit: fixed-window 100/h, overrides: [
@@ -40,7 +40,7 @@ func TestRulesAndOverridesAreInForceForATime(t *testing.T) {
 		acme, bob int
 	}{
 		{"2025-12-31T22:00:00Z", 10, 10},
-		{"2025-12-31T23:00:00Z", 300, 100}, // the same instant as the beginning
+		{"2025-12-31T23:00:00Z", 300, 100}, // the instant of the beginning
 		{"2026-01-04T23:00:00Z", 300, 100},
 		{"2026-01-05T00:00:00Z", 600, 100},
 		{"2026-01-09T17:00:00Z", 600, 100},
@@ -79,7 +79,7 @@ func TestAnExplanationHasTheTimeOfARule(t *testing.T) {
 	assert.Contains(t, ex.String(), "api: fixed-window 100/h (from the rule)")
 }
 
-// A rule that is renamed has the budgets of its old name.
+// A renamed rule keeps the budgets of its old name.
 func TestARenamedRuleKeepsItsSpending(t *testing.T) {
 	p, _ := made(t, "rules:\n- {name: api, key: user, limit: fixed-window 100/h}\n")
 	assert.Equal(t, 60, pass(p, attrs{"user": "ann"}, 60))

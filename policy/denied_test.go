@@ -43,9 +43,9 @@ func TestDeniedListsTheMostDeniedKeys(t *testing.T) {
 					call(p, policy.Attributes{"user": "ann"}, 1) // allowed twice
 				}
 				call(p, policy.Attributes{"user": "mallory"}, 1)
-				call(p, policy.Attributes{"user": "bob"}, 2) // allowed, and service is spent
+				call(p, policy.Attributes{"user": "bob"}, 2) // allowed, and service is used up
 				call(p, policy.Attributes{"user": "bob"}, 1) // both deny
-				call(p, policy.Attributes{"user": "bob"}, 9) // no rule can ever allow it
+				call(p, policy.Attributes{"user": "bob"}, 9) // no rule can ever allow the cost
 				got := p.Denied(10)
 				assert.Equal(t, policy.Denials{Rule: "trial", Key: "ann", Count: 4, Shadow: true}, got[0])
 				assert.Subset(t, got, []policy.Denials{
@@ -111,7 +111,8 @@ func TestDenialsOfARuleOutliveAnotherCaseOfItsName(t *testing.T) {
 	assert.Equal(t, []policy.Denials{{Rule: "Users", Key: "ann", Count: 2}}, p.Denied(10))
 }
 
-// partOf returns a text as a part of a request line of a megabyte, as net/http hands out header fields.
+// partOf returns a text as a part of a request line of a megabyte.
+// net/http returns header fields as parts of larger texts, too.
 func partOf(text string) string {
 	line := make([]byte, 1<<20)
 	n := copy(line, text)

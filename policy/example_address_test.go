@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// Behind a proxy that writes the client's address into a header field, the program chooses the address that counts.
+// A proxy writes the client's address into a header field. The program chooses the address that counts.
 func ExampleHTTP_behindAProxy() {
 	set, err := policy.Parse([]byte("rules:\n- {name: api, key: ip, limit: fixed-window 1/h}"))
 	if err != nil {
@@ -24,7 +24,8 @@ func ExampleHTTP_behindAProxy() {
 	}
 	proxies := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 
-	client, err := httplimit.ClientIP(httplimit.ClientIPOptions{Header: "CF-Connecting-IP", TrustedProxies: proxies}) // the networks of your proxies
+	// proxies are the networks of your proxies
+	client, err := httplimit.ClientIP(httplimit.ClientIPOptions{Header: "CF-Connecting-IP", TrustedProxies: proxies})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -37,7 +38,7 @@ func ExampleHTTP_behindAProxy() {
 	}
 	handler := limit.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	for _, address := range []string{"2001:db8::1", "2001:db8::2", "198.51.100.7"} {
-		r := httptest.NewRequest("GET", "/", nil) // its peer is 192.0.2.1
+		r := httptest.NewRequest("GET", "/", nil) // the request's peer is 192.0.2.1
 		r.Header.Set("CF-Connecting-IP", address)
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, r)

@@ -51,7 +51,7 @@ func ExampleFollow() {
 		log.Fatal(err)
 	}
 	defer func() { _ = os.Chdir(before) }()
-	if err := os.Chdir("../examples/servers/gateway"); err != nil { // where there is a rules.yaml
+	if err := os.Chdir("../examples/servers/gateway"); err != nil { // a folder with a rules.yaml
 		log.Fatal(err)
 	}
 
@@ -78,7 +78,7 @@ func userOf(r *http.Request) string {
 	return user
 }
 
-// The mux is behind the limiter, and has not routed the request yet.
+// The mux is inside the limiter, so it has not routed the request yet.
 func ExampleHTTP_route() {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /charges/{id}", func(http.ResponseWriter, *http.Request) {})
@@ -92,7 +92,7 @@ func ExampleHTTP_route() {
 		log.Fatal(err)
 	}
 	limit, err := httplimit.New(ratelimit.Map(policies, func(r *http.Request) (policy.Request, error) {
-		_, route := mux.Handler(r) // the pattern by which it will serve r
+		_, route := mux.Handler(r) // the pattern by which mux will serve r
 		return policy.HTTP(r, policy.Attributes{"user": userOf(r), "route": cmp.Or(route, "none")}), nil
 	}), nil)
 	if err != nil {
@@ -136,7 +136,7 @@ func ExamplePolicies_Explain() {
 	// trial token-bucket 10/s burst 10 10
 }
 
-// A test of rules moves the clock itself.
+// A test of rules advances the clock itself.
 func ExampleMemory() {
 	set, err := policy.Parse([]byte("rules: [{name: exports, key: user, limit: fixed-window 1/d}]"))
 	if err != nil {
@@ -156,7 +156,7 @@ func ExampleMemory() {
 	// true
 }
 
-// Rules that a program makes itself, or gets from a store that has no Source.
+// A program may make rules itself, or get them from a store for which there is no Source.
 func ExamplePolicies_Update() {
 	limit := func(n int) *policy.Set {
 		return &policy.Set{Rules: []policy.Rule{{Name: "api", Key: []string{"user"}, Limit: ratelimit.FixedWindow(ratelimit.PerHour(n))}}}
@@ -170,11 +170,11 @@ func ExamplePolicies_Update() {
 	if err := policies.Update(limit(5)); err != nil { // an invalid set changes nothing
 		log.Fatal(err)
 	}
-	fmt.Println(policies.Allow(ann, 3), policies.Allow(ann, 1)) // 2 of 5 were spent before
+	fmt.Println(policies.Allow(ann, 3), policies.Allow(ann, 1)) // 2 of 5 were spent before the update
 	// Output: true false
 }
 
-// A customer is warned at 80 % of a quota, and again at its end.
+// A customer is notified at 80 % of a quota, and again at its end.
 func ExampleOptions_onThreshold() {
 	set, err := policy.Parse([]byte(`rules: [{name: calls, key: customer, limit: calendar 1000/month UTC, notify: [80%, 100%]}]`))
 	if err != nil {
@@ -194,13 +194,13 @@ func ExampleOptions_onThreshold() {
 	// acme has used 100 % of calls, 0 are left
 }
 
-// The budgets of rules in memory, from one run of a program to the next.
+// Budgets of rules in memory can be saved in one run of a program and restored in the next.
 func ExamplePolicies_Saved() {
 	set := ratelimit.Must(policy.Parse([]byte("rules: [{name: quota, key: user, limit: fixed-window 1000/720h}]")))
 	policies := ratelimit.Must(policy.New(set, nil))
 	policies.Allow(policy.Attributes{"user": "ann"}, 400)
 
-	type kept struct { // in a file, for example
+	type kept struct { // for example, as a line of a file
 		Subject policy.Subject
 		Saved   ratelimit.Saved
 	}
@@ -210,7 +210,7 @@ func ExamplePolicies_Saved() {
 		file = append(file, kept{subject, saved})
 	}
 
-	next := ratelimit.Must(policy.New(set, nil)) // in the next program
+	next := ratelimit.Must(policy.New(set, nil)) // in the next run
 	err := next.Restore(func(yield func(policy.Subject, ratelimit.Saved) bool) {
 		for _, each := range file {
 			if !yield(each.Subject, each.Saved) {

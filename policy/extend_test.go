@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// A rule with Notify has reservations of its own.
+// A rule with Notify makes its own reservations.
 func TestReservationsOfRulesAreExtended(t *testing.T) {
 	for _, notify := range []string{"", ", notify: [80%]"} {
 		clock := new(ratelimittest.Clock)

@@ -13,19 +13,19 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// linkTo makes a path a link to a target, in one step as ln -sfn and Kubernetes do.
+// linkTo makes a path a link to a target, in one step like ln -sfn and Kubernetes.
 func linkTo(t testing.TB, target, path string) {
 	t.Helper()
 	require.NoError(t, os.Symlink(target, path+".tmp"))
 	require.NoError(t, os.Rename(path+".tmp", path))
 }
 
-// TestFileNoticesEveryLinkOnItsWay moves each link of a path in turn: of the file, of a folder that
-// it is in, of a folder far up, relative and absolute, and links to links.
+// TestFileNoticesEveryLinkOnItsWay moves each link of a path in turn. There are links to the
+// file, to its folder and to a folder far up, relative and absolute ones, and links to links.
 func TestFileNoticesEveryLinkOnItsWay(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		path   string // of the file, in a folder of its own
+		path   string // the file's path in its own folder
 		change func(t *testing.T, dir, v string)
 	}{
 		"a folder": {"current/rules.yaml", func(t *testing.T, dir, v string) {
@@ -91,8 +91,8 @@ func TestFileNoticesEveryLinkOnItsWay(t *testing.T) {
 	}
 }
 
-// folder makes a folder with a file of that version in it: beside it first, so that it is there
-// at once.
+// folder makes a folder with a file of that version. It makes the folder
+// under another name first, so that the complete folder appears at once.
 func folder(t testing.TB, path, version string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(path, 0o700))
@@ -100,8 +100,8 @@ func folder(t testing.TB, path, version string) {
 	require.NoError(t, os.Rename(filepath.Join(path, "new"), filepath.Join(path, "rules.yaml")))
 }
 
-// TestAPauseInTheMiddleOfAWriteFreesNoBudget writes a file in place, rule by rule, with pauses after which it would be valid.
-// No rule disappears, so all spending stays.
+// TestAPauseInTheMiddleOfAWriteFreesNoBudget writes a file in place, rule by rule. During
+// each pause the incomplete file would be valid. No rule disappears, so all spending stays.
 func TestAPauseInTheMiddleOfAWriteFreesNoBudget(t *testing.T) {
 	t.Parallel()
 	for range 20 {
@@ -109,15 +109,15 @@ func TestAPauseInTheMiddleOfAWriteFreesNoBudget(t *testing.T) {
 		if t.Failed() || longest < filePause {
 			return
 		}
-		// This machine was so busy that a pause was longer than a reader's wait.
+		// This machine was so busy that a pause was longer than the reader waits.
 	}
 	t.Error("the file was never written with short pauses only")
 }
 
-// filePause is well below the time for which a file that is written in place must be quiet before it is read.
+// filePause is much shorter than the time for which a file written in place must be quiet before it is read.
 const filePause = 400 * time.Millisecond
 
-// pausesInAWrite returns the longest pause between two writes. It judges nothing if that is filePause or more.
+// pausesInAWrite returns the longest pause between two writes. It does not judge the result if that is filePause or more.
 func pausesInAWrite(t *testing.T) (longest time.Duration) {
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	rules := []string{

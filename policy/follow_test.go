@@ -29,7 +29,7 @@ func versioned(version string) string {
 	return fmt.Sprintf("version: %s\nrules:\n- {name: api, key: user, limit: fixed-window 5/h}\n", version)
 }
 
-// logs collects a logger's output.
+// logs collects the lines of a logger.
 type logs struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -47,7 +47,7 @@ func (l *logs) String() string {
 	return l.b.String()
 }
 
-// followed starts Follow on a source, and ends it with the test.
+// followed starts Follow on a source, and stops it at the end of the test.
 func followed(t testing.TB, src policy.Source) (*policy.Policies, *logs) {
 	t.Helper()
 	out := new(logs)
@@ -63,8 +63,7 @@ func followed(t testing.TB, src policy.Source) (*policy.Policies, *logs) {
 	return p, out
 }
 
-// becomes waits until a version is in force. The time it waits is no promise: machines
-// may be slow.
+// becomes waits until a version is in force. Its deadline is no promise, because machines may be slow.
 func becomes(t *testing.T, p *policy.Policies, version string) {
 	t.Helper()
 	require.Eventually(t, func() bool { return p.Stats().Version == version }, 20*time.Second, time.Millisecond, "version %s", version)
@@ -75,7 +74,7 @@ func write(t testing.TB, path, text string) {
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
-// oneSet is a source of the set that it was given last.
+// oneSet is a source that returns the set it was given last.
 type oneSet struct {
 	set    atomic.Pointer[policy.Set]
 	change chan struct{}
@@ -91,7 +90,7 @@ func TestFollowWarnsOfRulesThatLetEverythingPass(t *testing.T) {
 	rule := policy.Rule{Name: "api", Limit: ratelimit.FixedWindow(ratelimit.PerHour(1))}
 	off, shadow := rule, rule
 	off.Disabled, shadow.Shadow = true, true
-	forgotten := policy.Rule{Name: "probes", Allow: true} // its match was forgotten
+	forgotten := policy.Rule{Name: "probes", Allow: true} // the author forgot its match
 	disabled := forgotten
 	disabled.Disabled = true
 	src := &oneSet{change: make(chan struct{}, 1)}
@@ -128,7 +127,7 @@ func TestFollowWarnsOfRulesThatLetEverythingPass(t *testing.T) {
 	}
 }
 
-// TestFollowLogsTheWarningsOfCheckForEverySource although the set comes from no file's text.
+// TestFollowLogsTheWarningsOfCheckForEverySource uses a source whose sets come from no file.
 func TestFollowLogsTheWarningsOfCheckForEverySource(t *testing.T) {
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(5))
 	src := &oneSet{change: make(chan struct{}, 1)}
@@ -167,7 +166,7 @@ func TestFileFollowsEveryWayOfChangingAFile(t *testing.T) {
 	p, out := followed(t, policy.File(path))
 	becomes(t, p, "v1")
 
-	write(t, path, versioned("v2")) // in place
+	write(t, path, versioned("v2")) // written in place
 	becomes(t, p, "v2")
 
 	write(t, path+".new", versioned("v3"))
@@ -189,7 +188,7 @@ func TestFileFollowsEveryWayOfChangingAFile(t *testing.T) {
 	becomes(t, p, "v5")
 
 	require.NoError(t, os.Remove(path))
-	require.NoError(t, os.Mkdir(path, 0o700)) // a folder in its place
+	require.NoError(t, os.Mkdir(path, 0o700)) // a folder replaces the file
 	require.Eventually(t, func() bool {
 		err := p.Stats().LastError
 		return err != nil && strings.Contains(err.Error(), "not a regular file")
@@ -198,12 +197,12 @@ func TestFileFollowsEveryWayOfChangingAFile(t *testing.T) {
 	write(t, path, versioned("v6"))
 	becomes(t, p, "v6")
 	assert.Contains(t, out.String(), `the last good ones stay" error=`)
-	require.Eventually(t, func() bool { return strings.Contains(out.String(), "version=v6") }, // it is logged once in force
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), "version=v6") }, // logged once it is in force
 		20*time.Second, time.Millisecond)
 }
 
-// TestFileFollowsAConfigMap changes a file as Kubernetes does: the file is a link into
-// ..data, which is a link to a folder, and is moved to another folder.
+// TestFileFollowsAConfigMap changes a file like Kubernetes: the file is a link
+// into ..data, which is a link to a folder and is moved to another folder.
 func TestFileFollowsAConfigMap(t *testing.T) {
 	dir := t.TempDir()
 	publish := func(version string) {
@@ -225,8 +224,7 @@ func TestFileFollowsAConfigMap(t *testing.T) {
 	}
 }
 
-// BenchmarkFile measures how long it takes until a change of a file is in force, for each way of
-// changing one.
+// BenchmarkFile measures the time until a change of a file is in force, for each way of changing one.
 func BenchmarkFile(b *testing.B) {
 	replace := func(path, version string) {
 		write(b, path+".new", versioned(version))
@@ -302,10 +300,10 @@ func TestFollowLeavesNoGoroutineBehind(t *testing.T) {
 		cancel()
 		require.ErrorIs(t, <-done, context.Canceled)
 	}
-	crowd.Gone(t, before+3) // Eventually has some of its own; a leak would be ten
+	crowd.Gone(t, before+3) // Eventually has some goroutines; a leak would be ten
 }
 
-// scripted is a source whose sets and faults are given.
+// scripted is a source that returns given sets and errors.
 type scripted struct {
 	loads   []func() (*policy.Set, error)
 	changes chan struct{}

@@ -15,7 +15,7 @@ import (
 
 const comingBack = "rules:\n- {name: api, key: user, limit: fixed-window 5/h, plans: {pro: fixed-window 50/h}}\n- {name: line, key: user, share: 1, limit: token-bucket 5/h burst 5}\n"
 
-// A bad merge leaves a rule out, a script empties the table and fills it again.
+// A bad merge drops a rule. Or a script empties the table of rules and fills it again.
 func TestARuleThatComesBackWithinTenMinutesKeepsItsBudgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ann, bob := policy.Attributes{"user": "ann"}, policy.Attributes{"user": "bob", "plan": "pro"}
@@ -64,7 +64,7 @@ func TestABudgetThatComesBackHasRegainedByItsClock(t *testing.T) {
 	assert.Equal(t, 40, left(t, p, ann))
 }
 
-// An engine that knows nothing of sets keeps them as Memory does.
+// If an engine does not support sets of rules, the policies keep its limiters as they do for Memory.
 func TestARuleOfAnotherEngineComesBackToItsLimiter(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	p, err := policy.New(parsed(t, "rules: [{name: api, limit: fixed-window 5/h}]"), &policy.Options{Engine: func(b policy.Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {

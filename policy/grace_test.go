@@ -47,7 +47,7 @@ func TestAGraceDeniesAboveItAndCountsFromTheLimit(t *testing.T) {
 	}
 }
 
-// A rule with a grace is next to one without, which leaves less or more: the decision has the figures of the tighter.
+// A rule with a grace stands beside one without, which leaves less or more. The decision has the figures of the tighter rule.
 func TestADecisionHasTheFiguresOfTheTighterRuleBesideAGrace(t *testing.T) {
 	p, _ := made(t, "rules:\n- {name: quota, grace: 50%, limit: fixed-window 100/h}\n- {name: api, limit: fixed-window 120/h}\n")
 	for i := range 121 {
@@ -87,7 +87,7 @@ func TestASettledReservationMayUseTheGrace(t *testing.T) {
 	assert.Equal(t, "quota: fixed-window 100/h (from the rule), key \"ann\", cost 1 of 100 and 50% above; now: allows it, 0 left, 10 above the limit\n", ex.String())
 }
 
-// A month of a subscription: notices at 80 % and 100 % of the quota, and not of the grace.
+// A subscription is used for a month. Notices come at 80 % and 100 % of the quota, and none about the grace.
 func TestAQuotaWithAGrace(t *testing.T) {
 	text, err := os.ReadFile("examples/apim.yaml")
 	require.NoError(t, err)

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/byhand"
 )
 
-// denyList has four lists: addresses, networks of a partner, keys, and beginnings of agents.
+// denyList has four lists: addresses, a partner's networks, keys, and prefixes of agents.
 const denyList = `version: v1
 lists: {bad: deny.txt, partner: lists/partner.txt, leaked: leaked.txt, bots: [curl/, "@bot"]}
 rules:
@@ -53,7 +53,7 @@ func TestAMatchNamesTheValuesOfAList(t *testing.T) {
 		{attrs{"ip": "::ffff:192.0.2.7"}, false},
 		{attrs{"ip": "2001:db8:bad:1::"}, false},
 		{attrs{"ip": "192.0.2.8"}, true},
-		{attrs{"ip": "192.0.2.8"}, false}, // by others
+		{attrs{"ip": "192.0.2.8"}, false}, // spent by others
 		{attrs{"ip": "10.1.2.3"}, true},
 		{attrs{"ip": "10.1.2.3"}, true},
 		{attrs{"ip": "203.0.113.9"}, true},
@@ -81,7 +81,7 @@ func TestAMatchNamesTheValuesOfAList(t *testing.T) {
 	}
 }
 
-// Routes and the matches of costs name lists, too, and so do the defaults.
+// Routes, the matches of costs and the defaults may name lists, too.
 func TestListsOfRoutesCostsAndDefaults(t *testing.T) {
 	set, err := policy.Parse([]byte(`
 lists: {dear: [POST /export, /search/], eu: [de, fr]}
@@ -171,8 +171,8 @@ func TestAnEmptyListIsNobodyAndWarns(t *testing.T) {
 	require.Eventually(t, func() bool { return strings.Contains(out.String(), `list \"bad\": deny.txt has no values`) }, 20*time.Second, time.Millisecond)
 }
 
-// TestAChangeOfAListAloneComesIntoForce replaces it, writes it in place, breaks it, mends it, removes it, and moves it to another file. While it is
-// wrong the last good set stays, and the kill switch is read.
+// TestAChangeOfAListAloneComesIntoForce replaces a list, writes it in place, breaks, repairs and removes it, and
+// moves it to another file. While the list is wrong, the last good set stays in force and the kill switch is read.
 func TestAChangeOfAListAloneComesIntoForce(t *testing.T) {
 	t.Parallel()
 	const denyList = "version: v1\nlists: {bad: deny.txt}\nrules:\n- {name: bad, match: {attributes: {ip: '@bad'}}, limit: blocked}\n"
@@ -217,14 +217,14 @@ func TestAChangeOfAListAloneComesIntoForce(t *testing.T) {
 	require.Eventually(t, func() bool { return p.Stats().LastError == nil }, 20*time.Second, time.Millisecond)
 
 	other := filepath.Join(filepath.Dir(rules), "lists", "other.txt")
-	replace(rules, strings.Replace(denyList, "deny.txt", "lists/other.txt", 1)) // which does not exist yet
+	replace(rules, strings.Replace(denyList, "deny.txt", "lists/other.txt", 1)) // the new file does not exist yet
 	require.Eventually(t, func() bool { return p.Stats().LastError != nil }, 20*time.Second, time.Millisecond)
 	write(t, other, "192.0.2.12\n")
 	blocks("192.0.2.12", true)
 	blocks("192.0.2.11", false)
 }
 
-// A ConfigMap has links to the rules and to the list, which move together.
+// A ConfigMap has links to the rules and to the list. They move together.
 func TestAListInAConfigMapMovesWithItsRules(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -247,7 +247,7 @@ func TestAListInAConfigMapMovesWithItsRules(t *testing.T) {
 	assert.True(t, p.Allow(attrs{"ip": "192.0.2.1"}, 1))
 }
 
-// BenchmarkDenyList decides about an address that is on none of 10,000 networks of a list.
+// BenchmarkDenyList decides on an address that is in none of a list's 10,000 networks.
 func BenchmarkDenyList(b *testing.B) {
 	values := make([]string, 10_000)
 	for i := range values {

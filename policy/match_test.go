@@ -26,8 +26,8 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/byhand"
 )
 
-// TestMatchesAgreeWithAPlainEvaluator draws rules of every kind of condition at random, and compares which
-// of them apply with a loop over all of them.
+// TestMatchesAgreeWithAPlainEvaluator draws rules with every kind of condition at
+// random. It compares the rules that apply with those that a loop over all rules finds.
 func TestMatchesAgreeWithAPlainEvaluator(t *testing.T) {
 	testsize.Arithmetic(t)
 	rnd := rand.New(rand.NewPCG(25, 1))
@@ -111,7 +111,7 @@ func TestMatchesAgreeWithAPlainEvaluator(t *testing.T) {
 	assert.Greater(t, applied, 10_000)
 }
 
-// applies is a plain evaluator.
+// applies evaluates a match plainly.
 func applies(m policy.Match, r attrs) bool {
 	for _, route := range m.Route {
 		mux := http.NewServeMux()
@@ -254,7 +254,7 @@ rules:
 	assert.Nil(t, p.Current().Rules[0].Key, "the set itself stays as it was given")
 }
 
-// TestAnEmptyFieldIsNotOmitted: neither in a file nor after a set was written and read again.
+// TestAnEmptyFieldIsNotOmitted checks files, and sets that were written and read again.
 func TestAnEmptyFieldIsNotOmitted(t *testing.T) {
 	set := parsed(t, `
 defaults: {match: {route: /v1/}, key: user, limit: fixed-window 5/h, plans: {pro: fixed-window 50/h}, cost: 3}
@@ -283,7 +283,7 @@ rules:
 	assert.Equal(t, []string{"everywhere ann fixed-window 50/h 3", "together  fixed-window 5/h 1"}, met(attrs{"path": "/v1/a", "user": "ann", "plan": "pro"}))
 }
 
-// TestWrongDefaultsAreReportedOnce: where they are, and whether a rule has them from there or not.
+// TestWrongDefaultsAreReportedOnce checks that they are reported at their place, whether or not a rule inherits them.
 func TestWrongDefaultsAreReportedOnce(t *testing.T) {
 	for defaults, fault := range map[string]string{
 		"match: {route: [/a, 'b {']}":           "line 1: defaults.match.route[1]: ",
@@ -307,7 +307,7 @@ func TestWrongDefaultsAreReportedOnce(t *testing.T) {
 	assert.ErrorContains(t, errs[1], "rules[0].key[1]")
 }
 
-// TestAnAddressIsTheSameHoweverItIsSpelt in a rule and in a request.
+// TestAnAddressIsTheSameHoweverItIsSpelt uses different spellings in a rule and in a request.
 func TestAnAddressIsTheSameHoweverItIsSpelt(t *testing.T) {
 	p, _, _ := inForce(t, `
 rules:
@@ -357,8 +357,8 @@ func TestTheRouteOfAMuxThatHasNotRunYet(t *testing.T) {
 	}
 }
 
-// TestPatternsThatCrossAreRefused has wildcards and words in all combinations: each request would be looked
-// up in thousands of places.
+// TestPatternsThatCrossAreRefused combines wildcards and words in all
+// ways. A request would have to be looked up in thousands of places.
 func TestPatternsThatCrossAreRefused(t *testing.T) {
 	crossing := func(depth int) *policy.Set {
 		set := &policy.Set{}
@@ -380,13 +380,13 @@ func TestPatternsThatCrossAreRefused(t *testing.T) {
 	require.ErrorAs(t, err, new(*policy.Error))
 	assert.ErrorContains(t, err, "the patterns of the routes cross each other")
 	many := &policy.Set{}
-	for i := range 10_000 { // an ordinary large service
+	for i := range 10_000 { // a large service without such patterns
 		many.Rules = append(many.Rules, policy.Rule{Name: fmt.Sprintf("r%d", i), Limit: ratelimit.Blocked(), Match: policy.Match{Route: []string{fmt.Sprintf("GET /v%d/things%d/{id}/parts/{part}", i%7, i)}}})
 	}
 	require.NoError(t, byhand.Validate(many))
 }
 
-// TestStatsDoNotWaitForAnUpdate reads Stats while a set is being put in force, which an engine holds up.
+// TestStatsDoNotWaitForAnUpdate reads Stats during an update that an engine delays.
 func TestStatsDoNotWaitForAnUpdate(t *testing.T) {
 	hold, held := make(chan struct{}), make(chan struct{})
 	opening, memory := func() {}, policy.Memory(nil)

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// A pattern of another program does not match the request for which it was written. The warning contains a pattern that
-// does.
+// A pattern in another program's form does not match the request for
+// which it was written. The warning contains a pattern that does.
 func TestRoutesOfOtherProgramsAreWarningsWithTheRightForm(t *testing.T) {
 	for _, test := range []struct{ route, request, want, better string }{
 		{"post /login", "POST /login", `route "post /login" matches the method "post", and requests have it in capital letters: write "POST /login"`, "POST /login"},
@@ -83,7 +83,8 @@ func passes(t *testing.T, route, request string) bool {
 	return p.Allow(policy.HTTP(httptest.NewRequest(method, target, nil), nil), 1)
 }
 
-// TestErrorsAboutRoutesNameTheRightForm: what ServeMux refuses is an error, with the pattern that was meant.
+// TestErrorsAboutRoutesNameTheRightForm checks that an error about
+// a pattern that ServeMux refuses contains the intended pattern.
 func TestErrorsAboutRoutesNameTheRightForm(t *testing.T) {
 	for route, want := range map[string]string{
 		"https://api.example.com/v1/":      `"api.example.com/v1/", maybe`,
@@ -118,7 +119,7 @@ func TestErrorsAboutRoutesNameTheRightForm(t *testing.T) {
 	}
 }
 
-// TestOrdinaryRulesHaveNoWarning: paths may have colons, dollars, brackets and parentheses in them.
+// TestOrdinaryRulesHaveNoWarning uses paths with colons, dollars, brackets and parentheses.
 func TestOrdinaryRulesHaveNoWarning(t *testing.T) {
 	for _, route := range []string{
 		"/", "/v1/", "/v1/{id}", "GET /v1/{id}/{$}", "/v1/{id...}", "example.com/", "GET example.com/x", "/Products(1)", "/$metadata", "/v1/projects:batch", "/a/:", "PROPFIND /", "/café",
@@ -148,7 +149,7 @@ func TestOrdinaryRulesHaveNoWarning(t *testing.T) {
 	}
 }
 
-// TestKeysAndValuesThatNoRequestHasAreWarnings, of rules that HTTP supplies the attributes of.
+// TestKeysAndValuesThatNoRequestHasAreWarnings uses rules whose attributes come from HTTP.
 func TestKeysAndValuesThatNoRequestHasAreWarnings(t *testing.T) {
 	for rule, want := range map[string]string{
 		"key: path:id":                                       `key[0]: the attribute "path:id": no request has it, as the wildcards of a route are no attributes. Write "path"`,

@@ -14,14 +14,14 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// burst is requests at one instant, and how many of them pass.
+// burst is a number of requests at one instant, and the number that pass.
 type burst struct {
-	after   time.Duration // since the one before
+	after   time.Duration // the time since the previous burst
 	request policy.Attributes
 	n, pass int
 }
 
-// configurations are the bursts that the rules of docs/migrate.md are played, by their headings.
+// configurations are bursts for the rules of docs/migrate.md, by heading.
 var configurations = map[string][]burst{
 	"envoyproxy/ratelimit: requests of an address, by the clock": {
 		{0, attrs{"ip": "192.0.2.1"}, 12, 10}, {0, attrs{"ip": "192.0.2.2"}, 1, 1}, {time.Minute, attrs{"ip": "192.0.2.1"}, 12, 10},
@@ -77,7 +77,8 @@ var configurations = map[string][]burst{
 	},
 }
 
-// TestTheConfigurationsOfOtherSystems plays bursts against the rules of docs/migrate.md, which check finds nothing wrong with.
+// TestTheConfigurationsOfOtherSystems makes bursts under the rules
+// of docs/migrate.md. Check must find no fault in these rules.
 func TestTheConfigurationsOfOtherSystems(t *testing.T) {
 	page, err := os.ReadFile("../docs/migrate.md")
 	require.NoError(t, err)
@@ -114,7 +115,7 @@ func TestTheConfigurationsOfOtherSystems(t *testing.T) {
 	}
 }
 
-// The rules for LiteLLM charge a call of 4,000 estimated and 500 real tokens as one request and 500 tokens.
+// The rules for LiteLLM charge a call as one request and its real tokens: here 500, of 4,000 estimated ones.
 func TestASettledCallOfLiteLLMIsOneRequestAndItsTokens(t *testing.T) {
 	page, err := os.ReadFile("../docs/migrate.md")
 	require.NoError(t, err)

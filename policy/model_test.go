@@ -24,9 +24,9 @@ import (
 
 var histories = flag.Int("histories", testsize.Of(30, 2000), "random histories of rules that are compared with a model")
 
-// TestPoliciesAgreeWithAModel plays random requests, changes of rules, and repairs by hand on policies and on a model
-// that evaluates each rule by itself. Time stands still, and all limits of a rule are of one kind, so the spending of a
-// key is two numbers: see budget. A longer run: go test . -run AgreeWithAModel -histories 20000.
+// TestPoliciesAgreeWithAModel makes random requests, changes of rules, and manual corrections. It compares the policies
+// with a model that evaluates each rule by itself. Time stands still, and all limits of a rule are of one kind, so the
+// spending of a key is two numbers: see budget. For a longer run: go test . -run AgreeWithAModel -histories 20000.
 func TestPoliciesAgreeWithAModel(t *testing.T) {
 	n := *histories
 	for seed := range n {
@@ -36,7 +36,7 @@ func TestPoliciesAgreeWithAModel(t *testing.T) {
 	}
 }
 
-// modelLimit is a limit of the model, whose spending is never regained.
+// modelLimit is a limit of the model. Its spending is never regained.
 type modelLimit int
 
 const (
@@ -56,25 +56,25 @@ func (l modelLimit) real(calendar bool) ratelimit.Limit {
 	return ratelimit.FixedWindow(ratelimit.PerHour(int(l)))
 }
 
-// modelRule is a rule of the model, complete with its defaults.
+// modelRule is a rule of the model, with its defaults filled in.
 type modelRule struct {
 	policy.Rule
 	limit     modelLimit
 	plans     map[string]modelLimit
-	overrides map[string]modelLimit // by the joined key
+	overrides map[string]modelLimit // overrides are found by the joined key
 }
 
 type budgetOf struct{ rule, key string }
 
-// budget is the spending of a key that is tracked. Time stands still, so nothing of it is ever regained, and the units
-// that a lowered limit sets aside count again whenever the limit is raised.
+// budget is the spending of a tracked key. Time stands still, so nothing is ever
+// regained. Units that a lowered limit sets aside count again when the limit is raised.
 type budget struct {
-	limit modelLimit // that the key is under: neither unlimited nor blocked, which track nothing
-	spent int        // the units that count under it; the units above it are a debt
-	aside int        // the units that do not count under it
+	limit modelLimit // the key's limit, which is neither unlimited nor blocked, because these track nothing
+	spent int        // the units that count under the limit; those above it are a debt
+	aside int        // the units that do not count under the limit
 }
 
-// under returns the budget under a limit that tracks keys: the limit counts at most its capacity, and the debt.
+// under returns the budget under another limit that tracks keys. That limit counts at most its capacity, and the debt.
 func (b budget) under(l modelLimit) budget {
 	if l == b.limit {
 		return b
@@ -93,15 +93,15 @@ func (b budget) adjusted(delta int) budget {
 	return b
 }
 
-// model evaluates rules plainly.
+// model evaluates rules in the plainest way.
 type model struct {
 	rules  []modelRule
 	kill   bool
 	spent  map[budgetOf]budget
-	denied map[policy.Denials]int64 // without counts
+	denied map[policy.Denials]int64 // the denials, whose counts are zero
 }
 
-// play plays one history.
+// play runs one history.
 func play(t *testing.T, seed uint64) {
 	rnd := rand.New(rand.NewPCG(testsize.Seed(seed), 25))
 	m := &model{spent: map[budgetOf]budget{}, denied: map[policy.Denials]int64{}}
@@ -148,7 +148,8 @@ func play(t *testing.T, seed uint64) {
 	m.deniedAgrees(t, p, seed)
 }
 
-// decideBy decides by one of the methods that charge. A method without an error reports only whether the request was allowed.
+// decideBy decides by one of the methods that charge. If that method
+// returns no error, decideBy returns only whether the request was allowed.
 func decideBy(method int, p *policy.Policies, r policy.Request, cost int) (bool, error) {
 	switch method {
 	case 0:
@@ -163,7 +164,7 @@ func decideBy(method int, p *policy.Policies, r policy.Request, cost int) (bool,
 
 func some[T any](rnd *rand.Rand, of ...T) T { return of[rnd.IntN(len(of))] }
 
-// draw draws rules, puts them in force in the model, and returns them.
+// draw draws random rules, puts them in force in the model, and returns them.
 func (m *model) draw(rnd *rand.Rand, calendars map[string]bool) *policy.Set {
 	set := &policy.Set{Version: strconv.Itoa(rnd.IntN(1000)), KillSwitch: rnd.IntN(12) == 0}
 	var d modelRule
@@ -198,7 +199,7 @@ func (m *model) draw(rnd *rand.Rand, calendars map[string]bool) *policy.Set {
 			m.add(set, c, modelRule{})
 			continue
 		}
-		// A budget is a number only if the kind of its limits stays.
+		// A budget is a number only if the kind of its rule's limits does not change.
 		calendar, known := calendars[strings.ToLower(r.Name)]
 		if !known {
 			calendar = rnd.IntN(4) == 0
@@ -214,7 +215,7 @@ func (m *model) draw(rnd *rand.Rand, calendars map[string]bool) *policy.Set {
 		if rnd.IntN(3) == 0 {
 			c.Cost = drawCost(rnd)
 		}
-		if rnd.IntN(2) == 0 || calendar { // no plans of the defaults, which are of another kind
+		if rnd.IntN(2) == 0 || calendar { // do not inherit plans, which have limits of another kind
 			c.Plans = map[string]ratelimit.Limit{}
 			for _, plan := range []string{"free", "pro"} {
 				if rnd.IntN(2) == 0 {
@@ -321,10 +322,10 @@ func drawRequest(rnd *rand.Rand) attrs {
 type verdict struct {
 	allowed bool
 	err     error
-	rules   []string // whose decisions are reported
+	rules   []string // the rules whose decisions are reported
 }
 
-// query is the part of one rule in a decision about a request.
+// query is the part of one rule in the decision on a request.
 type query struct {
 	modelRule
 	key   string
@@ -394,7 +395,7 @@ func (a query) fits(m *model) bool {
 	return a.cost == 0 || a.limit == modelUnlimited || !a.exceeds() && a.counted(m).spent+a.cost <= int(a.limit)
 }
 
-// counted returns the spending under the limit of the request. A key that is not tracked has spent nothing.
+// counted returns the spending under the limit of the request. A key that is not tracked has no spending.
 func (a query) counted(m *model) budget {
 	if b, ok := m.spent[a.budget()]; ok && a.limit > 0 {
 		return b.under(a.limit)
@@ -402,8 +403,8 @@ func (a query) counted(m *model) budget {
 	return budget{limit: a.limit}
 }
 
-// move puts a tracked key under the limit of the request. All decisions do that for the rules that can deny them, and
-// allowed decisions also for shadows. A request that charges no key leaves a key without spending as it is.
+// move puts a tracked key under the limit of the request. All decisions do so for the rules that can deny them,
+// and allowed decisions also for shadows. If a request charges no key, a key without spending is not moved.
 func (a query) move(m *model, uncharged bool) {
 	b, ok := m.spent[a.budget()]
 	if !ok || a.limit <= 0 || uncharged && b.spent+b.aside == 0 {
@@ -412,7 +413,7 @@ func (a query) move(m *model, uncharged bool) {
 	m.spent[a.budget()] = b.under(a.limit)
 }
 
-// reported returns the key as it is reported: of several values each with its length.
+// reported returns the key in its reported form. If it has several values, each one has its length as a prefix.
 func (a query) reported() string {
 	values := strings.Split(a.key, "|")
 	if len(values) < 2 {
@@ -425,7 +426,7 @@ func (a query) reported() string {
 	return text
 }
 
-// requests returns what a rule requests for.
+// requests returns the query of a rule for a request.
 func (rule modelRule) requests(r attrs, cost int) (a query, applies bool, err error) {
 	a = query{modelRule: rule, cost: cost}
 	missing := false
@@ -532,7 +533,7 @@ func matches(m policy.Match, r attrs) bool {
 	return true
 }
 
-// inNetwork reports whether an address is in a network, or is the address that value is.
+// inNetwork reports whether the address v is in a network, or equals the address value.
 func inNetwork(value, v string) bool {
 	addr, err := netip.ParseAddr(v)
 	if err != nil {
@@ -545,7 +546,7 @@ func inNetwork(value, v string) bool {
 	return err == nil && network.Contains(addr.Unmap())
 }
 
-// routed reports, by cases written by hand, whether a request matches a pattern of drawMatch.
+// routed reports whether a request matches a pattern of drawMatch. Its cases are written by hand.
 func routed(route string, r attrs) bool {
 	path, get := r["path"], r["method"] == "GET" || r["method"] == "HEAD"
 	switch route {
@@ -574,7 +575,7 @@ func (rule modelRule) subject(key, plan string) policy.Subject {
 	return s
 }
 
-// look resets and adjusts budgets by hand.
+// look resets and adjusts budgets as operators do.
 func (m *model) look(t *testing.T, p *policy.Policies, rnd *rand.Rand, where string) {
 	r := drawRequest(rnd)
 	for _, rule := range m.rules {
@@ -601,11 +602,11 @@ func (m *model) look(t *testing.T, p *policy.Policies, rnd *rand.Rand, where str
 		if !tracked {
 			b.limit = a.limit
 		}
-		m.spent[a.budget()] = b.adjusted(delta) // a tracked key stays under the limit that it is under
+		m.spent[a.budget()] = b.adjusted(delta) // a tracked key keeps its present limit
 	}
 }
 
-// agrees compares the remaining budgets of a request.
+// agrees compares the remaining budgets for a request.
 func (m *model) agrees(t *testing.T, p *policy.Policies, r attrs, where string) {
 	for _, rule := range m.rules {
 		a, applies, err := rule.requests(r, 0)
@@ -622,7 +623,7 @@ func (m *model) agrees(t *testing.T, p *policy.Policies, r attrs, where string) 
 	}
 }
 
-// deniedAgrees compares who was denied. So few keys are counted exactly.
+// deniedAgrees compares the denials. There are so few keys that the counts are exact.
 func (m *model) deniedAgrees(t *testing.T, p *policy.Policies, seed uint64) {
 	want := map[policy.Denials]int64{}
 	for d, n := range m.denied {

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// TestEachCrossingIsOneNotice plays hours of takes, reservations, settlements, adjustments, resets and changes of plan.
+// TestEachCrossingIsOneNotice makes hours of takes, reservations, settlements, adjustments, resets and changes of plan.
 func TestEachCrossingIsOneNotice(t *testing.T) {
 	testsize.Sequential(t)
 	for seed := range testsize.Of[uint64](3, 60) {
@@ -54,7 +54,7 @@ func TestEachCrossingIsOneNotice(t *testing.T) {
 
 func TestAMillionCallsOfManyKeysRepeatNoNotice(t *testing.T) {
 	testsize.Sequential(t)
-	keys := testsize.Of(70_000, 100_000) // more than are remembered
+	keys := testsize.Of(70_000, 100_000) // more keys than are remembered
 	noted := map[policy.Threshold]int{}
 	p := ratelimit.Must(policy.New(parsed(t, `rules: [{name: quota, key: user, limit: fixed-window 10/h, notify: [80%, 100%]}]`), &policy.Options{
 		Engine:      policy.Memory(&policy.MemoryOptions{Clock: new(ratelimittest.Clock), MaxKeys: 2 * keys}),
@@ -75,7 +75,7 @@ func TestAMillionCallsOfManyKeysRepeatNoNotice(t *testing.T) {
 	}
 }
 
-// A gateway with many requests at a time: their estimates are nearly all of the quota, of which 2 % are spent.
+// A gateway has many requests at a time. Their estimates are nearly the whole quota, but only 2 % of it is spent.
 func TestOpenEstimatesOfOtherReservationsAreNoSpending(t *testing.T) {
 	n := newNotifying(t, `- {name: quota, key: user, limit: fixed-window 1000/h, notify: [50%, 80%, 100%]}`)
 	ann := policy.Attributes{"user": "ann"}
@@ -103,7 +103,7 @@ func TestOpenEstimatesOfOtherReservationsAreNoSpending(t *testing.T) {
 	require.Len(t, n.take(), 1, "500 of 1000")
 }
 
-// An operator or NTP sets the wall clock, and the time by which budgets regain goes on.
+// An operator or NTP sets the wall clock. Budgets regain by another clock, which goes on.
 func TestANewWindowOfAWallClockThatIsSetIsNotifiedOf(t *testing.T) {
 	n := newNotifying(t, `- {name: quota, key: user, limit: calendar 10/day UTC, notify: [80%, 100%]}`)
 	n.clock.SetWall(time.Date(2026, 11, 29, 10, 0, 0, 0, time.UTC))
@@ -113,7 +113,7 @@ func TestANewWindowOfAWallClockThatIsSetIsNotifiedOf(t *testing.T) {
 		}
 		assert.Equal(t, []string{"quota ann 80%, 2 left", "quota ann 100%, 0 left"}, n.take())
 		n.clock.SetWall(time.Date(2026, 11, 30, 10, 0, 0, 0, time.UTC))
-		n.clock.Advance(2 * time.Minute) // by then the limiter looks at the wall
+		n.clock.Advance(2 * time.Minute) // so that the limiter reads the wall clock again
 	}
 }
 
@@ -132,7 +132,7 @@ func TestARestOfAReservationIsSettledInALaterWindowAndNotifiesNothing(t *testing
 	assert.Empty(t, n.take(), "21 of 100")
 }
 
-// A charge that another rule denies is no crossing. Nor is a charge that a Wait gives back.
+// A charge that another rule denies crosses no threshold. Neither does a charge that a Wait gives back.
 func TestWhatOtherRulesDenyNotifiesNothing(t *testing.T) {
 	n := newNotifying(t, `
 - {name: quota, key: user, limit: fixed-window 100/h, notify: [80%, 100%]}

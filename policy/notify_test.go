@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// notifying is a set of policies that records its notifications.
+// notifying is a set of policies whose notices are recorded.
 type notifying struct {
 	*policy.Policies
 	clock *ratelimittest.Clock
@@ -32,7 +32,8 @@ func newNotifying(t *testing.T, rules string) *notifying {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			n.noted = append(n.noted, fmt.Sprintf("%s %s %d%%, %d left", at.Rule, at.Key, at.Percent, at.Decision.Remaining))
-			if _, err := n.Peek(context.Background(), policy.Subject{Rule: at.Rule, Key: []string{at.Key}}, 1); err != nil { // under no lock
+			// no lock is held
+			if _, err := n.Peek(context.Background(), policy.Subject{Rule: at.Rule, Key: []string{at.Key}}, 1); err != nil {
 				n.noted = append(n.noted, err.Error())
 			}
 		},
@@ -40,7 +41,7 @@ func newNotifying(t *testing.T, rules string) *notifying {
 	return n
 }
 
-// take returns the notifications since the last call.
+// take returns the notices since the last call.
 func (n *notifying) take() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -93,7 +94,7 @@ func TestAThresholdIsNotifiedOfOnceHoweverItIsReached(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNotifying(t, notifyRules)
-			for range 3 { // windows
+			for range 3 { // three windows
 				charge(n, 79)
 				assert.Empty(t, n.take())
 				charge(n, 1)
@@ -134,7 +135,7 @@ func TestALargeChargePassesSeveralThresholds(t *testing.T) {
 	assert.Equal(t, []string{"quota bob 80%, 0 left", "quota bob 100%, 0 left"}, n.take())
 }
 
-// A gateway reserves the most tokens that an answer may have, and settles the tokens that it had.
+// A gateway reserves the maximum number of tokens of an answer, and settles the real number.
 func TestAReserveNotifiesOfNothingAndItsSettleOfTheRealCost(t *testing.T) {
 	n := newNotifying(t, notifyRules)
 	ann := policy.Attributes{"user": "ann"}
@@ -156,7 +157,7 @@ func TestAReserveNotifiesOfNothingAndItsSettleOfTheRealCost(t *testing.T) {
 	assert.Equal(t, []string{"quota ann 80%, 19 left"}, n.take())
 }
 
-// Requests of 20 units cannot use the last 19 of a budget.
+// Requests of 20 units cannot use the last 19 units of a budget.
 func TestADenialForLackOfBudgetIsANoticeOfAllOfIt(t *testing.T) {
 	for name, request := range map[string]func(n *notifying, units int) bool{
 		"Allow": func(n *notifying, units int) bool { return n.Allow(policy.Attributes{"user": "ann"}, units) },
@@ -171,7 +172,7 @@ func TestADenialForLackOfBudgetIsANoticeOfAllOfIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNotifying(t, notifyRules)
-			for range 2 { // refills
+			for range 2 { // the budget is whole again after each
 				require.True(t, request(n, 81))
 				assert.Equal(t, []string{"quota ann 80%, 19 left"}, n.take())
 				for range 1000 {
@@ -188,7 +189,7 @@ func TestADenialForLackOfBudgetIsANoticeOfAllOfIt(t *testing.T) {
 	}
 }
 
-// After a move from an exhausted plan to a larger one, the key is notified of the shares of the larger plan.
+// A key moves from a used-up plan to a larger one. It is notified of the thresholds of the larger plan.
 func TestAKeyWhoseLimitIsRaisedIsNotifiedOfSharesOfTheNewLimit(t *testing.T) {
 	n := newNotifying(t, `- {name: quota, key: user, limit: fixed-window 100/h, notify: [80%, 100%], plans: {pro: fixed-window 1000/h, max: fixed-window 2000/h}}`)
 	charge := func(plan string, units int) []string {
@@ -207,7 +208,7 @@ func TestAKeyWhoseLimitIsRaisedIsNotifiedOfSharesOfTheNewLimit(t *testing.T) {
 	assert.Equal(t, []string{"quota ann 80%, 400 left"}, charge("max", 301)[:1])
 }
 
-// A bucket that traffic keeps near a threshold does not notify at each crossing.
+// A bucket that traffic keeps near a threshold is not notified of each crossing.
 func TestABucketNotifiesOnceUntilItIsFull(t *testing.T) {
 	n := newNotifying(t, `- {name: api, key: user, limit: token-bucket 10/s burst 100, notify: 80%}`)
 	r := policy.Attributes{"user": "ann"}

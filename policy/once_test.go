@@ -29,8 +29,8 @@ func (noServer) Connect(context.Context) (driver.Conn, error) {
 
 func (noServer) Driver() driver.Driver { return nil }
 
-// TestARequestIsReportedOnceWhileTheStoreIsDown: both policies have the same hook, and the stand-in's decision is the request's. The hook may
-// keep the rules.
+// TestARequestIsReportedOnceWhileTheStoreIsDown gives both policies the same
+// hook. Only the stand-in's decision is reported. The hook may keep the rules.
 func TestARequestIsReportedOnceWhileTheStoreIsDown(t *testing.T) {
 	db := sql.OpenDB(noServer{})
 	defer db.Close()
@@ -62,7 +62,8 @@ func TestARequestIsReportedOnceWhileTheStoreIsDown(t *testing.T) {
 	}
 }
 
-// TestADecisionOfThePrimaryHasItsRules: a report that was held back holds the rules of its own decision, while others reuse the memory.
+// TestADecisionOfThePrimaryHasItsRules checks that a delayed report has the
+// rules of its own decision, although other decisions reuse the memory.
 func TestADecisionOfThePrimaryHasItsRules(t *testing.T) {
 	set := parsed(t, "rules: [{name: a, key: user, limit: fixed-window 9/h}]")
 	var seen []string

@@ -106,7 +106,7 @@ func TestHalfAFileIsNotASetThatLimitsNothing(t *testing.T) {
 	}
 }
 
-// rule returns a file with one valid rule, after some lines, and more lines of it.
+// rule returns a file with one valid rule after several lines. more has further lines of that rule.
 func rule(more string) string {
 	return "version: 1\nrules:\n- name: api\n  limit: fixed-window 5/s\n" + more
 }
@@ -272,7 +272,8 @@ func TestLargeAndHostileFilesAreRefused(t *testing.T) {
 	}
 }
 
-// TestAnExcessIsReportedOnce: one error, and not one for each rule, besides the other errors of its rule.
+// TestAnExcessIsReportedOnce checks that an excess is one error, and
+// not one for each rule. Other errors of its rule are reported, too.
 func TestAnExcessIsReportedOnce(t *testing.T) {
 	_, errs := policy.Check([]byte("rules:\n" + strings.Repeat("- {name: a}\n", 10_050)))
 	require.Len(t, errs, 1)

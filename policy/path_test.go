@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// byPath decides for a request as it arrives on the wire.
+// byPath decides on a request whose target is as it arrives on the wire.
 func byPath(t *testing.T, p *policy.Policies, target string) bool {
 	t.Helper()
 	r := httptest.NewRequest("POST", "/", nil)
@@ -94,7 +94,8 @@ func TestPathsThatAreNoPathsAreComparedAsTheyAre(t *testing.T) {
 	}
 }
 
-// A server takes the path of such a target for empty, and a proxy sends the rest on: the next server reads a path in it.
+// A server takes the path of such a target for empty. A proxy may
+// send the rest on, and then the next server reads a path in it.
 func TestATargetWithoutAPathIsRefused(t *testing.T) {
 	const rules = `
 - {name: charges, match: {route: /v1/charges}, limit: blocked}

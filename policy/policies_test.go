@@ -24,7 +24,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// parsed returns the set in a text.
+// parsed parses a text as a set.
 func parsed(t testing.TB, text string) *policy.Set {
 	t.Helper()
 	set, err := policy.Parse([]byte(text))
@@ -32,7 +32,7 @@ func parsed(t testing.TB, text string) *policy.Set {
 	return set
 }
 
-// inForce returns policies on a clock that is set by hand, and their decisions.
+// inForce returns policies on a clock set by hand, and records their decisions.
 func inForce(t testing.TB, text string) (*policy.Policies, *ratelimittest.Clock, *[]policy.Decision) {
 	t.Helper()
 	clock, decisions := new(ratelimittest.Clock), new([]policy.Decision)
@@ -44,7 +44,7 @@ func inForce(t testing.TB, text string) (*policy.Policies, *ratelimittest.Clock,
 	return p, clock, decisions
 }
 
-// left returns the remaining budget of a request.
+// left returns the remaining budget for a request.
 func left(t testing.TB, p *policy.Policies, r policy.Request) int {
 	t.Helper()
 	d, err := p.Take(t.Context(), r, 0)
@@ -73,7 +73,7 @@ rules:
 	assert.Equal(t, 2, left(t, p, attrs{"user": "bob", "path": "/other"}), "nor has what bob was denied")
 }
 
-// TestAllowAgreesWithTake compares the two on policies that are in the same state.
+// TestAllowAgreesWithTake compares Allow and Take on policies in the same state.
 func TestAllowAgreesWithTake(t *testing.T) {
 	const rules = `
 rules:
@@ -239,7 +239,7 @@ rules:
 	assert.Equal(t, map[string]int{"requests": 98, "heavy": 80, "tokens": 700, "bytes": 2999}, standing())
 }
 
-// ruleLeft returns the remaining budget of one rule, which has no key: by a set of that rule alone, over the same engine.
+// ruleLeft returns the remaining budget of one rule without a key. It uses a set with that rule alone, on the same engine.
 func ruleLeft(t *testing.T, p *policy.Policies, name string) int {
 	t.Helper()
 	ex, err := p.Explain(attrs{"tokens": "0"}, 0)
@@ -297,8 +297,8 @@ func TestTheKillSwitchLetsEverythingPass(t *testing.T) {
 	assert.True(t, p.Allow(attrs{"user": "bob"}, 1))
 }
 
-// TestAQuestionUnderTheKillSwitch: the figures about a request are the figures that the request would get. Support frees and
-// charges single keys all the same.
+// TestAQuestionUnderTheKillSwitch checks that the figures about a request are those
+// that the request would get. Single keys can be reset and charged nevertheless.
 func TestAQuestionUnderTheKillSwitch(t *testing.T) {
 	const rules = "rules:\n- {name: a, key: user, limit: fixed-window 2/h}"
 	p, _, _ := inForce(t, rules)
@@ -487,8 +487,8 @@ func TestPoliciesInHTTP(t *testing.T) {
 	assert.Contains(t, w.Body.String(), `"violated-policies":["api"]`)
 }
 
-// TestReloadsLoseNoDecisionAndNoSpending updates a thousand times while many goroutines spend: the admitted units are exactly
-// the capacity.
+// TestReloadsLoseNoDecisionAndNoSpending updates the rules a thousand
+// times while many goroutines spend. Exactly the capacity is admitted.
 func TestReloadsLoseNoDecisionAndNoSpending(t *testing.T) {
 	const capacity, reloads = 20_000, 1000
 	text := func(i int) string {

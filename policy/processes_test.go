@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// While the store is down, each of eight processes decides in memory by the same rules. Together they admit each limit once, whether the rule, a
-// plan, an override or an attribute has it.
+// While the store is down, each of eight processes decides in memory by the same rules. Together
+// they admit each limit once. The limit may come from the rule, a plan, an override or an attribute.
 func TestStandInsOfSeveralProcessesAdmitEachLimitOnce(t *testing.T) {
 	set, err := policy.Parse([]byte(`
 rules:
@@ -61,7 +61,7 @@ rules:
 	assert.ErrorContains(t, err, "MemoryOptions.Processes is -1")
 }
 
-// A change of the rules keeps the spending of a stand-in, and the keys are listed under the limits that it enforces.
+// A change of the rules keeps a stand-in's spending. Keys are listed under the limits that the stand-in enforces.
 func TestAStandInsLimitsFollowTheRules(t *testing.T) {
 	rules := func(units int) *policy.Set {
 		set, err := policy.Parse([]byte(fmt.Sprintf("rules: [{name: daily, key: user, limit: fixed-window %d/d}]", units)))

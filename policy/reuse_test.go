@@ -16,8 +16,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// TestReusedRulesAgreeWithKeptOnes plays random histories twice: with memory that hooks may keep, and with memory that is
-// used again.
+// TestReusedRulesAgreeWithKeptOnes runs random histories twice:
+// with memory that hooks may keep, and with memory that is reused.
 func TestReusedRulesAgreeWithKeptOnes(t *testing.T) {
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(testsize.Seed(seed), 1))
@@ -56,8 +56,8 @@ func TestReusedRulesAgreeWithKeptOnes(t *testing.T) {
 	}
 }
 
-// TestReusedRulesAreOfOneRequest: no other request writes to the rules while a hook reads them, nor does a request that the
-// hook itself decides about.
+// TestReusedRulesAreOfOneRequest checks that no other request writes to the rules
+// while a hook reads them. Neither does a request on which the hook itself decides.
 func TestReusedRulesAreOfOneRequest(t *testing.T) {
 	type ofCaller = policy.Attributes
 	var p *policy.Policies

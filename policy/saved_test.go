@@ -22,7 +22,7 @@ const savedRules = `rules:
 - {name: ops, allow: true, match: {attributes: {user: root}}}
 `
 
-// savedOf returns what a program stores, in no order.
+// savedOf returns the budgets that a program saves, in no order.
 func savedOf(p *policy.Policies) iter.Seq2[policy.Subject, ratelimit.Saved] {
 	all := map[*policy.Subject]ratelimit.Saved{}
 	for s, saved := range p.Saved() {
@@ -40,7 +40,7 @@ func savedOf(p *policy.Policies) iter.Seq2[policy.Subject, ratelimit.Saved] {
 func restoredInto(t *testing.T, text string) (*policy.Policies, *ratelimittest.Clock) {
 	t.Helper()
 	clock := new(ratelimittest.Clock)
-	clock.Advance(77 * time.Hour) // another program, another clock
+	clock.Advance(77 * time.Hour) // another program has another clock
 	p, err := policy.New(parsed(t, text), &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{Clock: clock})})
 	require.NoError(t, err)
 	return p, clock

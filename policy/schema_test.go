@@ -25,8 +25,8 @@ func schema(t *testing.T) *jsonschema.Schema {
 	return s
 }
 
-// TestTheSchemaAgreesWithTheParser gives both files with one thing in them that is right or wrong, as far as a schema can
-// decide.
+// TestTheSchemaAgreesWithTheParser validates files with both. Each file
+// has one detail that is right or wrong, as far as a schema can judge.
 func TestTheSchemaAgreesWithTheParser(t *testing.T) {
 	s := schema(t)
 	for text, valid := range map[string]bool{
@@ -221,7 +221,7 @@ func TestTheSchemaAgreesWithTheParser(t *testing.T) {
 	}
 }
 
-// TestTheSchemaHasTheFieldsOfTheFormat compares it with the types.
+// TestTheSchemaHasTheFieldsOfTheFormat compares the schema with the types.
 func TestTheSchemaHasTheFieldsOfTheFormat(t *testing.T) {
 	data, err := os.ReadFile(schemaFile)
 	require.NoError(t, err)

@@ -45,7 +45,7 @@ func policiesOf(t *testing.T, text string, opts *policy.Options) *policy.Policie
 	return p
 }
 
-// queue has tenants in Wait all the time, and counts what each was granted.
+// queue has tenants that always call Wait. It counts the units granted to each.
 type queue struct {
 	mu   sync.Mutex
 	used map[string]int
@@ -75,7 +75,7 @@ func total(used map[string]int) (sum int) {
 	return sum
 }
 
-// 500 tenants of three plans on one upstream limit, all of which want more than their share.
+// 500 tenants of three plans share one upstream limit. All of them want more than their share.
 func TestKeysOfARuleWithShareHaveItsRateByWeight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := policiesOf(t, upstream, nil)
@@ -153,7 +153,7 @@ func TestAChangedWeightOrRateReachesCallsInLineAndKeepsTheSpending(t *testing.T)
 		stop()
 		synctest.Wait()
 
-		// Calls that sleep in line through the change, and make no other: the last token is a minute away.
+		// Calls sleep in line during the change, and there are no other calls. The last token is a minute away.
 		p = ratelimit.Must(policy.New(set("token-bucket 1/m burst 10", 1, 1), nil))
 		require.True(t, p.Allow(policy.Attributes{"tenant": "c"}, 8))
 		done := make(chan error, 1)
@@ -166,7 +166,7 @@ func TestAChangedWeightOrRateReachesCallsInLineAndKeepsTheSpending(t *testing.T)
 	})
 }
 
-// All rules that match are charged, or none: also if one's keys share a limit.
+// All matching rules are charged, or none, even if the keys of one share its limit.
 func TestARuleWithShareAndOthersAreChargedTogetherOrNotAtAll(t *testing.T) {
 	text := `
 rules:
@@ -231,7 +231,7 @@ rules:
 			if want {
 				allowed++
 			}
-			for i, after := range look(0) { // each unit takes an hour
+			for i, after := range look(0) { // each unit takes an hour to regain
 				spent := time.Duration(0)
 				if want {
 					spent = time.Duration(cost) * time.Hour
@@ -281,7 +281,7 @@ func TestARuleWithShareIsWrittenAsItIsRead(t *testing.T) {
 
 func TestAnEngineWhoseKeysShareNoLimitRefusesARuleWithShare(t *testing.T) {
 	plain := func(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
-		return ratelimit.New[string](b.Limit, nil) // it looks at nothing but the limit
+		return ratelimit.New[string](b.Limit, nil) // the engine uses only the limit
 	}
 	set, problems := policy.Check([]byte(upstream[1:]), plain)
 	require.Nil(t, set)
@@ -297,7 +297,7 @@ func TestAnEngineWhoseKeysShareNoLimitRefusesARuleWithShare(t *testing.T) {
 	assert.Equal(t, "rules[0].limit", problems[0].Field)
 }
 
-// A reservation waits in line, and the other rules' charges are given back if that takes too long.
+// A reservation waits in line. If that takes too long, the charges of the other rules are given back.
 func TestAReservationOfARuleWithShareWaitsInLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := policiesOf(t, "rules:\n- {name: own, key: tenant, limit: fixed-window 1000/h}\n- {name: up, key: tenant, limit: token-bucket 10/s burst 100, share: 1, cost: 60}\n", nil)
@@ -339,7 +339,7 @@ func TestAReservationOfARuleWithShareWaitsInLine(t *testing.T) {
 	})
 }
 
-// While another rule denies, a call that waits tries again: also if that rule changes.
+// While another rule denies, a waiting call tries again. It also does so after that rule has changed.
 func TestAWaitBehindAnotherRuleThanTheShareIsServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text := "rules:\n- {name: own, key: tenant, limit: fixed-window 5/%s}\n- {name: up, key: tenant, limit: token-bucket 10/s burst 100, share: 1}\n"
@@ -363,7 +363,8 @@ func TestAWaitBehindAnotherRuleThanTheShareIsServed(t *testing.T) {
 	})
 }
 
-// The queue of a leaky bucket delays a call that a shared limit allows at once, and its delay passes while the call stands in line.
+// The queue of a leaky bucket delays a call that a shared limit
+// allows at once. The delay passes while the call waits in line.
 func TestALeakyBucketBesideAShareDelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := policiesOf(t, "rules:\n- {name: own, key: tenant, limit: leaky-bucket 1/s queue 10}\n- {name: up, key: tenant, limit: token-bucket 10/s burst 100, share: 1}\n", nil)
@@ -419,13 +420,13 @@ func TestOneKeyOfARuleWithShareIsReadAndChanged(t *testing.T) {
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	require.NoError(t, p.Each(t.Context(), "", func([]string, ratelimit.Decision) bool { return true }), "the page lists the keys of the other rules")
 
-	for range 9 { // it is denied, and appears among the denied
+	for range 9 { // each is denied, and listed as denied
 		p.Allow(policy.Attributes{"tenant": "ann"}, 700)
 	}
 	assert.Equal(t, int64(8), p.Denied(1)[0].Count)
 }
 
-// The rule begins or ends to share its limit: its budgets are anew, and calls in line are served by the limit that they wait for.
+// A rule begins or ends to share its limit. It gets new budgets. Calls in line are served by the limit for which they wait.
 func TestARuleThatBeginsToShareHasNewBudgets(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	const text = "rules: [{name: up, key: tenant, limit: token-bucket 1/h burst 10%s}]"
@@ -439,7 +440,7 @@ func TestARuleThatBeginsToShareHasNewBudgets(t *testing.T) {
 	}
 }
 
-// While a fleet's store is down, the stand-in makes the keys share this process's part of the limit.
+// While a fleet's store is down, keys share this process's part of the limit in the stand-in.
 func TestAStandInSharesThePartOfOneProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := policiesOf(t, upstream, &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{Processes: 4})})

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// Addresses and hosts are the same however a rule spells them.
+// A rule may spell addresses and hosts in any way.
 func TestNoSpellingOfARuleMissesItsRequests(t *testing.T) {
 	for _, test := range []struct{ rule, attribute, value string }{
 		{`key: ip, limit: unlimited, overrides: [{key: "2001:DB8::", limit: blocked}]`, "ip", "2001:db8::"},

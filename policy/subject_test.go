@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// TestErrorsHoldNoKey: a value that may be a key is in no error, at any place in a file.
+// TestErrorsHoldNoKey checks that no error contains a value that may be a key, wherever the value is in a file.
 func TestErrorsHoldNoKey(t *testing.T) {
 	for _, text := range []string{
 		rule("  key: ip/24\n  overrides: [{key: 203.0.113.7/24, limit: blocked}]\n"),
@@ -51,7 +51,7 @@ func TestErrorsHoldNoKey(t *testing.T) {
 	assert.ErrorContains(t, errs[1], `"limit", maybe`)
 }
 
-// TestAReportedKeyCanBeNamed: support can free each key that is listed as denied, for any values.
+// TestAReportedKeyCanBeNamed checks that support can reset each key that is listed as denied, whatever its values.
 func TestAReportedKeyCanBeNamed(t *testing.T) {
 	p, _, _ := inForce(t, "rules:\n- {name: a, key: [user, tenant, ip/24], limit: fixed-window 1/h}\n- {name: b, key: user, limit: fixed-window 1/h}\n- {name: c, limit: fixed-window 1/h}")
 	values := map[string][]string{"a": {"3:ann", "12:x\n:4", "192.0.2.0/24"}, "b": {"3:ann"}, "c": nil}
@@ -69,8 +69,8 @@ func TestAReportedKeyCanBeNamed(t *testing.T) {
 	assert.Empty(t, policy.ValuesOf("ann", 2), "no key of two values")
 }
 
-// TestASubjectOfIPv4Networks: the key of such a rule is a network. An address means its network. A text that is no key of the
-// rule is refused, and not taken for a key without spending.
+// TestASubjectOfIPv4Networks uses a rule whose keys are networks. An address stands for its network.
+// A text that cannot be a key of the rule is an error, and is not taken for a key without spending.
 func TestASubjectOfIPv4Networks(t *testing.T) {
 	p, _, _ := inForce(t, "rules:\n- {name: a, key: [ip/24], limit: fixed-window 5/h}")
 	require.True(t, p.Allow(attrs{"ip": "192.0.2.7"}, 2))
@@ -91,7 +91,7 @@ func TestASubjectOfIPv4Networks(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestColumnsAreCharacters, in YAML and in JSON, as editors count them.
+// TestColumnsAreCharacters checks that columns in YAML and in JSON are counted as editors do.
 func TestColumnsAreCharacters(t *testing.T) {
 	for _, text := range []string{
 		"rules:\n- {description: \"ééé\", limt: unlimited, name: a}\n",
@@ -103,7 +103,8 @@ func TestColumnsAreCharacters(t *testing.T) {
 	}
 }
 
-// TestALongLineOfJSON: a file without line breaks is read about as quickly as the same with them, however long it is.
+// TestALongLineOfJSON checks that a file without line breaks is read
+// about as fast as the same file with them, however long it is.
 func TestALongLineOfJSON(t *testing.T) {
 	testsize.Alone(t)
 	line, err := json.Marshal(parsed(t, many(2000, "POST /v1/charges")))
@@ -117,7 +118,7 @@ func TestALongLineOfJSON(t *testing.T) {
 		require.Len(t, set.Rules, 2000)
 		return time.Since(begin)
 	}
-	for range 20 { // one reading may be held up by something else on this machine
+	for range 20 { // the machine may delay a single reading
 		if took(line) < 5*took(lines.Bytes()) {
 			return
 		}

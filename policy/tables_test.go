@@ -14,7 +14,7 @@ import (
 
 const twoTables = "rules:\n- {name: users, key: user, limit: fixed-window 1/h}\n- {name: all, limit: fixed-window 100000/h}\n- {name: ops, allow: true, match: {attributes: {user: root}}}"
 
-// A client that invents keys gets rid of a denial without Remember, and does not with it.
+// A client that invents keys evades a denial without Remember, and does not with it.
 func TestEvictedKeysAreRemembered(t *testing.T) {
 	for remember, again := range map[int]bool{0: true, 1000: false} {
 		t.Run(fmt.Sprint(remember), func(t *testing.T) {
@@ -25,7 +25,7 @@ func TestEvictedKeysAreRemembered(t *testing.T) {
 			ann := policy.Attributes{"user": "ann"}
 			require.True(t, p.Allow(ann, 1))
 			require.False(t, p.Allow(ann, 1))
-			mistaken := 0 // for a remembered key: such a key is denied, and needs no place
+			mistaken := 0 // the number of new keys mistaken for a remembered one: these are denied, and take no place
 			for i := range 500 {
 				user := policy.Attributes{"user": fmt.Sprint("invented", i)}
 				if !p.Allow(user, 1) {
@@ -63,7 +63,7 @@ func TestTablesBelongToTheRulesInForce(t *testing.T) {
 	assert.Nil(t, p.Stats().Tables, "another engine")
 }
 
-// deaf is an engine whose limiters can only decide.
+// deaf is an engine whose limiters can do nothing but decide.
 func deaf(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 	l, err := ratelimit.New[string](b.Limit, nil)
 	return struct{ ratelimit.Reserver[string] }{l}, err

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// exampleRules returns the policies of a file in memory, of which check finds nothing wrong, and their clock.
+// exampleRules returns the policies of a file, with budgets in memory, and their clock. The file must have no warnings.
 func exampleRules(t *testing.T, path string) (*policy.Policies, *ratelimittest.Clock) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -28,7 +28,7 @@ func exampleRules(t *testing.T, path string) (*policy.Policies, *ratelimittest.C
 	return ratelimit.Must(policy.New(set, &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{Clock: clock})})), clock
 }
 
-// denier returns the rule that denies a request, "" if none does, and the reservation.
+// denier returns the rule that denies a request, or "", and the reservation.
 func denier(t *testing.T, p *policy.Policies, r policy.Request) (string, *ratelimit.Reservation) {
 	t.Helper()
 	res, err := p.Reserve(t.Context(), r, 1, 0)
@@ -41,7 +41,7 @@ func denier(t *testing.T, p *policy.Policies, r policy.Request) (string, *rateli
 	return res.Limit.Name, res
 }
 
-// An hour of a client of GitHub's that reads all the time, writes, and creates content.
+// For an hour, a client of GitHub's reads all the time, writes, and creates content.
 func TestTheLimitsOfGitHub(t *testing.T) {
 	p, clock := exampleRules(t, "examples/github.yaml")
 	call := func(user, method, path string) string {
@@ -103,7 +103,7 @@ func TestTheLimitsOfGitHub(t *testing.T) {
 	}
 }
 
-// A minute of an account of Stripe's with more of everything than it may have.
+// For a minute, an account of Stripe's does more of everything than it may.
 func TestTheLimitsOfStripe(t *testing.T) {
 	p, clock := exampleRules(t, "examples/stripe.yaml")
 	second := func(account, plan, method, path string) (passed int) {
@@ -160,7 +160,7 @@ func TestTheListsOfHAProxy(t *testing.T) {
 		assert.Equal(t, i >= 20, by("192.0.2.5", "") == "rate")
 	}
 	passed := 0
-	for range 60 { // 3 a second are more than 20 in 10 s: all of them count, so none passes
+	for range 60 { // 3 a second are more than 20 in 10 s. Denied requests count, too, so none passes.
 		if by("192.0.2.5", "") == "" {
 			passed++
 		}

@@ -15,8 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// TestADecisionUsesOneSetWhole changes between two sets under load. Each pair is such that a mixture
-// of the two is visible.
+// TestADecisionUsesOneSetWhole changes between two sets under load. The sets are such that a mixture would show.
 func TestADecisionUsesOneSetWhole(t *testing.T) {
 	for name, pair := range map[string][2]string{
 		"both deny":              {"- {name: a, limit: unlimited}\n- {name: b, limit: blocked}", "- {name: a, limit: blocked}\n- {name: b, limit: unlimited}"},
@@ -42,7 +41,7 @@ func TestADecisionUsesOneSetWhole(t *testing.T) {
 	}
 }
 
-// TestReportedFiguresBelongToOneSet draws sets at random. The figures of all limits in a set identify it.
+// TestReportedFiguresBelongToOneSet draws sets at random. The figures of all limits identify a set.
 func TestReportedFiguresBelongToOneSet(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(28, 1))
 	var sets []*policy.Set
@@ -96,8 +95,8 @@ func TestReportedFiguresBelongToOneSet(t *testing.T) {
 	})
 }
 
-// alternate puts sets in force one after the other while several goroutines decide by each method, and checks the figures of
-// each decision.
+// alternate puts sets in force one after another while several goroutines
+// decide by each method. It checks the figures of each decision.
 func alternate(t *testing.T, sets []*policy.Set, r policy.Request, check func(policy.Decision) error) {
 	t.Helper()
 	var wrong atomic.Pointer[error]

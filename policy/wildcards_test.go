@@ -49,9 +49,9 @@ rules:
 	allowed(true, "GET", "/users/%31/x/y")
 	allowed(false, "GET", "/users/1/x")
 	allowed(false, "POST", "/v2/users/1")
-	allowed(true, "GET", "/v2/users/1") // no rule
+	allowed(true, "GET", "/v2/users/1") // no rule matches
 	allowed(true, "GET", "/users/2/")
-	allowed(true, "GET", "/users/me/3") // as a mux has it: not the budget of me
+	allowed(true, "GET", "/users/me/3") // as in a mux, this does not spend the budget of me
 	allowed(true, "GET", "/users/me/3")
 	allowed(false, "GET", "/users/3/")
 	allowed(true, "GET", "/users/me/")
@@ -61,7 +61,7 @@ rules:
 	allowed(true, "GET", "/files/b/x%2Fz")
 	allowed(false, "GET", "/files/b/x/z")
 	allowed(true, "GET", "/files/free/x/y")
-	allowed(true, "GET", "/files/a/") // optional
+	allowed(true, "GET", "/files/a/") // the text may be empty
 
 	left := func(want int) {
 		t.Helper()
@@ -83,7 +83,7 @@ rules:
 	allowed(true, "GET", "/users/1/")
 }
 
-// A mux and a rule agree on the text, also where the mux is behind the limiter.
+// A mux and a rule agree on a wildcard's text, even if the mux is behind the limiter.
 func TestARuleAndAMuxAgreeOnAWildcard(t *testing.T) {
 	set, err := policy.Parse([]byte("rules:\n- {name: a, match: {route: '/r/{repo}/{file...}'}, key: [wildcard:repo, wildcard:file], limit: fixed-window 1/h}\n"))
 	require.NoError(t, err)
@@ -130,7 +130,7 @@ func TestAWildcardThatARouteLacksIsAnError(t *testing.T) {
 	assert.ErrorContains(t, found[0], "key[0]: the wildcard {p...} may stand for nothing: such a request is refused, unless the rule is optional")
 }
 
-// Under a rule that exempts, each reading of a path has to have the text; under one that limits, one.
+// A rule that exempts needs the text in each reading of a path. For a rule that limits, one reading is enough.
 func TestNoSpellingOfAPathChoosesAnotherWildcard(t *testing.T) {
 	set, err := policy.Parse([]byte(`
 rules:
