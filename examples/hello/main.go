@@ -16,18 +16,18 @@ func main() {
 		log.Fatal(err)
 	}
 	for range 4 {
-		fmt.Println(limiter.Allow("user:42", 1)) // true three times, then false
+		fmt.Println(limiter.Allow("user:42", 1)) // prints true three times, and then false
 	}
 
 	d, err := limiter.Take(context.Background(), "user:42", 2)
 	switch {
 	case errors.Is(err, ratelimit.ErrExceedsLimit):
-		fmt.Println("never:", err) // a cost above 3 would get this answer
+		fmt.Println("never:", err) // the answer to a cost above 3
 	case err != nil:
 		fmt.Println("cannot decide:", err)
 	case d.Allowed:
 		fmt.Println("yes:", d.Remaining, "left")
 	default:
-		fmt.Println("not yet: retry after", d.RetryAfter) // this one
+		fmt.Println("not yet: retry after", d.RetryAfter) // the answer to this cost
 	}
 }

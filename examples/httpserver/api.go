@@ -18,7 +18,7 @@ import (
 //go:embed index.html
 var page []byte
 
-// plans are the limits of the API keys that are known, by the hash of the key.
+// plans are the limits of known API keys, by the hash of the key.
 var plans = map[keyfunc.Hash]ratelimit.Limit{
 	keyfunc.HashOf("gold-key"): ratelimit.FixedWindow(ratelimit.PerMinute(8)).Named("key"),
 }
@@ -56,8 +56,8 @@ func newServer(proxies []netip.Prefix) (http.Handler, error) {
 	return api.Wrap(mux), nil
 }
 
-// apiLimit holds requests to three limits: all of them, or none is charged. A request
-// without an API key is not counted by key, but still by address.
+// apiLimit holds requests to three limits, and charges either all of them or
+// none. A request without an API key is counted by its address, but not by a key.
 func apiLimit(client clientKey) (*httplimit.Middleware, error) {
 	perIP, err := ratelimit.New[netip.Addr](ratelimit.TokenBucket(ratelimit.PerSecond(5), 10).Named("ip"), nil)
 	if err != nil {
@@ -87,8 +87,8 @@ func apiLimit(client clientKey) (*httplimit.Middleware, error) {
 	})
 }
 
-// loginLimit lets each address guess wrong three times a minute for each name. It has to read the body for the name: the limit by address
-// comes before it, and MaxBytesHandler bounds the reading. A form without a name is answered with 400.
+// loginLimit permits each address three wrong guesses a minute for each name. It must read the body to find the name.
+// So the limit by address comes before it, and MaxBytesHandler bounds the reading. A form without a name gets 400.
 func loginLimit(client clientKey) (*httplimit.Middleware, error) {
 	failures, err := ratelimit.New[keyfunc.Pair[netip.Addr, string]](ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("login"), nil)
 	if err != nil {
@@ -116,7 +116,7 @@ func serveItems(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, []string{"sluice", "gate", "spillway"})
 }
 
-// serveLogin knows one user: alice, with the password "weir".
+// serveLogin has one user: alice, with the password "weir".
 func serveLogin(w http.ResponseWriter, r *http.Request) {
 	right := subtle.ConstantTimeCompare([]byte(r.PostFormValue("password")), []byte("weir")) == 1
 	if r.PostFormValue("name") != "alice" || !right {
@@ -128,5 +128,5 @@ func serveLogin(w http.ResponseWriter, r *http.Request) {
 
 func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // a client that has gone needs no answer
+	_ = json.NewEncoder(w).Encode(v) // an error means that the client has gone
 }

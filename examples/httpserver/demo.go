@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// demoLimits allow about the same, each in its own way: 10 at once, 2 a second.
+// demoLimits permit about the same, each in its own way: 10 requests at once, and 2 a second.
 var demoLimits = []ratelimit.Limit{
 	ratelimit.TokenBucket(ratelimit.PerSecond(2), 10),
 	ratelimit.LeakyBucket(ratelimit.PerSecond(2), 10),
@@ -23,9 +23,9 @@ var demoLimits = []ratelimit.Limit{
 	ratelimit.SlidingCounter(ratelimit.Per(10, 5*time.Second)),
 }
 
-// demo fires bursts at handlers that differ only in their limit, and streams the result of
-// each request as server-sent events. A browser cannot fire them itself: it opens six
-// connections, and a leaky bucket would hold all of them.
+// demo sends bursts to handlers that differ only in their limit, and streams the
+// result of each request as server-sent events. A browser could not send the bursts
+// itself: it opens only six connections, and a leaky bucket would hold all of them.
 type demo struct{ targets []target }
 
 type target struct {
@@ -49,7 +49,7 @@ func newDemo(client clientKey) (*demo, error) {
 	return d, nil
 }
 
-// pattern is a sequence of requests: a number of bursts, the requests in each, and the time between.
+// pattern is a sequence of bursts: their number, the requests in each, and the time between them.
 type pattern struct {
 	bursts, requests int
 	gap              time.Duration
@@ -100,8 +100,8 @@ func (d *demo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprint(w, "event: done\ndata:\n\n")
 }
 
-// fire sends the bursts, and passes on the results as they come. The channel has room for all of them, so a client that
-// stops reading leaves no goroutine behind.
+// fire sends the bursts, and passes each result on. The channel has room
+// for all results, so no goroutine remains if the client stops reading.
 func (d *demo) fire(r *http.Request, p pattern) <-chan result {
 	results := make(chan result, p.bursts*p.requests*len(d.targets))
 	var wg sync.WaitGroup
@@ -122,7 +122,7 @@ func (d *demo) fire(r *http.Request, p pattern) <-chan result {
 	return results
 }
 
-// sleepUntil reports whether the instant came before the context's end.
+// sleepUntil sleeps until an instant. It returns false if the context ends first.
 func sleepUntil(ctx context.Context, at time.Time) bool {
 	t := time.NewTimer(time.Until(at))
 	defer t.Stop()
@@ -134,7 +134,7 @@ func sleepUntil(ctx context.Context, at time.Time) bool {
 	}
 }
 
-// send has the target answer a request of the same client.
+// send makes the target answer a request of the same client.
 func (t target) send(r *http.Request, begin time.Time) result {
 	a := &answer{header: http.Header{}, status: http.StatusOK}
 	fired := time.Since(begin).Milliseconds()
@@ -151,7 +151,7 @@ func (t target) send(r *http.Request, begin time.Time) result {
 	return res
 }
 
-// answer keeps the status and the header of a response.
+// answer records the status and the header of a response.
 type answer struct {
 	header http.Header
 	status int

@@ -74,7 +74,7 @@ func TestHealthChecksAreLeftOut(t *testing.T) {
 
 func TestBurstIsStreamed(t *testing.T) {
 	w := httptest.NewRecorder()
-	synctest.Test(t, func(t *testing.T) { // in real time a machine that stops would give a bucket the time to regain
+	synctest.Test(t, func(t *testing.T) { // in real time, a bucket would regain units while the machine stops
 		h, err := newServer(nil)
 		require.NoError(t, err)
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/demo/burst?bursts=2&requests=6&gap=0", nil))

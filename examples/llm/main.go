@@ -1,9 +1,7 @@
-// LLM budgets the tokens of a language model: 6000 a minute for each team, and 3
-// requests a second for all of them. The cost of a request is known only with its
-// answer. So an estimate is reserved first, and settled at the real count: a surplus
-// is given back at once, as if the real count had been reserved, and a shortfall is
-// charged, into debt if need be. The same reservation holds a team to 1000 dollars a
-// day: that layer settles at the price of the answer.
+// LLM limits the tokens of a language model: 6000 a minute for each team, and 3 requests a second for all teams. The
+// cost of a request is only known with its answer. So an estimate is reserved first, and settled at the real count.
+// A surplus is given back at once, as if the real count had been reserved. A shortfall is charged, and may become a
+// debt. The same reservation holds a team to 1000 dollars a day: that layer settles at the price of the answer.
 //
 // Choose the burst for estimates that are too high. With estimates e, real costs a
 // and calls of length d at the rate r, the whole rate is used if the burst is at
@@ -22,13 +20,13 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// prompt is one request to the model: how many tokens it may use at most, how many
-// it turns out to use, and whether the model fails.
+// prompt is one request to the model. It has the maximum number of tokens,
+// the number that the model will use, and whether the model fails.
 type prompt struct {
 	team     string
 	most     int
 	uses     int
-	price    int // of the answer, in millionths of a dollar
+	price    int // the answer's price, in millionths of a dollar
 	failing  bool
 	question string
 }
@@ -52,12 +50,13 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	dollars, err := ratelimit.New[string](ratelimit.Calendar(1_000_000_000, ratelimit.Day("UTC")).Named("dollars"), nil) // in millionths
+	// the units are millionths of a dollar
+	dollars, err := ratelimit.New[string](ratelimit.Calendar(1_000_000_000, ratelimit.Day("UTC")).Named("dollars"), nil)
 	if err != nil {
 		return err
 	}
 	byTeam := func(p *prompt) (string, error) { return p.team, nil }
-	used := ratelimit.By(tokens, byTeam) // reserves the argument of Reserve, and settles at the argument of Settle
+	used := ratelimit.By(tokens, byTeam) // reserves the cost of Reserve, and settles at the cost of Settle
 	spent := ratelimit.By(dollars, byTeam)
 	spent.Cost = func(p *prompt) int { return p.most * outputPrice }
 	spent.Actual = func(p *prompt) int { return p.price }
@@ -87,7 +86,8 @@ var prompts = []prompt{
 	{team: "support", question: "write an epic", most: 7000, uses: 7000},
 }
 
-// send reserves the tokens that the prompt may use and their price, sends it to the model, and settles both at the real figures.
+// send reserves the maximum tokens of a prompt and their price, sends
+// the prompt to the model, and settles both at the real figures.
 func send(w *tabwriter.Writer, budget *ratelimit.Layered[*prompt], tokens *ratelimit.Keyed[string], p *prompt) error {
 	verdict := "answered"
 	r, err := budget.Reserve(context.Background(), p, p.most, 0)
@@ -100,7 +100,7 @@ func send(w *tabwriter.Writer, budget *ratelimit.Layered[*prompt], tokens *ratel
 		r.Cancel()
 		verdict = "failed, nothing charged"
 	default:
-		p.price = p.uses * outputPrice // with a real model, of its input and its output
+		p.price = p.uses * outputPrice // with a real model, the price of its input and its output
 		r.Settle(p.uses)
 	}
 	left, err := tokens.Peek(context.Background(), p.team, 0)

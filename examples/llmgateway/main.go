@@ -1,16 +1,16 @@
-// Llmgateway stands between tenants and a language model that allows a total number of tokens a minute. Tenants
-// share the tokens by weight, and use what others leave. The cost of a request is known only with its answer. So the
-// gateway reserves the maximum cost of the request, waits for its turn, and settles at the figure of the answer:
+// Llmgateway is between tenants and a language model that permits a total number of tokens a minute. Tenants
+// share the tokens by weight, and use what others leave. The cost of a request is only known with its answer.
+// So the gateway reserves the maximum cost, waits for its turn, and settles at the figure of the answer:
 //
 //	go run ./examples/llmgateway -upstream https://api.example.com/v1/chat/completions
 //	curl -H 'Authorization: Bearer gold-key' -d '{"max_tokens":100,"messages":[…]}' http://127.0.0.1:8080/
 //	curl http://127.0.0.1:8080/usage
 //
-// Beside the tokens, a tenant has 100 requests at the same time, and each of its users, whom the header User names, 8: a user with a runaway
-// script leaves the others room.
+// A tenant may also have 100 requests at the same time, and each of its users 8. The
+// header User names the user. So a user with a runaway script leaves room for the others.
 //
-// The second address shows the tokens used in the last minute beside the limit: under load both should be nearly equal. In the first
-// minute of a load the burst comes on top.
+// The second address shows the tokens used in the last minute, and the limit. Under
+// load both should be nearly equal. In the first minute of a load, the burst is added.
 package main
 
 import (
@@ -38,7 +38,8 @@ type tenant struct {
 	weight int
 }
 
-// tenants are found by the Authorization header. A name that a stranger can make up would get a share too.
+// tenants are the known tenants by Authorization header. If the key was
+// a name that anyone can invent, a stranger would get a share, too.
 var tenants = map[string]tenant{
 	"Bearer gold-key":   {"gold", 3},
 	"Bearer silver-key": {"silver", 1},
@@ -57,7 +58,7 @@ func main() {
 	log.Fatal(http.ListenAndServe(*addr, g))
 }
 
-// patience is how long a request waits for its tenant's share before it is answered with 429.
+// patience is the maximum time for which a request waits for its tenant's share. After it, the answer is 429.
 const patience = 20 * time.Second
 
 type gateway struct {
@@ -69,17 +70,18 @@ type gateway struct {
 	used          usage
 }
 
-// call is a request of a user of a tenant.
+// call is a request of a tenant's user.
 type call struct{ tenant, user string }
 
-// The caps on requests at the same time. A request holds its units for longer than it can take.
+// The maximum numbers of requests at the same time, and the hold of their units, which is longer than any request takes.
 const (
 	ofTenant = 100
 	ofUser   = 8
 	hold     = patience + 3*time.Minute
 )
 
-// newCaps returns both caps in one decision: a denial by either holds nothing of the other. Requests without a user have the tenant's alone.
+// newCaps returns a limiter with both caps. If either denies, the other
+// holds nothing. Requests without a user have only the tenant's cap.
 func newCaps() (ratelimit.Reserver[call], error) {
 	tenants, err := ratelimit.New[string](ratelimit.Concurrent(ofTenant, hold).Named("tenant"), nil)
 	if err != nil {
@@ -100,14 +102,14 @@ func newCaps() (ratelimit.Reserver[call], error) {
 	return ratelimit.All(byTenant, byUser)
 }
 
-// usage counts the tokens of the last minute, in seconds.
+// usage counts the tokens of the last minute, by second.
 type usage struct {
 	mu     sync.Mutex
 	second int64     // the latest second with a count
-	tokens [60]int64 // by second, modulo 60
+	tokens [60]int64 // at the index of the second modulo 60
 }
 
-// add counts tokens at an instant. It returns the sum of the minute that ends there. Pass 0 to read the sum.
+// add adds tokens at an instant, and returns the sum of the minute that ends there. With 0 tokens it only returns the sum.
 func (u *usage) add(now time.Time, tokens int) (sum int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -124,10 +126,10 @@ func (u *usage) add(now time.Time, tokens int) (sum int64) {
 }
 
 func newGateway(upstream, key string, perMinute int, transport http.RoundTripper) (*gateway, error) {
-	// The model counts a request a little later than the gateway does. So it sees more tokens at once, by as many as
-	// the rate regains in that time. A tenth of its burst is left for them. The burst is also large enough for
-	// estimates that are too high. With estimates e, real costs a, the rate r and calls of length d, the whole rate is
-	// used if the burst is at least e·r·d/a − r·d + e.
+	// The model counts a request slightly later than the gateway. So it sees more tokens at once, by
+	// the number that the rate regains in that time. A tenth of its burst is left for them. The burst
+	// must also be large enough for estimates that are too high. With estimates e, real costs a, the
+	// rate r and calls of length d, the whole rate is used if the burst is at least e·r·d/a − r·d + e.
 	limit := ratelimit.TokenBucket(ratelimit.PerMinute(perMinute), perMinute*9/10)
 	limiter, err := fair.New(limit, &fair.Options[tenant]{Weight: func(t tenant) int { return t.weight }})
 	if err != nil {
@@ -157,7 +159,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "cannot read the body", http.StatusBadRequest)
 		return
 	}
-	var question map[string]json.RawMessage // a struct would take MAX_TOKENS too, which the backend does not
+	var question map[string]json.RawMessage // a struct would also accept MAX_TOKENS, which the backend ignores
 	maxTokens := 0
 	if json.Unmarshal(body, &question) != nil || json.Unmarshal(question["max_tokens"], &maxTokens) != nil || maxTokens < 1 {
 		http.Error(w, "max_tokens is missing: want 1 or more", http.StatusBadRequest)
@@ -174,7 +176,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer held.Cancel()
-	estimate := len(body)/4 + maxTokens // of English, 4 characters are about a token
+	estimate := len(body)/4 + maxTokens // in English, a token is about 4 characters
 	reserved, err := g.limiter.Reserve(r.Context(), t, estimate, patience)
 	switch {
 	case errors.Is(err, ratelimit.ErrExceedsLimit):
@@ -184,7 +186,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !reserved.Allowed:
 		tooMany(w, reserved.RetryAfter, "your share is spent")
 	default:
-		g.forward(w, r, body, len(body)+maxTokens, reserved) // a token has a character at least
+		g.forward(w, r, body, len(body)+maxTokens, reserved) // each token has at least one character
 	}
 }
 
@@ -193,13 +195,13 @@ func tooMany(w http.ResponseWriter, retryAfter time.Duration, text string) {
 	http.Error(w, text, http.StatusTooManyRequests)
 }
 
-// forward sends the request to the model, and settles the reservation. If the model's count
-// of tokens is not known, the estimate stays charged. A count above most, the maximum for
-// this request, is treated as unknown: an error of the upstream must not bar the tenant.
+// forward sends the request to the model, and settles the reservation. If the model
+// returns no count of tokens, the estimate stays charged. A count above most, the maximum
+// for this request, is ignored, because an upstream's error must not bar the tenant.
 func (g *gateway) forward(w http.ResponseWriter, r *http.Request, body []byte, most int, reserved *ratelimit.Reservation) {
 	request, err := http.NewRequestWithContext(r.Context(), http.MethodPost, g.upstream, bytes.NewReader(body))
 	if err != nil {
-		reserved.Cancel() // nothing was sent
+		reserved.Cancel() // the request was not sent
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -222,7 +224,7 @@ func (g *gateway) forward(w http.ResponseWriter, r *http.Request, body []byte, m
 		} `json:"usage"`
 	}
 	switch {
-	case response.StatusCode >= 400 && response.StatusCode < 500: // refused; the cost of a failure is not known
+	case response.StatusCode >= 400 && response.StatusCode < 500: // the model refused; the cost of any other failure is unknown
 		reserved.Cancel()
 	case json.Unmarshal(answer, &cost) != nil || cost.Usage.TotalTokens < 1 || cost.Usage.TotalTokens > most:
 		log.Printf("llmgateway: the model's answer has no credible number of tokens; the estimate stays charged")

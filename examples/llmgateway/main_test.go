@@ -23,17 +23,17 @@ import (
 
 const perMinute = 60_000
 
-// model counts as a provider does: the largest possible cost of a request when it comes, and its real cost when it is answered. It refuses
-// requests above its limit.
+// model counts as a provider does: the maximum cost of a request when it arrives,
+// and its real cost when it is answered. It refuses requests above its limit.
 type model struct {
 	budget  *ratelimit.Single
 	refused atomic.Int64
-	charged atomic.Int64 // when requests came
+	charged atomic.Int64 // the time at which requests arrived
 	used    atomic.Int64
 }
 
 func (m *model) RoundTrip(r *http.Request) (*http.Response, error) {
-	time.Sleep(time.Duration(rand.Int64N(50e6))) // on the way
+	time.Sleep(time.Duration(rand.Int64N(50e6))) // the time in the network
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func (m *model) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	w := httptest.NewRecorder()
-	prompt := len(body) * (200 + rand.IntN(200)) / 1200 // 3 to 6 characters a token: the gateway's guess is too low at times
+	prompt := len(body) * (200 + rand.IntN(200)) / 1200 // with 3 to 6 characters a token, the gateway's estimate is sometimes too low
 	reserved, err := m.budget.Reserve(r.Context(), prompt+question.MaxTokens, 0)
 	if err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func (m *model) RoundTrip(r *http.Request) (*http.Response, error) {
 		return w.Result(), nil
 	}
 	m.charged.Add(int64(prompt + question.MaxTokens))
-	time.Sleep(time.Duration(2e8 + rand.Int64N(3e9))) // it thinks
+	time.Sleep(time.Duration(2e8 + rand.Int64N(3e9))) // the time of the answer
 	tokens := prompt + 1 + rand.IntN(question.MaxTokens*2/3)
 	_ = reserved.Settle(tokens)
 	m.used.Add(int64(tokens))
@@ -80,8 +80,8 @@ func request(g http.Handler, key string, words, maxTokens int) (status, tokens i
 	return w.Code, answer.Usage.TotalTokens
 }
 
-// Two tenants send as many requests as they can, and one sends few. Estimates are about twice the real cost. The model refuses no request,
-// at least 95 % of its tokens are used, and they are shared by weight.
+// Two tenants send as many requests as they can, and one sends few. Estimates are about twice the real cost. The
+// model must refuse no request, at least 95 % of its tokens must be used, and the tenants must share them by weight.
 func TestModelIsUsedInFullAndTenantsShareByWeight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &model{budget: ratelimit.Must(ratelimit.NewSingle(ratelimit.TokenBucket(ratelimit.PerMinute(perMinute), perMinute), nil))}
@@ -113,7 +113,7 @@ func TestModelIsUsedInFullAndTenantsShareByWeight(t *testing.T) {
 				}
 			}
 		})
-		time.Sleep(2 * time.Minute) // the burst is spent
+		time.Sleep(2 * time.Minute) // until the burst is spent
 		counts.Store(true)
 		before, usedBefore := m.charged.Load(), m.used.Load()
 		time.Sleep(10 * time.Minute)
@@ -156,7 +156,7 @@ func TestWhatCannotPassIsRefusedAtOnce(t *testing.T) {
 	require.Zero(t, m.used.Load())
 }
 
-// The gateway reserves for the value that the model will read.
+// The gateway reserves for the value that the model reads.
 func TestOnlyTheNameThatTheModelReadsCounts(t *testing.T) {
 	g, err := newGateway("http://model.example", "key", perMinute, &model{budget: ratelimit.Must(ratelimit.NewSingle(ratelimit.Unlimited(), nil))})
 	require.NoError(t, err)
@@ -169,7 +169,7 @@ func TestOnlyTheNameThatTheModelReadsCounts(t *testing.T) {
 	}
 }
 
-// answers is a model that answers each request with a text.
+// answers is a model that answers each request with the same text.
 type answers string
 
 func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
@@ -178,7 +178,7 @@ func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// A figure of the upstream is settled only if the request can have cost that.
+// A figure of the upstream is settled only if the request may have cost that much.
 func TestFigureThatCannotBeTrueIsNotSettled(t *testing.T) {
 	for answer, charged := range map[string]int{
 		`{"usage":{"total_tokens":200}}`:      200,
@@ -198,9 +198,9 @@ func TestFigureThatCannotBeTrueIsNotSettled(t *testing.T) {
 			require.Equal(t, http.StatusOK, status)
 			d, err := g.limiter.Peek(context.Background(), tenants["Bearer gold-key"], 0)
 			require.NoError(t, err)
-			spent := int((d.ResetAfter + time.Millisecond - 1) / time.Millisecond) // the rate is a token in a millisecond
+			spent := int((d.ResetAfter + time.Millisecond - 1) / time.Millisecond) // a token is regained in a millisecond
 			if charged < 0 {
-				charged = 500 + len(strings.Repeat("word ", 20))/4 // the estimate, and some tokens for the frame
+				charged = 500 + len(strings.Repeat("word ", 20))/4 // the estimate, with some tokens for the frame
 				require.InDelta(t, charged, spent, 30, answer)
 			} else {
 				require.Equal(t, charged, spent, answer)
@@ -221,7 +221,7 @@ func TestUsageIsThatOfTheLastMinute(t *testing.T) {
 	require.EqualValues(t, 0, u.add(begin.Add(time.Hour), 0))
 }
 
-// slow is a model that answers when it is told to, or when the client leaves.
+// slow is a model that answers when a test lets it, or when the client leaves.
 type slow struct{ answer chan struct{} }
 
 func (m slow) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -240,7 +240,7 @@ func TestUsersAndTenantsHaveCapsOnRequestsAtTheSameTime(t *testing.T) {
 		m := slow{make(chan struct{})}
 		g, err := newGateway("http://model.example", "key", 1_000_000, m)
 		require.NoError(t, err)
-		var status [2]map[int]int // of clients that stay, and of those that leave
+		var status [2]map[int]int // the answers to clients that stay, and to those that leave
 		var mu sync.Mutex
 		var all sync.WaitGroup
 		send := func(ctx context.Context, kind int, user string) {
@@ -257,7 +257,7 @@ func TestUsersAndTenantsHaveCapsOnRequestsAtTheSameTime(t *testing.T) {
 		}
 		round := func(kind int, ctx context.Context) {
 			status[kind] = map[int]int{}
-			for range 20 { // a runaway script
+			for range 20 { // the requests of a runaway script
 				send(ctx, kind, "ann")
 			}
 			synctest.Wait()

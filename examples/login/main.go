@@ -1,6 +1,6 @@
-// Login guards a login against guessed passwords. The fifth wrong password for an account from one address within 15
-// minutes bans that address from that account for an hour. Other addresses can still log in, so no client can lock the
-// owner of an account out. An address that fails 50 times, for any accounts, is denied until the 15 minutes are over.
+// Login protects a login against guessed passwords. The fifth wrong password for an account from one address within 15
+// minutes bans that address from that account for an hour. Other addresses can still log in, so no client can lock out
+// the owner of an account. An address with 50 failures, for any accounts, is denied until the 15 minutes are over.
 //
 //	go run ./examples/login
 //	curl -d name=ann -d password=guess http://127.0.0.1:8080/login
@@ -31,7 +31,7 @@ func main() {
 	log.Fatal(server.ListenAndServe())
 }
 
-// guess is an account from an address.
+// guess is an account, tried from an address.
 type guess = keyfunc.Pair[string, netip.Addr]
 
 // banAfterFive returns a limiter that bans a key for an hour at the fifth strike within any 15 minutes. It has no limit of its
@@ -42,15 +42,15 @@ func banAfterFive() (*ban.Limiter[guess], error) {
 	return ban.New[guess](nil, strikes, bans)
 }
 
-// newLogin returns the handler. Each attempt is charged before the password is checked, so that of many simultaneous attempts no more are
-// checked than of as many successive ones. Settle refunds the attempts that did not fail.
+// newLogin returns the handler. It charges each attempt before it checks the password. So concurrent
+// attempts cannot check more passwords than successive ones. Settle refunds the attempts that did not fail.
 func newLogin(check func(name, password string) bool) (http.Handler, error) {
 	guesses, err := banAfterFive()
 	if err != nil {
 		return nil, err
 	}
 	attempts := ratelimit.Must(ratelimit.New[guess](ratelimit.SlidingLog(ratelimit.Per(5, 15*time.Minute)).Named("account"), nil))
-	// No ban: many users who share an address may log in at once.
+	// There is no ban, because many users may log in from one address at once.
 	addresses := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.FixedWindow(ratelimit.Per(50, 15*time.Minute)).Named("address"), nil))
 	guessOf := keyfunc.Join(account, httplimit.RemoteIP)
 	all, err := chain.New(ratelimit.Map(addresses, httplimit.RemoteIP), ratelimit.Map(guesses, guessOf), ratelimit.Map(attempts, guessOf))
@@ -67,7 +67,7 @@ func newLogin(check func(name, password string) bool) (http.Handler, error) {
 			http.Error(w, "no name", http.StatusBadRequest)
 			return
 		}
-		ctx := context.WithoutCancel(r.Context()) // a client that hangs up is not spared the strike
+		ctx := context.WithoutCancel(r.Context()) // a client that hangs up still gets the strike
 		if !check(r.PostFormValue("name"), r.PostFormValue("password")) {
 			if err := guesses.Strike(ctx, key, 1); err != nil {
 				log.Print(err)
@@ -75,7 +75,7 @@ func newLogin(check func(name, password string) bool) (http.Handler, error) {
 			http.Error(w, "wrong name or password", http.StatusUnauthorized)
 			return
 		}
-		if err := errors.Join(guesses.Reset(ctx, key), ratelimit.Reset(ctx, attempts, key)); err != nil { // a success forgets the failures
+		if err := errors.Join(guesses.Reset(ctx, key), ratelimit.Reset(ctx, attempts, key)); err != nil { // a success resets the failures
 			log.Print(err)
 		}
 		fmt.Fprintln(w, "welcome")
@@ -85,7 +85,7 @@ func newLogin(check func(name, password string) bool) (http.Handler, error) {
 	return mux, nil
 }
 
-// account is a key function for the account that a client wants to enter.
+// account is a key function for the account in a login.
 func account(r *http.Request) (string, error) {
 	name := r.PostFormValue("name")
 	switch {

@@ -29,7 +29,7 @@ func TestFiveOfFortyWrongPasswordsAtOnceAreChecked(t *testing.T) {
 		var checked atomic.Int32
 		h, err := newLogin(func(_, password string) bool {
 			checked.Add(1)
-			time.Sleep(100 * time.Millisecond) // a hash of the password takes as long
+			time.Sleep(100 * time.Millisecond) // as long as hashing a password takes
 			return password == "right"
 		})
 		require.NoError(t, err)
@@ -88,7 +88,8 @@ func TestAnAddressThatTriesManyAccountsIsDenied(t *testing.T) {
 	assert.Equal(t, http.StatusBadRequest, attempt(h, "192.0.2.2", "", "right").Code)
 }
 
-// A day of guesses at one account, from one address. Without a ban, five each quarter of an hour would be 480.
+// For a day, one address guesses passwords of one account. Without
+// a ban, it could make 480 guesses, five each quarter of an hour.
 func TestADayOfGuessesChecksFivePasswordsAnHour(t *testing.T) {
 	for name, every := range map[string]time.Duration{"five each quarter of an hour": 0, "one each ten seconds": 10 * time.Second, "one each three minutes": 3 * time.Minute} {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,7 @@
-// Outbound calls a partner's API that allows 10 requests a second, and answers 429 to more. Ten workers share one http.Client. Its
-// Transport keeps to a limit of our own, 20 a second in bursts of 5, and obeys the partner: when its response has no budget left, or
-// demands a pause, all workers wait, in order. The job has a deadline: a call that cannot be made before it fails at once.
+// Outbound calls a partner's API that permits 10 requests a second, and answers 429 to more. Ten
+// workers share one http.Client. Its Transport obeys a limit of the program's own, 20 a second in
+// bursts of 5, and the partner. If a response has no budget left, or demands a pause, all workers
+// wait, in order. The job has a deadline: a call whose turn is after the deadline fails at once.
 package main
 
 import (
@@ -61,7 +62,7 @@ func run() error {
 	return nil
 }
 
-// newPartner starts the API that is called. It announces its limit in header fields.
+// newPartner starts the partner's API. It announces its limit in header fields.
 func newPartner() (*httptest.Server, error) {
 	limit, err := httplimit.PerIP(theirs, nil)
 	if err != nil {
@@ -72,7 +73,7 @@ func newPartner() (*httptest.Server, error) {
 	}))), nil
 }
 
-// newTransport returns the client's side. A refused call is made again up to 3 times.
+// newTransport returns the client's Transport. It sends a refused call again up to 3 times.
 func newTransport() (*httplimit.Transport, error) {
 	perHost, err := ratelimit.New[string](ours, nil)
 	if err != nil {
@@ -81,7 +82,7 @@ func newTransport() (*httplimit.Transport, error) {
 	return httplimit.NewTransport(nil, ratelimit.Map(perHost, httplimit.TargetHost), &httplimit.TransportOptions{MaxRetries: 3})
 }
 
-// tally counts how the calls ended.
+// tally counts the results of calls.
 type tally struct{ ok, outOfTime atomic.Int64 }
 
 func callAll(ctx context.Context, client *http.Client, url string, t *tally) error {

@@ -10,20 +10,20 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/overload"
 )
 
-// The picture's measures, in pixels and time.
+// The picture's lengths, in pixels and time.
 const (
 	width  = 920
 	left   = 64.0
 	right  = width - 28.0
 	top    = 96.0
-	plot   = 130.0 // height of a panel's plot
-	panel  = 190.0 // and of the panel with its caption
+	plot   = 130.0 // the height of a panel's plot
+	panel  = 190.0 // the height of the panel with its caption
 	bin    = time.Second
 	height = int(top + 3*panel + 30)
 )
 
-// story is the simulated incident. The backend loses half of its servers for a while. Its clients send one and a half
-// times the load that all servers can serve, and wait for a second.
+// story is the simulated incident. The backend loses half of its servers for some time. Its
+// clients send one and a half times the load that all servers can serve, and wait for a second.
 var story = []overload.Phase{usual(20), usual(10), usual(20)}
 
 func usual(servers int) overload.Phase {
@@ -54,7 +54,7 @@ func lanes(seed uint64) []lane {
 	}
 }
 
-// play plays the story.
+// play simulates the story.
 func play(gate overload.Gated, seed uint64) (points []point) {
 	w := overload.NewWorld(gate, seed)
 	for _, p := range story {

@@ -1,11 +1,12 @@
-// Overload shows the effect of a limit on requests in flight on a backend that gets more than it can serve, and then becomes slower. It
-// simulates the backend, prints the results of each limit with several backends, and with -o also draws one of them over time:
+// Overload shows the effect of a limit on requests in flight. The backend gets more requests
+// than it can serve, and then becomes slower. The program simulates it, and prints the
+// results of each limit with several backends. With -o it also draws one of them over time:
 //
 //	go run ./examples/overload
 //	go run ./examples/overload -o docs/overload.svg
 //
-// With -tenants it runs a backend with many tenants, pages and background jobs behind one adaptive limit, in real time, and prints each
-// second the figures that an operator sees:
+// With -tenants it runs a backend with many tenants, pages and background jobs behind one
+// adaptive limit, in real time. Each second it prints the figures that an operator sees:
 //
 //	go run ./examples/overload -tenants
 package main
@@ -45,7 +46,7 @@ func run(w io.Writer, out string, seed uint64) error {
 	return os.WriteFile(out, []byte(picture(seed)), 0o666)
 }
 
-// backends are the rows of the table: each with its load and its incident.
+// backends are the rows of the table, each with a load and an incident.
 func backends() []overload.Cell {
 	of := func(servers int, service time.Duration, load float64, event string) overload.Cell {
 		return overload.Cell{
@@ -63,7 +64,7 @@ func backends() []overload.Cell {
 	}
 }
 
-// table prints a table for the terminal. The time before a limit has settled is not in it.
+// table prints a table for the terminal. It leaves out the time before a limit has settled.
 func table(w io.Writer, seed uint64) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "backend\tlimit\tworst latency, in service times\tworst goodput, of the best fixed limit's")

@@ -29,9 +29,9 @@ func TestCommandPrintsATableAndDraws(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-// The simulation agrees with the picture.
+// The simulation has the results that the picture shows.
 func TestPictureShowsWhatALimitIsFor(t *testing.T) {
-	var late []float64 // goodput while half of the servers are left
+	var late []float64 // the goodput while half of the servers are down
 	for _, l := range lanes(1) {
 		sum := 0.0
 		for _, p := range l.points[30:40] {

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// client is the sender of a request: a tenant, for a page or for a background job.
+// client is the sender of a request: a tenant that requests a page, or runs a background job.
 type client struct {
 	tenant string
 	page   bool
@@ -23,14 +23,14 @@ var clients = []client{{"acme", true}, {"beta", true}, {"acme", false}, {"beta",
 const (
 	servers  = 20
 	service  = 50 * time.Millisecond // on average
-	patience = time.Second           // for which a client waits
+	patience = time.Second           // the time for which a client waits
 	second   = time.Second
 )
 
-// weights are the tenants' shares, of the pages and of the jobs.
+// weights are the tenants' shares of the pages, and of the jobs.
 var weights = map[string]int{"acme": 3, "beta": 1}
 
-// newTenants is one adaptive limit for one backend, with shares for tenants, and pages before jobs.
+// newTenants returns one adaptive limit for one backend, with shares for tenants. Pages have precedence over jobs.
 func newTenants() (*inflight.Limiter[client], error) {
 	return inflight.New(200, &inflight.Options[client]{
 		Total: 200, Shared: inflight.Learn(nil), MaxQueue: 50, MaxWaiting: 120,
@@ -44,34 +44,34 @@ func newTenants() (*inflight.Limiter[client], error) {
 	})
 }
 
-// site is a backend and its clients. It runs in real time: in a test, in the time of a bubble.
+// site is a backend and its clients. It runs in real time, which in a test is the time of a bubble.
 type site struct {
 	limit *inflight.Limiter[client]
 	rng   *rand.Rand
-	idle  chan struct{} // servers
+	idle  chan struct{} // the idle servers
 	wg    sync.WaitGroup
 
 	mu     sync.Mutex // guards the fields below and rng
 	served map[client]int
-	spent  time.Duration // by served pages, from their first try to their answer
+	spent  time.Duration // the time of served pages, from their first try to their answer
 	pages  int
 }
 
-// random returns a time of so long on average.
+// random returns a random time with the given mean.
 func (s *site) random(mean time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Duration(s.rng.ExpFloat64() * float64(mean))
 }
 
-// request is one request: it gets a permit or not, and an answer in time or not.
+// request makes one request. It may get no permit, and its answer may be too late.
 func (s *site) request(c client) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	start := time.Now()
 	permit, err := s.limit.Acquire(ctx, c, 1)
 	if err != nil {
-		return // 503, with Stats.Wait as Retry-After
+		return // a server would answer 503, with Stats.Wait as Retry-After
 	}
 	outcome := inflight.Cancelled
 	defer func() { permit.Done(outcome) }()
@@ -104,7 +104,7 @@ func (s *site) send(ctx context.Context, c client, perSecond int) {
 	}
 }
 
-// row prints an operator's figures of the last second.
+// row prints the figures of the last second that an operator sees.
 func (s *site) row(w io.Writer, at int, up int, before, now uint64) {
 	t := s.limit.Totals()
 	s.mu.Lock()
@@ -118,7 +118,7 @@ func (s *site) row(w io.Writer, at int, up int, before, now uint64) {
 	s.spent, s.pages = 0, 0
 }
 
-// tenants runs the site in three parts of that many seconds each. In the second one, half of its servers are down.
+// tenants runs the site in three parts of the given length. In the second part, half of its servers are down.
 func tenants(w io.Writer, seconds int, seed uint64) error {
 	limit, err := newTenants()
 	if err != nil {

@@ -18,15 +18,14 @@ const (
 	pause  = 500 * time.Millisecond
 )
 
-// client is one key and the requests that it sends: in each round that many requests at
-// once, of that cost each.
+// client is one key and its requests. In each round it sends a number of requests at once, all with the same cost.
 type client struct {
 	key      string
 	requests int
 	cost     int
 }
 
-// tally is the admissions of one client.
+// tally counts the admissions of one client.
 type tally struct {
 	mu               sync.Mutex
 	admitted, denied int
@@ -52,7 +51,7 @@ func main() {
 	report(limiter, clients, tallies)
 }
 
-// explain prints the rule behind the figures.
+// explain prints the rule that the figures follow.
 func explain(limit ratelimit.Limit, clients []client) {
 	fmt.Printf("limit of each client: %v\n", limit)
 	fmt.Printf("It may spend %d units at once, and regains %d a second.\n\n", limit.Burst, limit.Rate.Units)

@@ -1,13 +1,14 @@
-// Restart keeps spending over a restart. It spends a request of each of two clients every 100 ms, 20 an hour. On SIGTERM or an interrupt it
-// stops, writes each client's spending to a file, and ends. The next run reads the file, and goes on where this one has stopped:
+// Restart keeps spending over a restart. Each of two clients sends a request every 100
+// ms, under a limit of 20 an hour. On SIGTERM or an interrupt the program stops, writes
+// each client's spending to a file, and ends. The next run reads the file and continues:
 //
 //	go run ./examples/restart     # stop it with Ctrl-C
 //	go run ./examples/restart     # goes on
 //
-// The time between two runs is measured by the wall clock. If that is set back in between, too little time is believed to have passed, or
-// none: a client waits longer than it has to. If it is set forward, clients regain budget without waiting, as much as that step is worth. A
-// program that is killed, or whose machine is, writes nothing: the next run begins with the file of before, if there is one, and does not
-// know of the spending since. Where that matters, keep the budgets on Redis or in a database.
+// The wall clock measures the time between two runs. If it is set back in between, too little time seems to have passed,
+// or none, and a client waits longer than necessary. If it is set forward, clients regain the budget of that step without
+// waiting. A program that is killed, or whose machine stops, writes nothing. The next run then reads the file from
+// before, if there is one, and the spending since is lost. If that matters, keep the budgets on Redis or in a database.
 package main
 
 import (
@@ -44,11 +45,11 @@ func run(ctx context.Context, path string) error {
 		return err
 	}
 	if err := load(limiter, path); err != nil {
-		// All that could be read is restored. A service should rather start than not.
+		// Everything that could be read is restored. It is better to start than to fail.
 		fmt.Fprintln(os.Stderr, "not all could be restored:", err)
 	}
 	spend(ctx, limiter)
-	// The traffic has stopped. Later spending is not in the file.
+	// The traffic has stopped, because later spending would not be in the file.
 	if err := save(limiter, path); err != nil {
 		return err
 	}
@@ -56,7 +57,7 @@ func run(ctx context.Context, path string) error {
 	return nil
 }
 
-// spend is the service: it ends when the context does, or when nothing is left.
+// spend is the service. It ends when the context ends, or when no budget is left.
 func spend(ctx context.Context, limiter *ratelimit.Keyed[string]) {
 	for {
 		allowed := false
@@ -80,7 +81,7 @@ func spend(ctx context.Context, limiter *ratelimit.Keyed[string]) {
 	}
 }
 
-// header begins a file, and each further value is a client.
+// A file contains a header, and then a value for each client.
 type (
 	header struct{ SavedAt time.Time }
 	client struct {
@@ -89,7 +90,7 @@ type (
 	}
 )
 
-// save writes the spending to a new file and puts that in place of the old one, so that a failure leaves the old one whole.
+// save writes the spending to a new file, and then replaces the old file. So after a failure the old file is complete.
 func save(limiter *ratelimit.Keyed[string], path string) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
@@ -118,7 +119,7 @@ func save(limiter *ratelimit.Keyed[string], path string) (err error) {
 	return os.Rename(f.Name(), path)
 }
 
-// load restores the contents of the file. No file is no error.
+// load restores the contents of the file. It is no error if there is no file.
 func load(limiter *ratelimit.Keyed[string], path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -132,14 +133,14 @@ func load(limiter *ratelimit.Keyed[string], path string) error {
 	if err := file.Decode(&h); err != nil {
 		return err
 	}
-	elapsed := time.Since(h.SavedAt) // by the wall clock: a time from a file has no other
+	elapsed := time.Since(h.SavedAt) // by the wall clock, because a time from a file has no monotonic reading
 	var cut error
 	restored := limiter.Restore(func(yield func(string, ratelimit.Saved) bool) {
 		for {
 			var c client
 			if err := file.Decode(&c); err != nil {
 				if !errors.Is(err, io.EOF) {
-					cut = err // the file ends early, or is damaged from here on
+					cut = err // the file ends early or is damaged from here on
 				}
 				return
 			}

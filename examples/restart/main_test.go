@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The test's own program is the example if a variable selects it.
+// If a variable is set, the test's program runs the example.
 func TestMain(m *testing.M) {
 	if os.Getenv("RESTART_EXAMPLE") != "" {
 		main()
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start starts the example as a process of its own, and reads its lines until one has the text.
+// start starts the example as a process, and reads its lines until one contains the text.
 func start(t *testing.T, path, until string) (*exec.Cmd, *bufio.Scanner, []string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-state", path)
@@ -62,7 +62,7 @@ func TestNothingIsMintedByARestart(t *testing.T) {
 	left := 20
 	for range 4 {
 		if left -= 3; left < 0 {
-			break // the signals came late: the example has gone on for as long as the machine has held them up
+			break // the machine delayed the signals, and the example has continued meanwhile
 		}
 		cmd, lines, seen := start(t, path, fmt.Sprintf("bob allowed: true left: %d", left))
 		count(seen...)
@@ -72,19 +72,19 @@ func TestNothingIsMintedByARestart(t *testing.T) {
 			last = lines.Text()
 			count(last)
 			if strings.HasPrefix(last, "bob allowed: true") {
-				left-- // it was under way
+				left-- // a request was under way
 			}
 		}
 		require.Equal(t, "saved", last)
 		require.NoError(t, cmd.Wait())
 	}
-	cmd, lines, seen := start(t, path, "saved") // by itself, when nothing is left
+	cmd, lines, seen := start(t, path, "saved") // it ends by itself when no budget is left
 	count(seen...)
 	require.False(t, lines.Scan())
 	require.NoError(t, cmd.Wait())
 	require.Equal(t, map[string]int{"ann": 20, "bob": 20}, allowed)
 
-	// A file that is cut short is restored as far as it goes, with an error.
+	// A file that is cut off is restored as far as possible, with an error.
 	whole, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(path, whole[:len(whole)-3], 0o600))

@@ -8,22 +8,22 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/chart"
 )
 
-// The picture's measures, in pixels and time.
+// The picture's lengths, in pixels and time.
 const (
 	width    = 920
 	left     = 64.0
 	right    = width - 28.0
 	top      = 82.0
-	plot     = 74.0  // height of a panel's plot
-	panel    = 114.0 // and of the panel with its captions
+	plot     = 74.0  // the height of a panel's plot
+	panel    = 114.0 // the height of the panel with its captions
 	bin      = 400 * time.Millisecond
-	maxRate  = 60 // of the y axes, in requests per second
+	maxRate  = 60 // the maximum of the y axes, in requests a second
 	timeTick = 2 * time.Second
 )
 
 var seconds = chart.Linear(0, length.Seconds(), left, right)
 
-// picture draws the stream, and under it the admissions of each algorithm.
+// picture draws the stream, and below it the admissions of each algorithm.
 func picture() (string, error) {
 	at := arrivals()
 	c := chart.New(width, int(top+6*panel)+38, "The admissions of five rate limiting algorithms",
@@ -43,7 +43,7 @@ func picture() (string, error) {
 	return c.String(), nil
 }
 
-// legend explains the colours, from right to left.
+// legend draws the legend of the colours, from right to left.
 func legend(c *chart.Canvas) {
 	x := right
 	for _, entry := range []struct {
@@ -62,7 +62,7 @@ func offered(c *chart.Canvas, at []time.Duration) {
 	bars(c, top+plot+30, "offered", counts(at), nil)
 }
 
-// draw draws a panel: above the line's end the admitted requests, and on top of them the denied ones.
+// draw draws a panel: bars of the admitted requests, and the denied ones on top of them.
 func (l lane) draw(c *chart.Canvas, y float64, tr trace) {
 	caption(c, y, l.name, l.note, fmt.Sprintf("%d passed, %d at most in any 4 s", len(tr.left), tr.mostEver))
 	base := y + plot + 30
@@ -98,7 +98,7 @@ func axes(c *chart.Canvas, base float64) {
 	c.Upright("small", 20, base-plot/2, "per second")
 }
 
-// timeLabels writes the time under the lowest panel.
+// timeLabels draws the times below the lowest panel.
 func timeLabels(c *chart.Canvas, base float64) {
 	for t := time.Duration(0); t <= length; t += timeTick {
 		c.Text("small", "middle", seconds(t.Seconds()), base+18, fmt.Sprint(t.Seconds()))
@@ -106,13 +106,13 @@ func timeLabels(c *chart.Canvas, base float64) {
 	c.Text("small", "middle", (left+right)/2, base+38, "time, in seconds")
 }
 
-// rateLine marks the rate that all are held to.
+// rateLine marks the rate of all limits.
 func rateLine(c *chart.Canvas, base float64) {
 	y := chart.Linear(0, maxRate, base, base-plot)(10)
 	c.Line("rate", left, y, right, y)
 }
 
-// counts returns how many instants fall into each bin.
+// counts returns the number of instants in each bin.
 func counts(at []time.Duration) []int {
 	n := make([]int, length/bin)
 	for _, t := range at {
@@ -123,7 +123,7 @@ func counts(at []time.Duration) []int {
 	return n
 }
 
-// bars draws a bar for each bin, on top of the bars under it, if any.
+// bars draws a bar for each bin, on top of the bars below it, if there are any.
 func bars(c *chart.Canvas, base float64, class string, n, under []int) {
 	height := chart.Linear(0, maxRate*bin.Seconds(), 0, plot)
 	for i, count := range n {

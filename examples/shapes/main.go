@@ -1,5 +1,5 @@
-// Shapes sends one bursty stream through all five algorithms, on a clock that it moves itself, and prints the admissions of each. With -o
-// it draws them, too:
+// Shapes sends one bursty stream through all five algorithms, and prints the
+// admissions of each. It moves the clock itself. With -o it also draws them:
 //
 //	go run ./examples/shapes
 //	go run ./examples/shapes -o docs/shapes.svg
@@ -53,12 +53,11 @@ func table(w io.Writer) error {
 	return t.Flush()
 }
 
-// All five limits hold a client to the same 10 requests a second, and none lets
-// more than 40 through at once.
+// All five limits hold a client to the same 10 requests a second, and none admits more than 40 at once.
 const (
 	capacity = 40
 	window   = 4 * time.Second
-	length   = 22 * time.Second // the time in the picture
+	length   = 22 * time.Second // the time span of the picture
 )
 
 // lane is one algorithm: a limit, and the caption of its panel.
@@ -82,20 +81,20 @@ func lanes() []lane {
 	}
 }
 
-// phase is a time in which requests come evenly spaced.
+// phase is a time in which requests are evenly spaced.
 type phase struct {
 	from, to  time.Duration
-	perSecond time.Duration // a count
+	perSecond time.Duration // a number, without a unit of time
 }
 
 var phases = []phase{
 	{0, 3200 * time.Millisecond, 5},                          // below the rate
-	{3200 * time.Millisecond, 4800 * time.Millisecond, 50},   // a burst, across the end of the first window
-	{8400 * time.Millisecond, 14400 * time.Millisecond, 20},  // twice the rate, for longer than savings last
+	{3200 * time.Millisecond, 4800 * time.Millisecond, 50},   // a burst across the end of the first window
+	{8400 * time.Millisecond, 14400 * time.Millisecond, 20},  // twice the rate, for longer than saved units last
 	{16400 * time.Millisecond, 17600 * time.Millisecond, 50}, // a burst after a short rest
 }
 
-// arrivals returns when requests come, in order.
+// arrivals returns the instants at which requests arrive, in order.
 func arrivals() (at []time.Duration) {
 	for _, p := range phases {
 		n := (p.to - p.from) * p.perSecond / time.Second
@@ -106,21 +105,21 @@ func arrivals() (at []time.Duration) {
 	return at
 }
 
-// clock is a time that stands still until it is set.
+// clock is a clock that stands still until it is set.
 type clock struct{ now time.Duration }
 
 func (c *clock) Now() time.Duration { return c.now }
 
-// trace is the fate of the stream.
+// trace is the result of the stream under one limit.
 type trace struct {
-	arrived  []time.Duration // of the admitted requests
-	left     []time.Duration // the same, as passed on: later than arrived in a leaky bucket
+	arrived  []time.Duration // the arrivals of admitted requests
+	left     []time.Duration // the instants at which they are passed on, which in a leaky bucket are later
 	denied   []time.Duration
-	anew     []time.Duration // when the key was fresh before it was charged
-	mostEver int             // passed on within any window's length
+	anew     []time.Duration // the instants at which a fresh key was charged
+	mostEver int             // the maximum number of requests passed on within a window's length
 }
 
-// send sends requests at the given instants through a limiter of its own.
+// send sends requests at the given instants through a new limiter.
 func send(limit ratelimit.Limit, at []time.Duration) (tr trace, err error) {
 	c := new(clock)
 	l, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: c})
@@ -150,8 +149,8 @@ func (tr *trace) add(now time.Duration, d ratelimit.Decision) {
 	}
 }
 
-// mostWithin returns the largest number of instants within any span of a length, without the span's end. The instants
-// are in order.
+// mostWithin returns the largest number of instants within a span of the
+// given length, which excludes its end. The instants must be in order.
 func mostWithin(at []time.Duration, span time.Duration) (most int) {
 	first := 0
 	for i, t := range at {

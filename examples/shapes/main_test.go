@@ -26,7 +26,7 @@ func TestTheCommittedPictureIsTheCommandsOutput(t *testing.T) {
 	assert.True(t, string(got) == string(want), "docs/shapes.svg is out of date: go run ./examples/shapes -o docs/shapes.svg")
 }
 
-// The captions agree with the figures.
+// The captions are true.
 func TestCaptionsAreTrue(t *testing.T) {
 	traces := map[ratelimit.Algorithm]trace{}
 	for _, l := range lanes() {

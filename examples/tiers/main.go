@@ -1,6 +1,7 @@
-// Tiers serves three plans under three limits at once: one for each user, by plan; one for each route; one for the whole service. A request
-// passes all of them, or is charged to none. While traffic flows, a free user buys the pro plan, and then the service's limit is tightened.
-// Spending stays spent in both cases. It prints the admissions of each user in each phase of 0.6 seconds, and the limits that denied.
+// Tiers serves three plans under three limits at once: one for each user by plan, one for each route, and
+// one for the whole service. A request is charged to all of them or to none. While traffic flows, a free
+// user buys the pro plan. Then the service's limit is tightened. Spending stays spent in both cases. The
+// program prints the admissions of each user in each phase of 0.6 seconds, and the limits that denied.
 package main
 
 import (
@@ -22,7 +23,7 @@ const phase = 600 * time.Millisecond
 // request is one request: its user and its route.
 type request struct{ user, route string }
 
-// plans holds the plan of each user. It may be read and changed at any time.
+// plans holds the plan of each user. Several goroutines may use it.
 type plans struct {
 	mu     sync.RWMutex
 	byUser map[string]ratelimit.Limit
@@ -31,7 +32,7 @@ type plans struct {
 func (p *plans) of(user string) ratelimit.Limit {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	return p.byUser[user] // the zero Limit means the limiter's default
+	return p.byUser[user] // the zero Limit means the limiter's own limit
 }
 
 func (p *plans) set(user string, limit ratelimit.Limit) {
@@ -89,13 +90,13 @@ func run() error {
 	return nil
 }
 
-// outcome is the result of one user: the number of admitted requests, and the denials of each limit.
+// outcome is the results of one user: the number of admitted requests, and the denials of each limit.
 type outcome struct {
 	admitted int
 	denied   map[string]int
 }
 
-// traffic lets each user send a request every 4 ms for one phase.
+// traffic sends a request of each user every 4 ms for one phase.
 func traffic(stack *ratelimit.Layered[request]) map[string]*outcome {
 	users := map[string]*outcome{"fay": {}, "fred": {}, "pat": {}, "eve": {}}
 	var wg sync.WaitGroup

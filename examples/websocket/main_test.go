@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// dial makes a WebSocket handshake for a user, and returns the connection and the answer's status.
+// dial makes a WebSocket handshake for a user. It returns the connection, and the status of the answer.
 func dial(t *testing.T, addr, user string) (net.Conn, *bufio.Reader, int) {
 	conn, err := net.Dial("tcp", addr)
 	require.NoError(t, err)
@@ -62,7 +62,7 @@ func TestAUserHasTwoConnections(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "\x81\x05hello", string(answer))
 
-	_, err = first.Write(frame(8, "")) // an orderly end, and one without a word
+	_, err = first.Write(frame(8, "")) // a client may close its connection with a close frame or without one
 	require.NoError(t, err)
 	require.NoError(t, second.Close())
 	for range 2 {

@@ -11,16 +11,16 @@ import (
 	"github.com/weir-go/ratelimit/examples/servers/store"
 )
 
-// fleet is the servers, their store, and the proxy in front of them.
+// fleet consists of the servers, their store, and the proxy in front of them.
 type fleet struct {
 	store store.Store
 	nodes []*node
 	proxy http.Handler
 	load  load
 
-	mu   sync.Mutex // guards the fields below, and held while the store is killed or revived
+	mu   sync.Mutex // guards the fields below, and is held while the store is killed or revived
 	down bool
-	lost int // the number of times that the store was killed, and lost its keys
+	lost int // the number of times that the store was killed and lost its keys
 
 	watch *watch
 }
@@ -65,7 +65,7 @@ func roundRobin(targets []*url.URL) http.Handler {
 	}
 }
 
-// kill kills Redis as a crash would, or revives it, empty.
+// kill kills Redis, or revives it without data.
 func (f *fleet) kill(down bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -85,7 +85,7 @@ func (f *fleet) kill(down bool) error {
 	return nil
 }
 
-// status is the contents of the page.
+// status is the content of the page.
 type status struct {
 	Redis string   `json:"redis"`
 	Down  bool     `json:"down"`

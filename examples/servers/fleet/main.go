@@ -1,10 +1,10 @@
-// Fleet runs three HTTP servers behind one proxy. They share one limit in one Redis. The proxy's page sends load to
-// them, stops Redis and starts it again. It shows the admissions of all servers beside the limit and the bound, and the
-// source of each decision: the shared store, a leased batch, or a server alone.
+// Fleet runs three HTTP servers behind one proxy. They share one limit in one Redis. The proxy's page
+// sends load to them, and stops and restarts Redis. It shows the admissions of all servers, the limit
+// and the bound, and the source of each decision: the shared store, a leased batch, or a server alone.
 //
 //	go -C examples/servers run ./fleet
 //
-// It starts a redis-server of its own. Without one it starts an embedded server and prints that.
+// It starts its own redis-server. If none is installed, it starts an embedded server, and prints that.
 package main
 
 import (

@@ -53,7 +53,7 @@ func post(t *testing.T, page *httptest.Server, path string, form url.Values) int
 
 func TestTheServersShareOneLimitAndGoOnAloneWithoutRedis(t *testing.T) {
 	each(t, func(t *testing.T, f *fleet, page *httptest.Server) {
-		allowed, alone := 0, 0 // a server decides alone while Redis is too slow, as on a busy machine
+		allowed, alone := 0, 0 // a server decides alone while Redis is too slow, for example on a busy machine
 		began := time.Now()
 		for range 3 * limit.Burst {
 			switch resp := get(t, page, "a"); {
@@ -114,7 +114,7 @@ func TestTheLoadIsBounded(t *testing.T) {
 		for _, form := range []url.Values{nil, {"rate": {"0"}, "seconds": {"1"}}, {"rate": {"10"}, "seconds": {"61"}}, {"rate": {"x"}, "seconds": {"1"}}} {
 			require.Equal(t, http.StatusBadRequest, post(t, page, "/load", form))
 		}
-		load := url.Values{"rate": {"50"}, "seconds": {"20"}} // it ends with the test
+		load := url.Values{"rate": {"50"}, "seconds": {"20"}} // this load ends with the test
 		require.Equal(t, http.StatusOK, post(t, page, "/load", load))
 		require.Equal(t, http.StatusConflict, post(t, page, "/load", load), "one at a time")
 		require.Equal(t, 50, f.status().Load.Rate, "and the page can tell")
@@ -140,7 +140,7 @@ func TestRunServesUntilItIsStopped(t *testing.T) {
 	start()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		select {
-		case err := <-done: // another process was first to take the port
+		case err := <-done: // another process has taken the port first
 			require.ErrorContains(t, err, addr)
 			start()
 		default:

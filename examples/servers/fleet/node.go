@@ -20,8 +20,7 @@ import (
 
 const nodes = 3
 
-// limit holds each client of the whole fleet; share holds it at one server while that is
-// alone.
+// limit is the limit of each client of the whole fleet. share is a client's limit at one server while that server is alone.
 var (
 	limit = ratelimit.TokenBucket(ratelimit.PerSecond(60), 60).Named("client")
 	share = failover.Share(limit, nodes)
@@ -37,8 +36,8 @@ type node struct {
 	allowed, denied, failed atomic.Int64
 }
 
-// newNode starts a server. The limiters are put together as a service would: the shared
-// limit, leased in batches, and a share of it while Redis cannot decide.
+// newNode starts a server. Its limiters are combined as in a service: the
+// shared limit, leased in batches, and a share of it while Redis cannot decide.
 func newNode(name, redisAddr string) (n *node, err error) {
 	n = &node{client: redis.NewClient(&redis.Options{Addr: redisAddr})}
 	shared, err := redislimit.New(n.client, limit, &redislimit.Options{Timeout: 40 * time.Millisecond})
@@ -89,7 +88,7 @@ func (n *node) count(e httplimit.Event) {
 	}
 }
 
-// counts are the decisions by source and result, since the start.
+// counts are the numbers of decisions since the start, by source and result.
 type counts struct {
 	Allowed  int64  `json:"allowed"`
 	Denied   int64  `json:"denied"`
@@ -110,7 +109,7 @@ func (n *node) counts() counts {
 	}
 }
 
-// close gives the server's batches back.
+// close gives back the server's batches.
 func (n *node) close() {
 	n.server.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)

@@ -20,22 +20,21 @@ const (
 	maxRate    = 2000 // requests a second
 	maxSeconds = 60
 	maxFlying  = 256 // requests under way
-	clients    = 3   // that the load comes from
+	clients    = 3   // the number of clients that send the load
 )
 
-// handler serves the page, and passes everything below /api on to the servers. The load ends
-// with the context.
+// handler serves the page, and passes everything below /api on to the servers. The load ends with the context.
 func (f *fleet) handler(ctx context.Context) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = w.Write(page) // the client may be gone
+		_, _ = w.Write(page) // an error means that the client has gone
 	})
 	mux.HandleFunc("GET /status", f.serveStatus)
 	mux.HandleFunc("POST /redis", f.serveRedis)
 	mux.Handle("POST /load", f.serveLoad(ctx))
 	mux.Handle("/api/", f.proxy)
-	// The page acts on this machine: no other site may make a browser use it.
+	// The page can stop processes of this machine, so no other site may make a browser use it.
 	return http.NewCrossOriginProtection().Handler(mux)
 }
 
@@ -56,20 +55,20 @@ func (f *fleet) serveRedis(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// running is the current load. The zero value is none.
+// running is the current load. The zero value means no load.
 type running struct {
 	Rate int     `json:"rate"` // requests a second
 	Left float64 `json:"left"` // seconds
 }
 
-// load is the load that is fired, one at a time. The zero load is none.
+// load is the load in progress, at most one at a time. The zero value means no load.
 type load struct {
 	mu   sync.Mutex // guards the fields below
-	rate int        // 0 for none
+	rate int        // 0 means no load
 	end  time.Time
 }
 
-// begin reports whether there was no load, and starts this one.
+// begin starts a load. It returns false if there is one already.
 func (l *load) begin(rate, seconds int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +94,7 @@ func (l *load) now() (r running) {
 	return r
 }
 
-// serveLoad fires load at the proxy.
+// serveLoad sends load to the proxy.
 func (f *fleet) serveLoad(ctx context.Context) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rate, err1 := number(r, "rate", maxRate)

@@ -7,23 +7,23 @@ import (
 
 const (
 	watchEvery = 250 * time.Millisecond
-	watched    = 5 // samples: the last second
+	watched    = 5 // the number of samples in a second
 	maxBatch   = 10
 )
 
-// second is the sum of all servers' admissions in about the last second, beside the bound.
+// second is the sum of all servers' admissions in about the last second, and the bound.
 type second struct {
 	Admitted float64 `json:"admitted"` // a second
 	Limit    float64 `json:"limit"`    // a second, of all clients of the load
 	Bound    float64 `json:"bound"`    // the most that may be admitted in one second
 }
 
-// sample is the fleet at one instant.
+// sample is the state of the fleet at one instant.
 type sample struct {
 	at      time.Time
 	allowed int64
 	lost    int
-	alone   bool // a server decides alone
+	alone   bool // whether a server decides alone
 }
 
 // watch takes samples of the fleet.
@@ -88,8 +88,8 @@ func (w *watch) last() second {
 	return all
 }
 
-// bound returns the most that one client may be admitted in a second: the limit's own bound, and a batch in each server. While a server is
-// alone its share comes on top; and each time that the store has lost its keys, the burst is there once more.
+// bound returns the maximum that one client may be admitted in a second. That is the limit's own bound, and a batch in each
+// server. While a server is alone, its share is added. Each time that the store has lost its keys, the burst is added again.
 func bound(samples []sample) float64 {
 	most := float64(limit.Burst + limit.Rate.Units + nodes*maxBatch)
 	alone := false

@@ -1,10 +1,10 @@
-// Gateway is a reverse proxy that holds requests to the rules in a file, and follows the file
-// while it runs. README.md shows it at work.
+// Gateway is a reverse proxy that holds requests to the rules in a
+// file. It follows changes of the file. README.md shows it at work.
 //
 //	go -C examples/servers run ./gateway
 //
-// The user is the header X-User, and the plan X-Plan. In a real gateway both come from the authentication; a client must not be able to
-// choose them.
+// The user is the value of the header X-User, and the plan that of X-Plan. In a real gateway
+// both come from the authentication, because a client must not be able to choose them.
 package main
 
 import (
@@ -47,7 +47,7 @@ func main() {
 //go:embed rules.yaml
 var ownRules []byte
 
-// copyRules writes the example's own rules to a new file, so that a reader changes a copy.
+// copyRules copies the example's rules to a new file, which a reader may change.
 func copyRules() (path string, remove func(), err error) {
 	dir, err := os.MkdirTemp("", "gateway")
 	if err != nil {
@@ -83,7 +83,7 @@ func run(ctx context.Context, addr, rules, backend string) error {
 	slog.Info("the gateway listens", "addr", l.Addr().String(), "rules", rules)
 	s := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
 	go func() {
-		_ = follow(ctx) // until the context ends
+		_ = follow(ctx) // returns when the context ends
 		_ = s.Close()
 	}()
 	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {

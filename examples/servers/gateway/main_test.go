@@ -97,12 +97,12 @@ func TestBadRulesAreRefusedAtTheStart(t *testing.T) {
 	require.ErrorContains(t, run(t.Context(), "localhost:0", "missing.yaml", ""), "missing.yaml")
 }
 
-// TestItRunsWithoutArguments: from any folder, on rules that a reader may change.
+// TestItRunsWithoutArguments from any folder, with rules that a reader may change.
 func TestItRunsWithoutArguments(t *testing.T) {
 	t.Chdir(t.TempDir())
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
-	t.Setenv("TMP", dir) // on Windows
+	t.Setenv("TMP", dir) // for Windows
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
@@ -117,7 +117,7 @@ func TestItRunsWithoutArguments(t *testing.T) {
 	start()
 	require.Eventually(t, func() bool {
 		select {
-		case err := <-done: // another process was first to take the port
+		case err := <-done: // another process has taken the port first
 			assert.ErrorContains(t, err, addr)
 			start()
 		default:
@@ -127,7 +127,7 @@ func TestItRunsWithoutArguments(t *testing.T) {
 			return false
 		}
 		require.NoError(t, resp.Body.Close())
-		return resp.StatusCode == http.StatusBadRequest // it names no user
+		return resp.StatusCode == http.StatusBadRequest // the request names no user
 	}, 20*time.Second, 10*time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)

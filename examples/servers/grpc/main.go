@@ -1,10 +1,10 @@
-// Grpc is a server whose HTTP requests and gRPC calls spend the same budgets, by the rules in a
-// file. It sends itself requests and calls of one user in turn, and prints the answers.
+// Grpc is a server whose HTTP requests and gRPC calls spend the same budgets, under the rules
+// in a file. It sends requests and calls of one user to itself in turn, and prints the answers.
 //
 //	go -C examples/servers run ./grpc
 //	go -C examples/servers run ./grpc -serve    # goes on until it is stopped
 //
-// The user is the bearer token in Authorization. In a real server it comes from the code that checks the token.
+// The user is the bearer token in Authorization. In a real server, the code that checks the token provides the user.
 package main
 
 import (
@@ -86,7 +86,7 @@ func show(ctx context.Context, out io.Writer, web, rpc string) error {
 		if err != nil {
 			return err
 		}
-		_ = resp.Body.Close() // its status counts
+		_ = resp.Body.Close() // only the status matters
 		fmt.Fprintf(out, "HTTP: %s\n", resp.Status)
 
 		call := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer ann")
@@ -100,7 +100,7 @@ func show(ctx context.Context, out io.Writer, web, rpc string) error {
 	return nil
 }
 
-// retryAfter reads when a denied call may be tried again.
+// retryAfter returns the time after which a denied call may be retried.
 func retryAfter(s *status.Status) string {
 	for _, d := range s.Details() {
 		if info, ok := d.(*errdetails.RetryInfo); ok {
@@ -110,7 +110,7 @@ func retryAfter(s *status.Status) string {
 	return ""
 }
 
-// run serves both until the context ends, and passes the addresses to ready once it listens.
+// run serves both until the context ends. When it listens, it passes the addresses to ready.
 func run(ctx context.Context, rules []byte, web, rpc string, ready func(web, rpc string)) error {
 	overHTTP, overGRPC, err := limits(rules)
 	if err != nil {

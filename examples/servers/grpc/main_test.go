@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// hourly are rules whose budgets are not regained while a test runs.
+// hourly are rules whose budgets regain nothing during a test.
 const hourly = `
 rules:
   - {name: user, key: [user], limit: fixed-window 3/h}

@@ -1,8 +1,9 @@
-// Jobs is a worker of a fleet that runs ten jobs in all, and three of each tenant. Start as many as you like:
+// Jobs is a worker of a fleet that runs at most ten jobs at the same
+// time, and three for each tenant. Start as many workers as you like:
 //
 //	go -C examples/servers run ./jobs -redis 127.0.0.1:6379 acme globex initech
 //
-// The arguments are the tenants of its jobs; each job takes a second. If you kill a worker, its slots
+// The arguments are the tenants of its jobs. Each job takes a second. If you kill a worker, its slots
 // come back after ten seconds. A tenant with one job waits for one turn, however many jobs others have.
 package main
 
@@ -54,7 +55,8 @@ func newSlots(client redis.UniversalClient, hold time.Duration) (*redislimit.Sem
 	})
 }
 
-// work runs a job for each tenant in the list, all at once as far as the slots allow. It writes a line at each begin and end.
+// work runs a job for each tenant in the list, as many at once as the
+// slots permit. It writes a line at the beginning and the end of each.
 func work(ctx context.Context, slots *redislimit.Semaphore, tenants []string, lasts time.Duration, out io.Writer) error {
 	var mu sync.Mutex // guards out and errs
 	var errs []error
@@ -82,7 +84,7 @@ func work(ctx context.Context, slots *redislimit.Semaphore, tenants []string, la
 	return errors.Join(errs...)
 }
 
-// run is a job. It ends early if its slot is lost: another job may have begun in its place.
+// run runs a job. It ends early if the job's slot is lost, because another job may have begun in that slot.
 func run(ctx context.Context, lasts time.Duration) error {
 	select {
 	case <-time.After(lasts):

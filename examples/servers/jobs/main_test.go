@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 )
 
-// The workers are this test's own program, which then is the example.
+// The workers are processes of the test's program, which then runs the example.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "-redis" {
 		main()
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// most returns the largest number of jobs at once, of a tenant or, if that is "", of all.
+// most returns the largest number of simultaneous jobs of a tenant, or of all tenants if tenant is "".
 func most(lines []string, tenant string) (most int) {
 	now := 0
 	for _, line := range lines {

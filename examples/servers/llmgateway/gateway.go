@@ -16,14 +16,15 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// tenants are found by the Authorization header. A name that a stranger can make up would get a share too.
+// tenants are the known tenants by Authorization header. If the key was
+// a name that anyone can invent, a stranger would get a share, too.
 var tenants = map[string]policy.Attributes{
 	"Bearer gold-key":   {"tenant": "gold", "plan": "gold"},
 	"Bearer silver-key": {"tenant": "silver", "plan": "free"},
 	"Bearer bronze-key": {"tenant": "bronze", "plan": "free"},
 }
 
-// patience is how long a request waits for its tenant's share before it is answered with 429.
+// patience is the maximum time for which a request waits for its tenant's share. After it, the answer is 429.
 const patience = 20 * time.Second
 
 type gateway struct {
@@ -42,7 +43,8 @@ func newGateway(set *policy.Set, engine policy.Engine, upstream, key string, tra
 	if err != nil {
 		return nil, err
 	}
-	// Below 0, since a request that waits in line for its share is no failure of Redis. policyredis bounds its calls itself.
+	// There is no timeout here, because a request that waits in line
+	// is not a failure of Redis. Policyredis bounds its calls itself.
 	limiter, err := failover.New[policy.Request](shared, local, &failover.Options{Timeout: -1})
 	if err != nil {
 		return nil, err
@@ -62,14 +64,14 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "cannot read the body", http.StatusBadRequest)
 		return
 	}
-	var question map[string]json.RawMessage // a struct would take MAX_TOKENS too, which the backend does not
+	var question map[string]json.RawMessage // a struct would also accept MAX_TOKENS, which the backend ignores
 	maxTokens := 0
 	if json.Unmarshal(body, &question) != nil || json.Unmarshal(question["max_tokens"], &maxTokens) != nil || maxTokens < 1 {
 		http.Error(w, "max_tokens is missing: want 1 or more", http.StatusBadRequest)
 		return
 	}
 	maxTokens = min(maxTokens, math.MaxInt32)
-	estimate := len(body)/4 + maxTokens // of English, 4 characters are about a token
+	estimate := len(body)/4 + maxTokens // in English, a token is about 4 characters
 	reserved, err := g.limiter.Reserve(r.Context(), tenant, estimate, patience)
 	switch {
 	case errors.Is(err, ratelimit.ErrExceedsLimit):
@@ -80,16 +82,16 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(reserved.RetryAfter.Seconds()))))
 		http.Error(w, "the limit "+reserved.Limit.Name+" has no room for you now", http.StatusTooManyRequests)
 	default:
-		g.forward(w, r, body, len(body)+maxTokens, reserved) // a token has a character at least
+		g.forward(w, r, body, len(body)+maxTokens, reserved) // each token has at least one character
 	}
 }
 
-// forward sends the request to the model, and settles the reservation at the tokens of the answer. Where their number is not known, or cannot be
-// true since it is above most, the estimate stays charged.
+// forward sends the request to the model, and settles the reservation at the tokens of the answer.
+// If their number is unknown, or is above most and so cannot be true, the estimate stays charged.
 func (g *gateway) forward(w http.ResponseWriter, r *http.Request, body []byte, most int, reserved *ratelimit.Reservation) {
 	request, err := http.NewRequestWithContext(r.Context(), http.MethodPost, g.upstream, bytes.NewReader(body))
 	if err != nil {
-		_ = reserved.Cancel() // nothing was sent
+		_ = reserved.Cancel() // the request was not sent
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -112,7 +114,7 @@ func (g *gateway) forward(w http.ResponseWriter, r *http.Request, body []byte, m
 		} `json:"usage"`
 	}
 	switch {
-	case response.StatusCode >= 400 && response.StatusCode < 500: // refused; the cost of a failure is not known
+	case response.StatusCode >= 400 && response.StatusCode < 500: // the model refused; the cost of any other failure is unknown
 		err = reserved.Cancel()
 	case json.Unmarshal(answer, &cost) != nil || cost.Usage.TotalTokens < 1 || cost.Usage.TotalTokens > most:
 		log.Print("llmgateway: the model's answer has no credible number of tokens; the estimate stays charged")

@@ -1,11 +1,11 @@
-// Llmgateway is the example of that name in examples/llmgateway as a fleet: three gateways, as behind a load balancer, share the tokens a minute
-// of one language model among tenants, by plan. The rules are in rules.yaml, and the budgets on Redis. While Redis is down, each gateway
-// shares a third of the limit.
+// Llmgateway is examples/llmgateway as a fleet: three gateways, as behind a load balancer.
+// Tenants share the tokens a minute of one language model, by plan. The rules are in rules.yaml,
+// and the budgets on Redis. While Redis is down, each gateway has a third of the limit.
 //
 //	go -C examples/servers run ./llmgateway -upstream https://api.example.com/v1/chat/completions
 //	curl -H 'Authorization: Bearer gold-key' -d '{"max_tokens":100,"messages":[…]}' http://127.0.0.1:8081/
 //
-// It starts the three gateways on ports from 8081 on, and a Redis unless -redis names one.
+// It starts the three gateways on ports from 8081 on, and a Redis server unless -redis names one.
 package main
 
 import (
@@ -55,7 +55,7 @@ func main() {
 	}
 }
 
-// run starts the missing Redis and the gateways, and ends them with the context.
+// run starts Redis if necessary, and the gateways. They end with the context.
 func run(ctx context.Context, upstream, addr string, first int, out io.Writer) error {
 	if addr == "" {
 		s, err := store.Start(false)
@@ -79,7 +79,7 @@ func run(ctx context.Context, upstream, addr string, first int, out io.Writer) e
 		}
 		cmd := exec.CommandContext(all, self, "-worker", "-upstream", upstream, "-redis", addr, "-port", strconv.Itoa(port))
 		cmd.Stdout, cmd.Stderr = out, os.Stderr
-		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it gives back what it holds
+		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it gives back its units
 		cmd.WaitDelay = 10 * time.Second
 		if err := cmd.Start(); err != nil {
 			return err
@@ -97,7 +97,7 @@ func run(ctx context.Context, upstream, addr string, first int, out io.Writer) e
 	return err
 }
 
-// serve is one gateway.
+// serve runs one gateway.
 func serve(ctx context.Context, upstream, addr string, port int) error {
 	set, err := policy.Parse(rules)
 	if err != nil {
@@ -126,5 +126,5 @@ func serve(ctx context.Context, upstream, addr string, port int) error {
 	}
 	bounded, stop := context.WithTimeout(context.Background(), time.Second)
 	defer stop()
-	return g.policies.Flush(bounded) // the other gateways have the units at once
+	return g.policies.Flush(bounded) // so that the other gateways have the units at once
 }

@@ -30,7 +30,7 @@ import (
 
 const perMinute = 60_000
 
-// The gateways are this test's own program, which then is the example.
+// The gateways are processes of the test's program, which then runs the example.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "-worker" {
 		main()
@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// model counts as a provider does: the largest possible cost of a request when it comes, and its real cost when it is answered. It refuses
-// requests above its limit.
+// model counts as a provider does: the maximum cost of a request when it arrives,
+// and its real cost when it is answered. It refuses requests above its limit.
 type model struct {
 	budget  *ratelimit.Single
 	slow    bool
@@ -61,7 +61,7 @@ func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
-	prompt := len(body) * (200 + rand.IntN(200)) / 1200 // 3 to 6 characters a token: the gateway's guess is too low at times
+	prompt := len(body) * (200 + rand.IntN(200)) / 1200 // with 3 to 6 characters a token, the gateway's estimate is sometimes too low
 	reserved, err := m.budget.Reserve(r.Context(), prompt+question.MaxTokens, 0)
 	if err != nil || !reserved.Allowed {
 		m.refused.Add(1)
@@ -69,7 +69,7 @@ func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if m.slow {
-		time.Sleep(time.Duration(2e8 + rand.Int64N(3e9))) // it thinks
+		time.Sleep(time.Duration(2e8 + rand.Int64N(3e9))) // the time of the answer
 	}
 	tokens := prompt + 1 + rand.IntN(max(1, question.MaxTokens*2/3))
 	_ = reserved.Settle(tokens)
@@ -77,9 +77,9 @@ func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"usage":{"total_tokens":%d}}`, tokens)
 }
 
-// RoundTrip is ServeHTTP without a network, so that virtual time passes.
+// RoundTrip calls ServeHTTP without a network, so that virtual time passes.
 func (m *model) RoundTrip(r *http.Request) (*http.Response, error) {
-	time.Sleep(time.Duration(rand.Int64N(50e6))) // on the way
+	time.Sleep(time.Duration(rand.Int64N(50e6))) // the time in the network
 	w := httptest.NewRecorder()
 	m.ServeHTTP(w, r)
 	time.Sleep(time.Duration(rand.Int64N(50e6)))
@@ -108,7 +108,7 @@ func post(g http.Handler, key string, words, maxTokens int) (status, tokens int)
 	return w.Code, tokensIn(w.Body.Bytes())
 }
 
-// virtual makes redislimit's scripts read the time of a testing/synctest bubble instead of the server's.
+// virtual makes redislimit's scripts use the time of a testing/synctest bubble instead of the server's.
 type virtual struct{}
 
 func (virtual) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -125,7 +125,7 @@ func (h virtual) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	}
 }
 
-// sent sends copies of the scripts' calls with the bubble's time, and passes their replies on.
+// sent sends copies of the scripts' calls with the bubble's time, and returns their replies.
 func (virtual) sent(cmds []redis.Cmder, send func([]redis.Cmder) error) error {
 	now, outlive, mark := time.Now(), int64(time.Hour/time.Microsecond), 1
 	copies := slices.Clone(cmds)
@@ -144,8 +144,8 @@ func (virtual) sent(cmds []redis.Cmder, send func([]redis.Cmder) error) error {
 	return err
 }
 
-// Three gateways share one upstream limit: the model refuses nothing, at least 95 % of its tokens are used, and tenants have them by weight,
-// through whichever gateways their requests come.
+// Three gateways share one upstream limit. The model must refuse nothing, at least 95 % of its
+// tokens must be used, and tenants must get them by weight, whichever gateways serve their requests.
 func TestThreeGatewaysUseTheModelInFullAndTenantsShareItByWeight(t *testing.T) {
 	server := redistest.Start(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestThreeGatewaysUseTheModelInFullAndTenantsShareItByWeight(t *testing.T) {
 					for k := n; !over.Load(); k++ {
 						g := fleet[k%gateways]
 						if i == 1 {
-							g = fleet[0] // silver's requests come through one gateway only
+							g = fleet[0] // all requests of silver go through one gateway
 						}
 						_, tokens := post(g, key, 20+rand.IntN(200), 100+rand.IntN(900))
 						if counts.Load() {
@@ -191,7 +191,7 @@ func TestThreeGatewaysUseTheModelInFullAndTenantsShareItByWeight(t *testing.T) {
 				}
 			}
 		})
-		time.Sleep(2 * time.Minute) // the burst is spent
+		time.Sleep(2 * time.Minute) // until the burst is spent
 		counts.Store(true)
 		before := m.used.Load()
 		time.Sleep(6 * time.Minute)
@@ -235,8 +235,8 @@ func (l *lines) String() string {
 
 var address = regexp.MustCompile(`http://[0-9.:]+`)
 
-// The example's own processes: each serves, together they stay within the limit of a model that counts as a provider does, and they end when
-// they are interrupted.
+// The example's processes serve requests. Together they stay within the limit of
+// a model that counts as a provider does, and they end when they are interrupted.
 func TestTheProcessesOfTheExampleShareTheLimit(t *testing.T) {
 	m := newModel(false)
 	upstream := httptest.NewServer(m)
@@ -251,7 +251,7 @@ func TestTheProcessesOfTheExampleShareTheLimit(t *testing.T) {
 	var tokens [gateways]atomic.Int64
 	var failed atomic.Int64
 	for n, url := range address.FindAllString(out.String(), -1) {
-		for k := range 8 { // 24 requests of 3,000 tokens: more than the burst
+		for k := range 8 { // 24 requests of 3,000 tokens, which is more than the burst
 			all.Go(func() {
 				r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(question(20, 3000)))
 				if err != nil {

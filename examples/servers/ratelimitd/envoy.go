@@ -20,11 +20,12 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// ShouldRateLimit answers Envoy. The entries of all descriptors with one addend are the attributes of one request, since a
-// decision for each descriptor would charge a rule that matches two of them twice. Descriptors that have other values of
-// the same key, or another addend, are decided apart, all or none: a request of 90 tokens is one request. A rule with
-// charge always counts what it denies, and denies an addend of 0 while nothing is left: Envoy asks with 0 before a stream,
-// and charges it when it is done. An error does not deny: Envoy lets such requests pass, unless failure_mode_deny is set.
+// ShouldRateLimit answers Envoy. The entries of all descriptors with one addend are the attributes of one
+// request, because a decision for each descriptor would charge a rule that matches two of them twice. Descriptors
+// that have different values of one key, or different addends, are separate requests, which are decided all or
+// none. So a request of 90 tokens is still one request. A rule with "charge: always" counts the requests that it
+// denies. While its budget is exhausted, it also denies an addend of 0, which Envoy sends before a stream; it
+// charges the stream at its end. On an error Envoy lets requests pass, unless failure_mode_deny is set.
 func (s *service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
 	if len(r.GetDescriptors()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "the request has no descriptors")
@@ -39,7 +40,7 @@ func (s *service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 	wait := time.Duration(0)
 	giveBack := func() {
 		for _, res := range charged {
-			_ = res.Cancel() // counted by the limiter
+			_ = res.Cancel() // the limiter counts it
 		}
 	}
 	for i, g := range groups {
@@ -48,7 +49,7 @@ func (s *service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 			giveBack()
 			return nil, failure(err)
 		}
-		if res == nil { // of an error that comes without a decision
+		if res == nil { // for an error without a decision
 			res = new(ratelimit.Reservation)
 		}
 		charged = append(charged, res)
@@ -70,13 +71,13 @@ func (s *service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 	return resp, nil
 }
 
-// ruleRequest is one request for the rules: the entries of descriptors that agree, and have one addend.
+// ruleRequest is one request for the rules: the entries of descriptors that do not conflict and have one addend.
 type ruleRequest struct {
 	attributes policy.Attributes
 	cost       int
 }
 
-// grouped returns the requests of the rules, and for each descriptor the index of its request.
+// grouped returns the requests for the rules, and for each descriptor the index of its request.
 func grouped(r *rls.RateLimitRequest) (groups []ruleRequest, group []int, err error) {
 	for _, d := range r.GetDescriptors() {
 		if d.GetIsNegativeHits() {
@@ -104,7 +105,7 @@ func grouped(r *rls.RateLimitRequest) (groups []ruleRequest, group []int, err er
 	return groups, group, nil
 }
 
-// complete brings the entries of a descriptor into the form of attributes.
+// complete converts a descriptor's entries to attributes.
 func complete(a policy.Attributes) error {
 	for _, name := range []string{"remote_address", "masked_remote_address"} {
 		if text, ok := a[name]; ok && !strings.Contains(text, "/") {
@@ -116,7 +117,7 @@ func complete(a policy.Attributes) error {
 	if ip, ok := a["remote_address"]; ok {
 		a["ip"] = ip
 	}
-	if path, ok := a["path"]; ok { // of Envoy's :path, which has the query
+	if path, ok := a["path"]; ok { // Envoy's :path includes the query
 		a["path"], _, _ = strings.Cut(path, "?")
 	}
 	return nil
@@ -131,7 +132,7 @@ func agree(a, b policy.Attributes) bool {
 	return true
 }
 
-// cost is the cost of a descriptor: its own hits_addend, or else the request's. A request's 0 means 1.
+// cost returns the cost of a descriptor: its own hits_addend, or otherwise the request's. A request's 0 means 1.
 func cost(r *rls.RateLimitRequest, d *descriptors.RateLimitDescriptor) int {
 	if own := d.GetHitsAddend(); own != nil {
 		return int(min(own.GetValue(), math.MaxInt32))
@@ -139,13 +140,13 @@ func cost(r *rls.RateLimitRequest, d *descriptors.RateLimitDescriptor) int {
 	return int(min(max(r.GetHitsAddend(), 1), math.MaxInt32))
 }
 
-// units are the windows that Envoy has a name for.
+// units are the windows that have names in Envoy's protocol.
 var units = map[time.Duration]rls.RateLimitResponse_RateLimit_Unit{
 	time.Second: rls.RateLimitResponse_RateLimit_SECOND, time.Minute: rls.RateLimitResponse_RateLimit_MINUTE,
 	time.Hour: rls.RateLimitResponse_RateLimit_HOUR, 24 * time.Hour: rls.RateLimitResponse_RateLimit_DAY,
 }
 
-// statusOf returns a decision as Envoy has it.
+// statusOf returns a decision in Envoy's form.
 func statusOf(d *ratelimit.Decision) *rls.RateLimitResponse_DescriptorStatus {
 	s := &rls.RateLimitResponse_DescriptorStatus{Code: rls.RateLimitResponse_OK, LimitRemaining: figure(d.Remaining)}
 	until := d.ResetAfter
@@ -159,7 +160,7 @@ func statusOf(d *ratelimit.Decision) *rls.RateLimitResponse_DescriptorStatus {
 	case 0, ratelimit.AlgorithmUnlimited:
 	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmSlidingCounter:
 		s.CurrentLimit = &rls.RateLimitResponse_RateLimit{Name: l.Name, RequestsPerUnit: figure(l.Capacity()), Unit: units[l.Rate.Per]}
-	default: // a bucket holds more than a unit's requests, and a calendar's window has no fixed length
+	default: // a bucket holds more than the requests of one unit, and a calendar's window has no fixed length
 		s.CurrentLimit = &rls.RateLimitResponse_RateLimit{Name: l.Name, RequestsPerUnit: figure(l.Capacity())}
 	}
 	return s
@@ -167,7 +168,7 @@ func statusOf(d *ratelimit.Decision) *rls.RateLimitResponse_DescriptorStatus {
 
 func figure(n int) uint32 { return uint32(min(max(n, 0), math.MaxInt32)) }
 
-// failure returns a limiter's error as a status. The status's text contains no key.
+// failure returns a limiter's error as a status. Its text contains no key.
 func failure(err error) error {
 	switch {
 	case errors.Is(err, keyfunc.ErrMisconfigured):

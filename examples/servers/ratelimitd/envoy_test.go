@@ -34,7 +34,7 @@ const (
 	over = rls.RateLimitResponse_OVER_LIMIT
 )
 
-// envoy returns a client by Envoy's protocol.
+// envoy returns a client for Envoy's protocol.
 func envoy(t *testing.T, s *running) rls.RateLimitServiceClient {
 	t.Helper()
 	conn, err := grpc.NewClient(s.rpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -43,7 +43,7 @@ func envoy(t *testing.T, s *running) rls.RateLimitServiceClient {
 	return rls.NewRateLimitServiceClient(conn)
 }
 
-// entries returns a descriptor of keys and values in turn.
+// entries returns a descriptor. Keys and values alternate in pairs.
 func entries(pairs ...string) *descriptors.RateLimitDescriptor {
 	d := new(descriptors.RateLimitDescriptor)
 	for i := 0; i < len(pairs); i += 2 {
@@ -165,7 +165,8 @@ func TestEnvoyIsAnswered(t *testing.T) {
 	})
 }
 
-// TestEnvoysConfigurationSendsWhatTheRulesNeed reads gateways/envoy.yaml as Envoy does, and sends the descriptors that its actions make of a request.
+// TestEnvoysConfigurationSendsWhatTheRulesNeed reads gateways/envoy.yaml as
+// Envoy does, and sends the descriptors that its actions make of a request.
 func TestEnvoysConfigurationSendsWhatTheRulesNeed(t *testing.T) {
 	var tree any
 	require.NoError(t, yaml.Unmarshal([]byte(configuration(t, "envoy.yaml")), &tree))
@@ -215,8 +216,8 @@ func TestEnvoysConfigurationSendsWhatTheRulesNeed(t *testing.T) {
 	assert.Equal(t, ok, send("192.0.2.2", "/search/x").OverallCode)
 }
 
-// TestTheRulesOfThePageDoWhatItPromises plays the table of docs/migrate.md: the row's own text, a rule with it, and descriptors
-// with the remaining budget, -1 for a denial and none for "no rule".
+// TestTheRulesOfThePageDoWhatItPromises tests the table of docs/migrate.md. A row has its own text, a rule, and
+// descriptors with the remaining budget. There, -1 means a denial, and no figure means that no rule applies.
 func TestTheRulesOfThePageDoWhatItPromises(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/migrate.md")
 	require.NoError(t, err)
@@ -284,7 +285,8 @@ func TestTheRulesOfThePageDoWhatItPromises(t *testing.T) {
 	}
 }
 
-// TestTraefiksForwardAuthIsAnswered sends the requests that Traefik sends: the client's fields, of which Traefik replaces its own.
+// TestTraefiksForwardAuthIsAnswered sends the requests that Traefik
+// sends. They have the client's fields, but Traefik replaces its own.
 func TestTraefiksForwardAuthIsAnswered(t *testing.T) {
 	var traefik struct {
 		HTTP struct {
@@ -300,7 +302,7 @@ func TestTraefiksForwardAuthIsAnswered(t *testing.T) {
 	auth := traefik.HTTP.Middlewares["ratelimit"].ForwardAuth
 	require.False(t, auth.TrustForwardHeader)
 	s := start(t, config{})
-	for address, preserve := range map[string]bool{"192.0.2.1": false, "192.0.2.2": true} { // preserveRequestMethod
+	for address, preserve := range map[string]bool{"192.0.2.1": false, "192.0.2.2": true} { // the value is preserveRequestMethod
 		forward := func(method, uri string, header ...string) *http.Response {
 			header = append(header, "X-Forwarded-Method", method, "X-Forwarded-Proto", "http", "X-Forwarded-Host", "example.com", "X-Forwarded-Uri", uri,
 				"X-Forwarded-For", address)
@@ -321,7 +323,7 @@ func TestTraefiksForwardAuthIsAnswered(t *testing.T) {
 	}
 }
 
-// tokenRules are those of README.md.
+// tokenRules returns the rules of README.md.
 func tokenRules(t *testing.T) string {
 	t.Helper()
 	page, err := os.ReadFile("README.md")
@@ -332,8 +334,8 @@ func tokenRules(t *testing.T) string {
 	return "rules:\n- {name: requests" + strings.ReplaceAll(rules, "\n  -", "\n-")
 }
 
-// TestEnvoyChargesAStreamWhenItIsDone plays the two patterns of Envoy: its rate limit filter, which asks with an addend of 0 and charges with
-// apply_on_stream_done, and the AI gateway, whose request has a descriptor for requests, too.
+// TestEnvoyChargesAStreamWhenItIsDone plays two patterns. Envoy's rate limit filter calls with an addend
+// of 0, and charges with apply_on_stream_done. The AI gateway also has a descriptor for requests.
 func TestEnvoyChargesAStreamWhenItIsDone(t *testing.T) {
 	s := start(t, config{})
 	s.edit(t, tokenRules(t)+"\n- {name: ready, match: {attributes: {ready: [now]}}, limit: blocked}\n")
@@ -359,7 +361,7 @@ func TestEnvoyChargesAStreamWhenItIsDone(t *testing.T) {
 				continue
 			}
 			passed++
-			call(with(300, "user", "ann", "model", "m")) // Envoy ignores the answer
+			call(with(300, "user", "ann", "model", "m")) // Envoy ignores this answer
 		}
 		assert.Equal(t, 4, passed, "of a limit of 1,000 tokens")
 		denied := call(with(0, "user", "ann", "model", "m"))

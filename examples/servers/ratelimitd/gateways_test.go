@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// configuration returns a file of the folder gateways.
+// configuration returns the contents of a file in the folder gateways.
 func configuration(t testing.TB, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("gateways", file))
@@ -29,10 +29,10 @@ func configuration(t testing.TB, file string) string {
 	return string(text)
 }
 
-// gateway is a program that calls the service, as a file of the folder gateways configures it.
+// gateway is a program that calls the service. A file in the folder gateways configures it.
 type gateway struct {
 	program string
-	down    int // the status without the service
+	down    int // the status while the service is down
 	start   func(t testing.TB, at func(config string) string) *exec.Cmd
 }
 
@@ -58,7 +58,7 @@ var gateways = map[string]gateway{
 	}},
 }
 
-// nginx returns the program with a configuration, which writes nothing outside of its folder.
+// nginx returns a command that runs the program with a configuration, and writes only into its own folder.
 func nginx(t testing.TB, config string) *exec.Cmd {
 	dir := t.TempDir()
 	own := "http {\n    access_log off;\n"
@@ -74,7 +74,7 @@ func write(t testing.TB, dir, name, text string) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 }
 
-// need skips a test whose program is missing. In CI scripts/need has installed it.
+// need skips a test if its program is missing. In CI, scripts/need has installed it.
 func need(t testing.TB, program string) {
 	t.Helper()
 	if _, err := exec.LookPath(program); err == nil {
@@ -86,7 +86,7 @@ func need(t testing.TB, program string) {
 	t.Skipf("apt-get install %s", program)
 }
 
-// freePort returns a port that is free now.
+// freePort returns a port that is free at present.
 func freePort(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", ":0")
@@ -95,8 +95,7 @@ func freePort(t testing.TB) string {
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
-// launch runs a program until the test ends, or the function that it returns is called. The output of the program is logged if
-// the test fails.
+// launch runs a program until the test ends or stop is called. If the test fails, it logs the program's output.
 func launch(t testing.TB, cmd *exec.Cmd, listens string) (stop func()) {
 	t.Helper()
 	var output strings.Builder
@@ -104,7 +103,7 @@ func launch(t testing.TB, cmd *exec.Cmd, listens string) (stop func()) {
 	require.NoError(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() {
-		_ = cmd.Wait() // it is interrupted
+		_ = cmd.Wait() // the interrupt ends it with an error
 		close(ended)
 	}()
 	stop = func() {
@@ -132,7 +131,7 @@ func launch(t testing.TB, cmd *exec.Cmd, listens string) (stop func()) {
 	return stop
 }
 
-// configure puts addresses into a configuration of the folder gateways.
+// configure returns a function that inserts addresses into a configuration.
 func configure(port, service, origin string) func(config string) string {
 	return func(config string) string {
 		return strings.NewReplacer("127.0.0.1:8080", service, "127.0.0.1:9000", origin, ":8000", ":"+port).Replace(config)
@@ -167,13 +166,13 @@ func send(t testing.TB, c *http.Client, method, url string, header ...string) *h
 	return resp
 }
 
-// spoofed are fields by which a client may try to be another one, or to get another path's limit.
+// spoofed are fields with which a client may pretend to be another one, or request another path's limit.
 var spoofed = []string{
 	"X-Original-Method", "OPTIONS", "X-Original-URI", "/other", "X-Original-URL", "/other", "X-Original-Host", "other", "X-Forwarded-Method", "OPTIONS",
 	"X-Forwarded-Uri", "/other", "X-Forwarded-Host", "other", "X-Forwarded-For", "203.0.113.9", "X-Real-Ip", "203.0.113.9", "Forwarded", "for=203.0.113.9",
 }
 
-// calls are fields of requests that look like remote procedure calls, which a denial in their protocol would let pass.
+// calls are fields of requests that look like remote procedure calls. A denial in their protocol would let them pass.
 var calls = [][]string{
 	{"Content-Type", "application/grpc"}, {"Content-Type", "application/grpc-web"}, {"Content-Type", "application/grpc-web-text+proto"},
 	{"Content-Type", "application/connect+json"}, {"Content-Type", "application/json", "Connect-Protocol-Version", "1"},
@@ -257,7 +256,7 @@ func TestGatewaysCallTheService(t *testing.T) {
 	}
 }
 
-// TestAddressesOfOneNetworkShareABudget as gateways send them.
+// TestAddressesOfOneNetworkShareABudget, in the form in which gateways send them.
 func TestAddressesOfOneNetworkShareABudget(t *testing.T) {
 	s := start(t, config{})
 	check := func(kind, address string) int {
@@ -274,8 +273,8 @@ func TestAddressesOfOneNetworkShareABudget(t *testing.T) {
 	}
 }
 
-// TestSubRequestsThatLackTheOriginalAreRefused: a gateway that is configured for another endpoint, or not at all, lets nothing
-// pass.
+// TestSubRequestsThatLackTheOriginalAreRefused: a gateway that is
+// configured for another endpoint, or not at all, lets no request pass.
 func TestSubRequestsThatLackTheOriginalAreRefused(t *testing.T) {
 	s := start(t, config{})
 	whole := map[string]string{"X-Original-Uri": "/", "X-Original-Method": "GET", "X-Original-Host": "a", "X-Forwarded-For": "192.0.2.1"}

@@ -18,8 +18,8 @@ import (
 	"github.com/weir-go/ratelimit/promlimit"
 )
 
-// handler returns the handler of all endpoints. Each kind of gateway has its own endpoint. Gateways pass a
-// client's header fields on, so an endpoint reads only the fields that its gateway sets: others cannot be spoofed.
+// handler returns the handler of all endpoints. Each kind of gateway has its own endpoint. Gateways pass their
+// clients' header fields on. So an endpoint reads only the fields that its gateway sets, which clients cannot spoof.
 func (s *service) handler(metrics *promlimit.Metrics) (*http.ServeMux, error) {
 	mux := http.NewServeMux()
 	for path, fields := range map[string]originalFields{
@@ -27,7 +27,7 @@ func (s *service) handler(metrics *promlimit.Metrics) (*http.ServeMux, error) {
 		"/auth/forwarded": {"X-Forwarded-Method", "X-Forwarded-Uri", "X-Forwarded-Host"},
 	} {
 		limit, err := httplimit.New(now{s.limiter, fields.attributes}, &httplimit.Options{
-			PlainHTTP: true, // a client that sends an RPC's content type would be refused with status 200
+			PlainHTTP: true, // otherwise a client with an RPC's content type would be refused with the status 200
 			OnDenied:  denied,
 		})
 		if err != nil {
@@ -48,7 +48,7 @@ func (s *service) handler(metrics *promlimit.Metrics) (*http.ServeMux, error) {
 	return mux, nil
 }
 
-// denied answers a request that is denied for now. NGINX's auth_request takes only 2xx, 401 and 403.
+// denied answers a request that is denied for now. NGINX's auth_request accepts only 2xx, 401 and 403.
 func denied(w http.ResponseWriter, e httplimit.Event) {
 	if e.Request.URL.Query().Get("deny") == "403" {
 		w.WriteHeader(http.StatusForbidden)
@@ -57,14 +57,14 @@ func denied(w http.ResponseWriter, e httplimit.Event) {
 	w.WriteHeader(http.StatusTooManyRequests)
 }
 
-// originalFields are the header fields in which a gateway describes its client's request.
+// originalFields are the names of the header fields in which a gateway describes its client's request.
 type originalFields struct{ method, uri, host string }
 
-// clientIP is the last address in X-Forwarded-For, which the gateway has written.
+// clientIP returns the last address in X-Forwarded-For, which the gateway has written.
 var clientIP = ratelimit.Must(httplimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: 1}))
 
-// attributes returns the attributes of a gateway's client's request. Without an original URI, or with two, the gateway is not configured as
-// the folder gateways has it.
+// attributes returns the attributes of the request that a gateway's client has made. If
+// there is no original URI, or two, the gateway is not configured as in the folder gateways.
 func (f originalFields) attributes(r *http.Request) (policy.Request, error) {
 	of := func(field string) (string, error) { return httplimit.Header(field)(r) }
 	method, err := of(f.method)
@@ -114,7 +114,7 @@ func (n now) Take(ctx context.Context, r *http.Request, cost int) (ratelimit.Dec
 	return res.Decision, err
 }
 
-// question is the body of POST /check, and answer the body of its answer. Times are in seconds.
+// question is the body of POST /check, and answer the body of the response. Times are in seconds.
 type question struct {
 	Attributes policy.Attributes `json:"attributes"`
 	Cost       *int              `json:"cost"` // if missing, 1
@@ -130,7 +130,7 @@ type answer struct {
 	Degraded   bool    `json:"degraded,omitempty"` // decided by this process alone
 }
 
-// check decides about attributes in JSON. Its status is 200 for each decision, a denial included.
+// check decides on attributes in JSON. The status is 200 for each decision, even for a denial.
 func (s *service) check(w http.ResponseWriter, r *http.Request) {
 	var q question
 	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10))
@@ -143,7 +143,7 @@ func (s *service) check(w http.ResponseWriter, r *http.Request) {
 	if q.Cost != nil {
 		cost = *q.Cost
 	}
-	if path, ok := q.Attributes["path"]; ok { // of a request line, which has the query
+	if path, ok := q.Attributes["path"]; ok { // the path of a request line includes the query
 		q.Attributes["path"], _, _ = strings.Cut(path, "?")
 	}
 	if err := cutAddress(q.Attributes, "ip"); err != nil {
@@ -175,12 +175,12 @@ func (s *service) check(w http.ResponseWriter, r *http.Request) {
 		a.Limit = res.Limit.Name
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(a) // a client that has gone needs no answer
+	_ = json.NewEncoder(w).Encode(a) // an error means that the client has gone
 }
 
 func seconds(d time.Duration) float64 { return d.Seconds() }
 
-// cutAddress replaces an address by its /64 if it is one of IPv6, as package policy does for HTTP requests.
+// cutAddress cuts an IPv6 address to its /64, as package policy does for HTTP requests.
 func cutAddress(a policy.Attributes, name string) error {
 	text, ok := a[name]
 	if !ok {

@@ -1,5 +1,5 @@
-// Ratelimitd is a rate limit service for gateways: it decides requests of Envoy, NGINX, Caddy, Traefik and HAProxy, by one file of rules.
-// The folder gateways has the configuration of each.
+// Ratelimitd is a rate limit service for gateways. It decides on requests of Envoy, NGINX, Caddy,
+// Traefik and HAProxy, with one file of rules. The folder gateways has the configuration of each.
 //
 //	go -C examples/servers run ./ratelimitd
 //	go -C examples/servers run ./ratelimitd -rules rules.yaml -redis redis://localhost:6379
@@ -41,7 +41,7 @@ import (
 
 // config holds the flags.
 type config struct {
-	web, rpc, operators string // addresses
+	web, rpc, operators string // the addresses on which it listens
 	rules, redis        string
 	processes           int
 	drain               time.Duration
@@ -74,19 +74,20 @@ var ownRules []byte
 // timeout bounds a decision on Redis. Envoy gives up after 20 ms by default.
 const timeout = 10 * time.Millisecond
 
-// limiter decides for all protocols. Since the gateway holds the request, a delay cannot be kept here: reservations are
-// made for now or not at all.
+// limiter decides for all protocols. The gateway holds the request, so the
+// service cannot delay it. Reservations are made for now or not at all.
 type limiter = ratelimit.Reserver[policy.Request]
 
-// rules are the policies in force, on Redis and in this process, or in this process alone.
+// rules are the policies in force: on Redis and in this process, or only in this process.
 type rules struct {
 	limiter limiter
-	shown   *policy.Policies // on Redis, if there is one; those in this process get each set with them
+	shown   *policy.Policies // the policies on Redis, if there are any; those of this process get each set with them
 	states  map[string]admin.Failover
 }
 
-// endless returns an engine that refuses limits of calls at the same time: the service decides before the gateway passes a request on, and no
-// gateway reports its end. So a file with such a limit is an error at the start, and a reload of one leaves the rules before it in force.
+// endless returns an engine that refuses limits of calls at the same time. The service decides
+// before the gateway passes a request on, and no gateway reports its end. So a file with such a
+// limit is an error at the start. When such a file is reloaded, the earlier rules stay in force.
 func endless(e policy.Engine) policy.Engine {
 	return func(b policy.Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 		if b.Limit.Algorithm == ratelimit.AlgorithmConcurrent {
@@ -114,7 +115,7 @@ func newRules(ctx context.Context, file policy.Source, client redis.UniversalCli
 	if client == nil {
 		return &rules{limiter: local, shown: local}, metrics.Register("", local)
 	}
-	opts.StandIn = local // a set that Redis refuses comes into force in neither
+	opts.StandIn = local // if Redis refuses a set, it comes into force in neither
 	opts.Engine = endless(policyredis.New(client, &policyredis.Options{Timeout: timeout, Slot: func(string) string { return "rules" }}))
 	shared, err := policy.New(set, opts)
 	if err != nil {
@@ -129,7 +130,7 @@ func newRules(ctx context.Context, file policy.Source, client redis.UniversalCli
 	}, errors.Join(metrics.Register("", shared), metrics.Register("redis", both))
 }
 
-// run serves until the context ends, and passes its addresses to listening.
+// run serves until the context ends. It passes its addresses to listening.
 func run(ctx context.Context, c config, listening func(web, rpc, operators net.Addr)) error {
 	if c.rules == "" {
 		dir, err := os.MkdirTemp("", "ratelimitd")
@@ -169,7 +170,7 @@ func run(ctx context.Context, c config, listening func(web, rpc, operators net.A
 	}
 	web.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	return serve(ctx, c, s, web, admin.New(rules.shown, &admin.Options{Write: true, Failovers: rules.states}), func(ctx context.Context) {
-		go func() { _ = policy.Follow(ctx, rules.shown, file) }() // until the context ends
+		go func() { _ = policy.Follow(ctx, rules.shown, file) }() // returns when the context ends
 	}, listening)
 }
 
@@ -180,8 +181,8 @@ type service struct {
 	draining atomic.Bool
 }
 
-// serve listens, and drains when the context ends: first /readyz fails, so that load balancers send no more; then no new
-// connection is accepted; then the requests that are under way are answered.
+// serve listens until the context ends, and then drains. First /readyz fails, so that load
+// balancers send no more. Then no new connection is accepted. Then requests under way are answered.
 func serve(ctx context.Context, c config, s *service, web, operators http.Handler, follow func(context.Context), listening func(web, rpc, operators net.Addr)) error {
 	listeners := make([]net.Listener, 3)
 	for i, addr := range []string{c.web, c.rpc, c.operators} {

@@ -32,12 +32,12 @@ import (
 // running is a service under test.
 type running struct {
 	web, rpc, operators string
-	rules               string // file
+	rules               string // the path of the file
 	drain               context.CancelFunc
 	stop                func()
 }
 
-// start runs the service until the test ends, on ports that are free, with a copy of the example's rules.
+// start runs the service until the test ends, on free ports, with a copy of the example's rules.
 func start(t testing.TB, c config) *running {
 	t.Helper()
 	s := new(running)
@@ -130,7 +130,7 @@ func TestCheckAnswersInJSON(t *testing.T) {
 	}
 }
 
-// TestAQueryInThePathEvadesNoRoute: clients of POST /check send a path as the request line has it.
+// TestAQueryInThePathEvadesNoRoute, because clients of POST /check may send the path of a request line.
 func TestAQueryInThePathEvadesNoRoute(t *testing.T) {
 	s := start(t, config{})
 	status, a := s.check(t, `{"attributes": {"path": "/healthz", "method": "GET", "ip": "192.0.2.1"}}`)
@@ -141,7 +141,7 @@ func TestAQueryInThePathEvadesNoRoute(t *testing.T) {
 	assert.Equal(t, a, withQuery)
 }
 
-// TestAChangedFileIsInForceAtOnce and a file with an error changes nothing.
+// TestAChangedFileIsInForceAtOnce, and a file with an error changes nothing.
 func TestAChangedFileIsInForceAtOnce(t *testing.T) {
 	s := start(t, config{})
 	const look = `{"attributes": {"tenant": "acme"}, "cost": 0}`
@@ -159,7 +159,7 @@ func TestAChangedFileIsInForceAtOnce(t *testing.T) {
 	require.True(t, limits(7)())
 }
 
-// TestASetThatRedisRefusesIsInForceNowhere: the process decides alone, since no Redis answers, and by the rules before.
+// TestASetThatRedisRefusesIsInForceNowhere: no Redis answers, so the process decides alone, with the earlier rules.
 func TestASetThatRedisRefusesIsInForceNowhere(t *testing.T) {
 	s := start(t, config{redis: "redis://127.0.0.1:" + freePort(t)})
 	const look = `{"attributes": {"tenant": "acme"}, "cost": 0}`
@@ -177,7 +177,7 @@ func TestASetThatRedisRefusesIsInForceNowhere(t *testing.T) {
 	require.Eventually(t, limits(7), 20*time.Second, 10*time.Millisecond)
 }
 
-// TestUnitsInUseAreRefused: the service sees no end of a request.
+// TestUnitsInUseAreRefused, because the service does not see the end of a request.
 func TestUnitsInUseAreRefused(t *testing.T) {
 	s := start(t, config{})
 	const look = `{"attributes": {"tenant": "acme"}, "cost": 0}`
@@ -225,7 +225,7 @@ func TestOperatorsHaveAPageOfTheirOwn(t *testing.T) {
 	assert.Regexp(t, `ratelimit_policy_[a-z_]+\{[^}]*rule="tenant"`, body)
 }
 
-// TestTheServiceDrains: load balancers see that it is not ready before it refuses connections.
+// TestTheServiceDrains: load balancers can see that it is not ready before it refuses connections.
 func TestTheServiceDrains(t *testing.T) {
 	s := start(t, config{drain: time.Second})
 	conn, err := grpc.NewClient(s.rpc, grpc.WithTransportCredentials(insecure.NewCredentials()))

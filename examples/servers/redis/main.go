@@ -1,10 +1,11 @@
-// Redis holds three processes to one limit: the quickstart's, 50 units a second with bursts of 20, kept in Redis. Each process alone sends
-// many more requests than that. The example prints the admissions of each, and the total beside the bound: burst + rate · time.
+// Redis holds three processes to one limit of 50 units a second with bursts of 20, kept
+// in Redis. Each process alone sends many more requests. The example prints the
+// admissions of each process, and their sum and the bound, which is burst + rate · time.
 //
 //	go -C examples/servers run ./redis
 //	go -C examples/servers run ./redis -addr localhost:6379
 //
-// Without -addr it starts a redis-server of its own. If none is installed it starts an embedded server and prints that.
+// Without -addr it starts its own redis-server. If none is installed, it starts an embedded server, and prints that.
 package main
 
 import (
@@ -39,7 +40,7 @@ func main() {
 	}
 }
 
-// run starts the missing server, lets the processes send requests, and reports.
+// run starts a server if necessary, lets the processes send requests, and prints a report.
 func run(ctx context.Context, addr string, embedded bool, lasts time.Duration, out io.Writer) error {
 	name := addr
 	if addr == "" {

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 )
 
-// The processes are this test's own program, which then is the example.
+// The processes run the test's program, which then runs the example.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "-worker" {
 		main()
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 var line = regexp.MustCompile(`(?m)^ *(\w+) +(\d+) +(\d+) +(\d+) *$`)
 
-// admitted reads the table: the admissions of each process, and the total.
+// admitted reads the table. It returns the admissions of each process, and the sum.
 func admitted(t *testing.T, out string) (each []int, total int) {
 	for _, row := range line.FindAllStringSubmatch(out, -1) {
 		n, err := strconv.Atoi(row[2])
@@ -54,7 +54,7 @@ func bounded(t *testing.T, out string) {
 	require.Positive(t, total, out)
 }
 
-// share has processes share the limit until they have spent its burst: a machine may stop while they run.
+// share runs processes until they have spent the burst, since a machine may stop during a run.
 func share(t *testing.T, addr string, embedded bool) string {
 	for lasts := 500 * time.Millisecond; ; lasts *= 3 {
 		var out bytes.Buffer

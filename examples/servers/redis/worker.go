@@ -12,25 +12,25 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// Each process has this many callers. Each caller makes one call in a pause:
-// 400 a second, eight times the rate of the limit for all processes together.
+// Each process has this number of callers. A caller makes one call in each pause. Together they make 400
+// calls a second in each process, eight times the rate that the limit permits all processes together.
 const (
 	callers = 4
 	pause   = 10 * time.Millisecond
 )
 
-// result is the admissions of one process, with its beginning and end.
+// result is one process's admissions, with its beginning and its end.
 type result struct {
 	Admitted, Denied, Failed int
-	Error                    string // of the last request that failed
+	Error                    string // the error of the last failed request
 	Began, Ended             time.Time
 }
 
-// work is the whole of one process: it makes calls for the given time, and writes its result.
+// work does the work of one process: it makes calls for the given time, and writes its result.
 func work(ctx context.Context, addr string, lasts time.Duration, out io.Writer) error {
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	defer client.Close()
-	// A slow laptop may wait; a service would keep the 50 ms that are the default.
+	// A slow laptop may need this timeout. A service would keep the default of 50 ms.
 	limiter, err := redislimit.New(client, limit, &redislimit.Options{Timeout: time.Second})
 	if err != nil {
 		return err

@@ -11,11 +11,11 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 )
 
-// mini is a server in this process. It knows less of Lua than Redis does.
+// mini is a server in this process. It supports less of Lua than Redis does.
 type mini struct {
 	redis  *miniredis.Miniredis
 	at     string    // its address
-	hashes *sync.Map // the hash of a script, to the hash of its translation
+	hashes *sync.Map // from the hash of a script to the hash of its translation
 }
 
 func startMini() (Store, error) {
@@ -50,7 +50,7 @@ func (m mini) Revive() error {
 
 func (m mini) Close() { m.redis.Close() }
 
-// structLua is Redis's library struct, as far as redislimit needs it, in Lua.
+// structLua is the part of Redis's library struct that redislimit needs, in Lua.
 //
 //go:embed struct.lua
 var structLua string

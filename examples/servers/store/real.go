@@ -46,7 +46,7 @@ func (r *real) choosePort() error {
 		return err
 	}
 	r.host, r.port, err = net.SplitHostPort(l.Addr().String())
-	return errors.Join(err, l.Close()) // only its port was wanted
+	return errors.Join(err, l.Close()) // only the port is needed
 }
 
 func (r *real) Name() string { return "a redis-server of our own, on port " + r.port }

@@ -1,21 +1,21 @@
-// Package store starts the Redis that an example runs on: a redis-server of its own, or,
-// where none is installed, a server embedded in the process.
+// Package store starts a Redis server for an example: its own
+// redis-server, or a server embedded in the process if none is installed.
 package store
 
 import "github.com/weir-go/ratelimit/internal/dev/proc"
 
-// Store is a server that was started for an example. It keeps nothing on disk. Its methods
-// are not safe for concurrent use, except Name and Addr.
+// Store is a server that was started for an example. It saves no data
+// to disk. Only its methods Name and Addr are safe for concurrent use.
 type Store interface {
 	Name() string  // Name returns a description for people.
-	Addr() string  // Addr is its host and port.
-	Kill() error   // Kill ends it as a crash would; its data is lost.
-	Revive() error // Revive starts a killed one again, empty, at the same address.
-	Close()        // Close ends it for good.
+	Addr() string  // Addr returns the host and the port.
+	Kill() error   // Kill ends the server as a crash would. Its data is lost.
+	Revive() error // Revive starts a killed server again, without data, at the same address.
+	Close()        // Close ends the server.
 }
 
-// Start starts a redis-server (or the program that REDIS_SERVER names), or the embedded server if there is none or if
-// embedded is true.
+// Start starts redis-server (or the program in REDIS_SERVER). If there
+// is none, or if embedded is true, it starts the embedded server.
 func Start(embedded bool) (Store, error) {
 	path, err := proc.RedisServer()
 	if err != nil || embedded {

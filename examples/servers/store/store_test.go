@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// The embedded server runs the scripts of redislimit, whose answers are known: each
-// algorithm takes its capacity, denies, and regains.
+// The embedded server runs the scripts of redislimit, whose answers
+// are known. Each algorithm grants its capacity, denies, and regains.
 func TestTheEmbeddedServerRunsTheScripts(t *testing.T) {
 	s, err := Start(true)
 	require.NoError(t, err)
@@ -22,7 +22,7 @@ func TestTheEmbeddedServerRunsTheScripts(t *testing.T) {
 	const per = 2 * time.Second
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.Per(5, per), 5),
-		ratelimit.LeakyBucket(ratelimit.Per(5, time.Minute), 5), // its queue shall stay full, however slow this machine is
+		ratelimit.LeakyBucket(ratelimit.Per(5, time.Minute), 5), // so slow that its queue stays full on any machine
 		ratelimit.FixedWindow(ratelimit.Per(5, per)),
 		ratelimit.SlidingLog(ratelimit.Per(5, per)),
 		ratelimit.SlidingCounter(ratelimit.Per(5, per)),
@@ -43,7 +43,7 @@ func TestTheEmbeddedServerRunsTheScripts(t *testing.T) {
 				if !d.Allowed || time.Since(began) < per {
 					break
 				}
-				key += "k" // the machine had stopped until all was regained
+				key += "k" // the machine had stopped until everything was regained
 			}
 			require.False(t, d.Allowed)
 			require.Positive(t, d.RetryAfter)

@@ -1,7 +1,7 @@
 local struct = {}
 do
-  -- fields returns the kinds and the sizes in bytes of a format such as '>c15BxI7', which is all
-  -- there is: texts, unsigned numbers, and bytes that are skipped.
+  -- fields returns the kinds and the sizes in bytes of a format such as
+  -- '>c15BxI7'. It supports only texts, unsigned numbers and skipped bytes.
   local known = {}
   local function fields(format)
     local f = known[format]

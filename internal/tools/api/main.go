@@ -1,7 +1,8 @@
-// Api keeps the API of all packages in a file: a line for each exported function, type, method, field, constant and variable. A change of the API
-// is then a change of that file, which a reviewer sees. Run it by scripts/api.
+// Api records the API of all packages in a file, with a line for each exported function, type, method, field,
+// constant and variable. A change of the API then changes that file, and a reviewer sees it. Run it by scripts/api.
 //
-// The internal packages that nested modules import are an API too, between modules of different versions, and are in the file.
+// The file also contains the internal packages that nested modules
+// import, because they are an API between modules of different versions.
 package main
 
 import (
@@ -51,7 +52,8 @@ func main() {
 	fmt.Printf("the API is that of internal/tools/api/api.txt, %d lines\n", len(lines))
 }
 
-// compare returns the lines that are gone, each with a minus, and the new lines, with a plus. Both lists are sorted.
+// compare returns the lines of before that are missing in now, each with
+// a minus, and the new lines with a plus. Both lists must be sorted.
 func compare(before, now []string) (changes []string) {
 	for _, line := range before {
 		if _, found := slices.BinarySearch(now, line); !found {
@@ -66,7 +68,7 @@ func compare(before, now []string) (changes []string) {
 	return changes
 }
 
-// describe returns the sorted lines of all packages that others can import.
+// describe returns the sorted lines of all packages that other modules can import.
 func describe(root string) ([]string, error) {
 	modules, err := repo.Modules(root)
 	if err != nil {
@@ -163,7 +165,7 @@ func ofDecl(set *token.FileSet, decl ast.Decl) (lines []string) {
 	return lines
 }
 
-// ofType describes a type: the kind of it, then a line for each exported field and each method of an interface.
+// ofType describes a type. It returns a line for its kind, and one for each exported field and each method of an interface.
 func ofType(set *token.FileSet, s *ast.TypeSpec) (lines []string) {
 	name := "type " + s.Name.Name
 	parameters := ""
@@ -214,7 +216,7 @@ func names(all []*ast.Ident) string {
 	return strings.Join(list, ", ")
 }
 
-// base is the name of a receiver's or an embedded field's type.
+// base returns the name of the type of a receiver or an embedded field.
 func base(e ast.Expr) string {
 	switch t := e.(type) {
 	case *ast.StarExpr:
@@ -231,7 +233,7 @@ func base(e ast.Expr) string {
 	return ""
 }
 
-// text prints an expression on one line, "" if there is none.
+// text returns an expression on one line, or "" if there is none.
 func text(set *token.FileSet, e ast.Expr) string {
 	if e == nil {
 		return ""

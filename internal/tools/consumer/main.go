@@ -1,8 +1,8 @@
-// Consumer checks that others can use the modules: it packs each of them as a module proxy does, fetches each by name from an
-// empty module elsewhere, and builds there the packages and examples of the repository. Run it by scripts/consumer.
+// Consumer checks that other modules can use these modules. It packs each of them as a module proxy does, fetches each by
+// name from an empty module elsewhere, and builds the repository's packages and examples there. Run it by scripts/consumer.
 //
-// It packs the work tree, with files that git does not know yet, at the version at which the modules require each other. So a
-// replace in a go.mod file, which counts in this repository only, hides nothing.
+// It packs the work tree, including files that git does not know yet, at the version at which the modules
+// require each other. So a replace in a go.mod file, which only works in this repository, cannot hide an error.
 package main
 
 import (
@@ -43,8 +43,8 @@ func run(root string, keep bool, out io.Writer) error {
 	return p.use(out)
 }
 
-// folder makes the folder to work in: the same one each time if it can, since the go command's cache distinguishes packages by
-// their folder.
+// folder makes the folder to work in. If it can, it always uses the same
+// folder, because the cache of the go command distinguishes packages by folder.
 func folder() (string, error) {
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("consumer-%d", os.Getuid()))
 	if err := os.Mkdir(dir, 0o700); err == nil {

@@ -16,8 +16,8 @@ import (
 
 // packed is a file proxy with the published modules.
 type packed struct {
-	root    string // the repository
-	dir     string // holds the proxy, and the modules that use it
+	root    string // the path of the repository
+	dir     string // the folder of the proxy, and of the modules that use it
 	version string
 	modules []repo.Module
 }
@@ -56,9 +56,9 @@ func pack(root, dir string) (packed, error) {
 	return p, nil
 }
 
-// scratch makes a repository in dir with all files of the work tree that git does not ignore. It returns the id of
-// their tree. A repository is needed because the zip package cannot read a linked work tree, and because files that are
-// not committed count, too.
+// scratch makes a repository in dir with all files of the work tree that git does not
+// ignore. It returns the id of their tree. A repository is needed because the zip package
+// cannot read a linked work tree. Files that are not committed must be included, too.
 func scratch(root, dir string) (tree string, err error) {
 	if _, err := repo.Run("", nil, "git", "init", "-q", dir); err != nil {
 		return "", err

@@ -36,7 +36,7 @@ func count(n int, what string) string {
 	return fmt.Sprint(n, " ", what)
 }
 
-// env returns the environment of a user without any module of this repository.
+// env returns the environment of a user who has no module of this repository.
 func (p packed) env() ([]string, error) {
 	text, err := repo.Run(p.dir, nil, "go", "env", "GOPROXY", "GOMODCACHE")
 	if err != nil {
@@ -46,12 +46,12 @@ func (p packed) env() ([]string, error) {
 	if len(lines) != 2 {
 		return nil, fmt.Errorf("go env answers %q", text)
 	}
-	// Modules of others come from this machine's cache where it has them.
+	// Other modules come from this machine's cache if it has them.
 	proxies := []string{fileURL(p.proxy()), fileURL(filepath.Join(lines[1], "cache", "download")), lines[0]}
 	return []string{
 		"GOPROXY=" + strings.Join(proxies, ","), "GOMODCACHE=" + filepath.Join(p.dir, "cache"),
 		"GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=", "GOFLAGS=-mod=mod -trimpath", "GOWORK=off",
-		"GODEBUG=goindex=0", // an index of modules that the build cache keeps from another run hides their packages
+		"GODEBUG=goindex=0", // an index of modules from another run in the build cache would hide their packages
 	}, nil
 }
 
@@ -59,7 +59,7 @@ func fileURL(dir string) string {
 	return "file://" + path.Join("/", filepath.ToSlash(dir))
 }
 
-// get makes an empty module in dir, unless there is one, and runs go get there.
+// get makes an empty module in dir, unless there is one, and runs go get in it.
 func get(dir string, env []string, args ...string) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
@@ -73,13 +73,13 @@ func get(dir string, env []string, args ...string) error {
 	return err
 }
 
-// fetch makes a module that requires only m. It returns the packages of m that others can import, and its commands.
+// fetch makes a module that requires only m. It returns m's commands, and its packages that other modules can import.
 func (p packed) fetch(m repo.Module, env []string) ([]string, error) {
 	dir := filepath.Join(p.dir, "fetch", path.Base(m.Path()))
 	if err := get(dir, env, m.Path()+"@"+p.version); err != nil {
 		return nil, err
 	}
-	// This fails if a package that one of m imports cannot be found.
+	// This fails if an import of one of m's packages cannot be found.
 	text, err := repo.Run(dir, env, "go", "list", "-deps", "-f", "{{with .Module}}{{.Path}} {{$.ImportPath}}{{end}}", m.Path()+"/...")
 	if err != nil {
 		return nil, err
@@ -97,8 +97,8 @@ func (p packed) fetch(m repo.Module, env []string) ([]string, error) {
 	return names, nil
 }
 
-// build compiles all packages, their examples, and examples/servers without replace, as a user compiles an example program that
-// is the beginning of a new one. All are in one module, so that the modules of others are compiled once.
+// build compiles all packages and their examples. It also compiles examples/servers without replace, as a user
+// does who begins a program with an example. All are in one module, so that other modules are compiled only once.
 func (p packed) build(packages map[string][]string, env []string, out io.Writer) error {
 	dir := filepath.Join(p.dir, "build")
 	edit, want, all := []string{"mod", "edit"}, []string(nil), []string(nil)
@@ -131,7 +131,7 @@ func (p packed) build(packages map[string][]string, env []string, out io.Writer)
 			examples += n
 		}
 	}
-	// This links nothing. Tests that are no examples run in the repository.
+	// This does not link. Tests other than examples run in the repository.
 	export := []string{"list", "-export", "-f", "{{.Export}}"}
 	for _, args := range [][]string{append(all, "./..."), {"-test", "./examples/..."}} {
 		if _, err := repo.Run(dir, env, "go", append(export, args...)...); err != nil {
@@ -160,8 +160,8 @@ func copyExamples(from, to string) (n int, err error) {
 	return len(files), nil
 }
 
-// programs runs the two programs that the documents show to a new user: the quickstart, and the command of policy as a tool,
-// since go install refuses a module with a replace.
+// programs runs the two programs that the documents show to a new user: the quickstart, and the
+// command policy. It runs the command as a tool, because go install refuses a module with a replace.
 func (p packed) programs(env []string, out io.Writer) error {
 	dir := filepath.Join(p.dir, "build")
 	for _, m := range p.modules {
@@ -185,7 +185,7 @@ func (p packed) programs(env []string, out io.Writer) error {
 	return nil
 }
 
-// remove removes a folder with a module cache, whose files cannot be written.
+// remove removes a folder with a module cache, whose files are read-only.
 func remove(dir string) {
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {

@@ -16,18 +16,18 @@ import (
 // use is one use of a declaration in another file of the same package.
 type use struct {
 	from, to string // files
-	id       string // the declaration
+	id       string // the name of the declaration
 }
 
 // knot is the largest set of files of a package in which each file uses each other one, directly or through others.
 type knot struct {
-	path  string // of the package, within the repository
-	all   int    // the package's files
+	path  string // the package's path within the repository
+	all   int    // the number of the package's files
 	files []string
-	uses  []use // between the files of the knot
+	uses  []use // the uses between files of the knot
 }
 
-// find returns the largest knot of each package of the repository that has one, in the order of their paths.
+// find returns the largest knot of each package of the repository that has one, sorted by path.
 func find(root string) ([]knot, error) {
 	modules, err := repo.Modules(root)
 	if err != nil {
@@ -77,8 +77,8 @@ func largest(set *token.FileSet, p *source.Package) knot {
 	return k
 }
 
-// between returns the uses of declarations across the files of a package: functions, types, constants, variables, and methods, once
-// for each file and declaration. A field is a part of its type.
+// between returns the uses of functions, types, constants, variables and methods across the
+// files of a package, once for each file and declaration. A field counts as a part of its type.
 func between(set *token.FileSet, p *source.Package) []use {
 	found := map[use]bool{}
 	for _, file := range p.Files {
@@ -114,7 +114,7 @@ func origin(obj types.Object) types.Object {
 	return obj
 }
 
-// name returns a declaration's name, with the type of a method.
+// name returns the name of a declaration. For a method, it includes the type.
 func name(obj types.Object) string {
 	f, ok := obj.(*types.Func)
 	if !ok || f.Signature().Recv() == nil {

@@ -22,12 +22,12 @@ const (
 	luaComments
 	shellComments
 	pages
-	goStrings // string literals of several words in files other than tests: errors, log lines, descriptions
+	goStrings // string literals of several words in files that are not tests, for example errors, log lines and descriptions
 )
 
 var kinds = [...]string{"Go", "Go tests", "Lua", "shell", "pages", "strings of Go"}
 
-// figures are the numbers of words and of each rule's hits.
+// figures are the number of words and the number of each rule's hits.
 type figures struct {
 	words    int
 	hits     [len(rules)]int
@@ -44,22 +44,23 @@ func (f *figures) add(g figures) {
 	}
 }
 
-// hit is one phrase that a rule found. The text is its line.
+// hit is one phrase that a rule found, with its line as text.
 type hit struct {
 	file, rule, text string
 	line             int
 }
 
-// counted are the figures of a folder and of all folders in it.
+// counted are the figures of a folder, including all folders in it.
 type counted struct {
 	kinds   [len(kinds)]figures
 	folders map[string]*figures // without strings
 	hits    []hit
 
-	identifiers, speech int // names that Go files declare, and of them the names of speech
+	identifiers, speech int // the number of names that Go files declare, and of those that describe speech
 }
 
-// countFolder counts all files below a folder. Test data and Git's own files are skipped: test data holds earlier versions on purpose.
+// countFolder counts all files below a folder. It skips Git's own
+// files, and test data, because that contains bad text on purpose.
 func countFolder(root string) (*counted, error) {
 	c := &counted{folders: map[string]*figures{}}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -114,10 +115,10 @@ func (c *counted) countFile(root, path string) error {
 	return nil
 }
 
-// countPassage records the hits of one passage, and returns its figures.
+// countPassage records the hits in one passage, and returns its figures.
 func (c *counted) countPassage(name string, p passage) figures {
 	text := strings.Join(p.lines, "\n")
-	joined := strings.ReplaceAll(text, "\n", " ") // so that a phrase may run over the end of a line
+	joined := strings.ReplaceAll(text, "\n", " ") // so that a phrase may continue on the next line
 	f := figures{words: words(joined)}
 	for r, rule := range rules {
 		for _, at := range rule.expr.FindAllStringIndex(joined, -1) {
@@ -135,7 +136,7 @@ func (c *counted) countPassage(name string, p passage) figures {
 	return f
 }
 
-// countNames counts the identifiers that a Go file declares, and records those of speech as hits.
+// countNames counts the identifiers that a Go file declares, and records those that describe speech as hits.
 func (c *counted) countNames(root, path string, content []byte) error {
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, path, content, parser.SkipObjectResolution)
@@ -200,7 +201,7 @@ func parts(name string) []string {
 	return append(words, strings.Trim(name[begin:], "_"))
 }
 
-// words returns the number of words: fields that have a letter.
+// words returns the number of words: fields that contain a letter.
 func words(s string) int {
 	n := 0
 	for field := range strings.FieldsSeq(s) {

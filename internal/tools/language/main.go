@@ -1,7 +1,7 @@
 // Language counts phrases that make comments and pages hard to read: clauses that stand for a noun,
-// data flow described as speech, pronouns far from their noun, and dated adverbs. It also measures
-// words of chains (of, which, that, whose), "for example", and identifiers named by speech. It
-// prints figures for each 1,000 words, beside those of four models; no check fails because of them.
+// data flow described as speech, pronouns far from their noun, and dated adverbs. It also counts
+// words of chains (of, which, that, whose), "for example", and identifiers that describe speech. It
+// prints the figures for 1,000 words, beside those of four models. No check fails because of them.
 //
 //	go -C internal/tools run ./language -dir ../..          # a table of folders
 //	go -C internal/tools run ./language -dir ../../lease -hits # and each hit, with its file and line
@@ -41,7 +41,8 @@ func main() {
 	found.table(os.Stdout)
 }
 
-// table writes the figures of each folder, of each kind of text, and their sum. Strings of programs are apart: they are not in the sum.
+// table writes the figures of each folder and of each kind of text,
+// and their sum. The sum does not include the strings of programs.
 func (c *counted) table(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
 	head := "\twords\t"
@@ -70,7 +71,7 @@ func (c *counted) table(out io.Writer) {
 	c.chains(out)
 }
 
-// chains writes the measured words of each kind of text, for each 1,000 of its words, beside the models.
+// chains writes the figures of the measured words for 1,000 words of each kind of text, and those of the models.
 func (c *counted) chains(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
 	head, models := "\nfor 1,000 words\t", "models\t"

@@ -11,7 +11,7 @@ import (
 )
 
 // passage is consecutive prose of one file: a comment, a paragraph or a string.
-// Each of its lines is one line of the file, blank where it has code only.
+// Each of its lines is a line of the file. It is blank if that line has only code.
 type passage struct {
 	kind  kind
 	first int // the number of its first line
@@ -33,13 +33,14 @@ func readerOf(path string) func(path, content string) ([]passage, error) {
 	return nil
 }
 
-// code matches code and literals within prose, in quotes and back quotes, and addresses. target matches the address of a link.
+// code matches code and literals in quotes or back quotes within prose, and addresses. target matches the address of a link.
 var (
 	code   = regexp.MustCompile("`[^`\n]*`|\"[^\"\n]*\"|https?://\\S+")
 	target = regexp.MustCompile(`\]\([^)\n]*\)`)
 )
 
-// prose returns a line without the addresses of links, and with a placeholder, which counts as no word, for code and literals.
+// prose returns a line without the addresses of links. It replaces
+// code and literals by a placeholder, which does not count as a word.
 func prose(line string) string {
 	return strings.TrimSpace(code.ReplaceAllString(target.ReplaceAllString(line, "]"), "_"))
 }
@@ -64,7 +65,7 @@ func readGo(path, content string) ([]passage, error) {
 		}
 		for n, line := range p.lines {
 			if expected := strings.TrimSpace(line); expected == "Output:" || expected == "Unordered output:" || strings.HasPrefix(expected, "Output: ") {
-				p.lines = p.lines[:n] // the rest is the output of a program
+				p.lines = p.lines[:n] // the rest is a program's output
 				break
 			}
 		}
@@ -89,7 +90,8 @@ func readGo(path, content string) ([]passage, error) {
 	return all, nil
 }
 
-// goLine returns the prose of one line of a comment: none if it is a directive or code, which a tab or four spaces set apart.
+// goLine returns the prose of one line of a comment. It returns "" for
+// a directive, and for code, which begins with a tab or four spaces.
 func goLine(line string) string {
 	text, isLine := strings.CutPrefix(line, "//")
 	if !isLine {
@@ -104,12 +106,12 @@ func goLine(line string) string {
 	return prose(text)
 }
 
-// readLua returns the comments of a Lua program. Consecutive lines are one passage.
+// readLua returns the comments of a Lua program. Consecutive lines form one passage.
 func readLua(_, content string) ([]passage, error) {
 	return lineComments(content, luaComments, "--"), nil
 }
 
-// readShell returns the comments of a shell program: a file whose first line names a shell.
+// readShell returns the comments of a shell program, which is a file whose first line names a shell.
 func readShell(path, content string) ([]passage, error) {
 	first, rest, _ := strings.Cut(content, "\n")
 	if filepath.Ext(path) == "" && !(strings.HasPrefix(first, "#!") && strings.HasSuffix(strings.TrimSpace(first), "sh")) {
@@ -118,7 +120,7 @@ func readShell(path, content string) ([]passage, error) {
 	return lineComments("\n"+rest, shellComments, "#"), nil
 }
 
-// lineComments returns the comments that a mark begins and the line's end ends.
+// lineComments returns the comments from a mark to the end of the line.
 func lineComments(content string, k kind, mark string) []passage {
 	var all []passage
 	var open *passage
@@ -141,7 +143,8 @@ func lineComments(content string, k kind, mark string) []passage {
 	return all
 }
 
-// commentAt returns where a line's comment begins, or −1: at the first mark outside of quotes that begins the line or follows a space.
+// commentAt returns the index at which a line's comment begins, or −1. A comment begins at
+// the first mark outside of quotes that is at the beginning of the line or after a space.
 func commentAt(line, mark string) int {
 	var quote byte
 	for i := 0; i < len(line); i++ {

@@ -9,7 +9,7 @@ import (
 var rules = [...]struct {
 	name string
 	expr *regexp.Regexp
-	skip func(before, after string) bool // may be nil
+	skip func(before, after string) bool // nil if no use is skipped
 }{
 	{"what, who", regexp.MustCompile(`(?i)\b(what|whatever|who|whom|whoever)\b`), notNounClause},
 	{"tell, say, ask, hear", regexp.MustCompile(`(?i)\b(tell|tells|told|telling|say|says|said|saying|ask|asks|asked|asking|hear|hears|heard|hearing)\b`), nil},
@@ -17,10 +17,10 @@ var rules = [...]struct {
 	{"adverbs", regexp.MustCompile(`(?i)\b(tak(e|es|en|ing) note|took note|in vain|meanwhile|nobody|somebody|as good as|mistakes? of ours)\b`), nil},
 }
 
-// measured are words that are good English and make a sentence hard to read where they pile up,
-// or help a reader where they are rare. They are counted, not listed as hits. The range is from
-// four models, as this program counts their Go comments: log/slog of Go 1.26, zap 1.27.0 with its
-// licence headers, otter 2.2.1 and bbolt 1.4.0. They have no identifier that is named by speech.
+// measured are words that are good English. They make a text hard to read if there are too many, or
+// help a reader if they are rare. They are counted, but not listed as hits. The ranges are from the
+// Go comments of four models, as this program counts them: log/slog of Go 1.26, zap 1.27.0 with its
+// licence headers, otter 2.2.1 and bbolt 1.4.0. These have no identifier that describes speech.
 var measured = [...]struct {
 	name   string
 	expr   *regexp.Regexp
@@ -33,12 +33,12 @@ var measured = [...]struct {
 	{"for example", regexp.MustCompile(`(?i)\b(for example|for instance|e\.g\.)`), "0.3-2.0"},
 }
 
-// speech are the parts of an identifier that describe data flow as speech.
+// speech matches the parts of an identifier that describe data flow as speech.
 var speech = regexp.MustCompile(`(?i)^(tell|tells|told|say|says|said|ask|asks|asked|hear|hears|heard)$`)
 
-// notNounClause reports whether a "what" or "who" does not begin a clause that stands for a noun. It may be part of a
-// question, a "whatever" that concedes, for example "whatever the limit", or a "who" that follows its noun, for example
-// "callers who leave".
+// notNounClause reports whether a "what" or "who" does not begin a clause that stands
+// for a noun. There are three such cases: a question, "whatever" followed by a noun, as
+// in "whatever the limit", and a "who" that follows its noun, as in "callers who leave".
 func notNounClause(before, after string) bool {
 	if end := strings.IndexAny(after, ".?!"); end >= 0 && after[end] == '?' {
 		return true
@@ -56,7 +56,7 @@ func notNounClause(before, after string) bool {
 }
 
 // lastWord returns the last word before a match in lower case, or "" if a sentence
-// begins there. A comma between them counts for nothing: "the caller, who".
+// begins at the match. It ignores a comma in between, as in "the caller, who".
 func lastWord(before string) string {
 	before = strings.TrimRight(before, " \n\t,(—–*_")
 	if before == "" || strings.ContainsAny(before[len(before)-1:], ".;:!?|") {

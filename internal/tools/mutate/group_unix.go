@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// group makes a command the first of a group of processes, and end ends the rest of the group.
+// group makes a command the first process of a process group. end ends the other processes of the group.
 func group(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
 func end(cmd *exec.Cmd) {

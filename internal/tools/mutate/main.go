@@ -1,16 +1,17 @@
-// Mutate changes the code in small ways, one at a time, and runs the tests: a change that they let pass is a hole in them.
+// Mutate makes small changes to the code, one at a time, and runs the
+// tests. A change that all tests pass with shows what they do not test.
 //
 //	go -C internal/tools run ./mutate                         all mutants: an hour on two cores
 //	go -C internal/tools run ./mutate -pkg lease -seeds 3     mutants of one package; survivors of one seed are tried with the next
 //	go -C internal/tools run ./mutate -only 'rounded'         mutants whose names match
 //	go -C internal/tools run ./mutate -list                   prints where each is, and runs nothing
 //
-// The mutants are in mutants.txt. The command works in copies of the repository, as its files are now, and never in the
-// checkout. The tests of the mutant's own package come first, with -failfast: at first the tests that have killed other
-// mutants. A mutant that survives them with all seeds is tried with the tests of all packages that depend on it, except proofs
-// and examples. A test has to fail twice, and so has a run that takes three times as long as without a mutant. A test that
-// fails with one seed only must pass without the mutant. The exit status is 1 if a mutant survives or does not compile, and if
-// its text is not found, or is found twice.
+// The mutants are in mutants.txt. The command works in copies of the repository with its present files, and never
+// in the checkout. The tests of the mutant's own package run first, with -failfast, beginning with tests that
+// have killed other mutants. If a mutant survives them with all seeds, the tests of all packages that depend on
+// it run, except proofs and examples. A failure counts only if the test fails twice, and so does a run that takes
+// three times as long as without a mutant. A test that fails with only one seed must pass without the mutant. The
+// exit status is 1 if a mutant survives or does not compile, or if its text is not found exactly once.
 package main
 
 import (
@@ -76,7 +77,7 @@ func main() {
 	}
 }
 
-// options are the settings of a run.
+// options are the flags of a run.
 type options struct {
 	dir      string
 	seeds    int
@@ -84,14 +85,14 @@ type options struct {
 	together int
 }
 
-// fate is the result for a mutant.
+// fate is the result of a mutant.
 type fate struct {
 	survived bool
 	by       string // the test that killed it, or the reason why no test can
 	took     time.Duration
 }
 
-// run tries all mutants that are not explained, and returns how many survived.
+// run tries all mutants that are not explained, and returns the number of those that survived.
 func (o options) run(ctx context.Context, all []*mutant, out io.Writer) (int, error) {
 	tried := slices.DeleteFunc(slices.Clone(all), func(m *mutant) bool { return m.explained != "" })
 	queue := make(chan *mutant)
@@ -147,7 +148,7 @@ func (o options) run(ctx context.Context, all []*mutant, out io.Writer) (int, er
 	return summary(out, all, fates), nil
 }
 
-// summary prints a line for each package, and the survivors. It returns their number.
+// summary prints a line for each package, and the survivors. It returns the number of survivors.
 func summary(out io.Writer, all []*mutant, fates map[*mutant]fate) (survived int) {
 	type counts struct{ all, killed, explained int }
 	var order []string

@@ -11,16 +11,16 @@ import (
 	"strings"
 )
 
-// mutant is one change of the code of a package.
+// mutant is one change of a package's code.
 type mutant struct {
 	pkg, name string
 	find      []string // lines
 	replace   []string
-	explained string // why no test can notice it
+	explained string // the reason why no test can notice it
 
 	file  string // relative to the repository
-	text  string // the file, changed
-	plain string // and as it was
+	text  string // the changed file
+	plain string // the unchanged file
 }
 
 // parse reads mutants. Each begins with its package and its effect:
@@ -30,8 +30,8 @@ type mutant struct {
 //	+ if rest > 1 {
 //	= only if no test can notice it: why
 //
-// The lines after "-" are found in one place of the package, whatever their indentation; the lines after "+" replace them.
-// Lines that begin with "#" are comments.
+// The lines after "-" must occur in exactly one place of the package, with any
+// indentation. The lines after "+" replace them. Lines that begin with "#" are comments.
 func parse(data string) ([]*mutant, error) {
 	var all []*mutant
 	names := make(map[string]bool)
@@ -71,7 +71,7 @@ func parse(data string) ([]*mutant, error) {
 	return all, nil
 }
 
-// pattern matches lines whatever their indentation.
+// pattern returns an expression that matches lines with any indentation.
 func pattern(lines []string) *regexp.Regexp {
 	quoted := make([]string, len(lines))
 	for i, line := range lines {
@@ -80,7 +80,8 @@ func pattern(lines []string) *regexp.Regexp {
 	return regexp.MustCompile(strings.Join(quoted, `[ \t]*\n[ \t]*`))
 }
 
-// locate finds the mutants in the files of their packages, and the scripts below. All that is wrong is one error.
+// locate finds the mutants in their packages' files, and in scripts
+// below these. It returns one error for all that it cannot find.
 func locate(dir string, all []*mutant) error {
 	packages := make(map[string]map[string]string)
 	var errs []error
@@ -100,7 +101,7 @@ func locate(dir string, all []*mutant) error {
 	return errors.Join(errs...)
 }
 
-// sources returns the texts of a package's files and of the scripts below, by their paths in the repository.
+// sources returns the contents of a package's files, and of scripts below the package, by path in the repository.
 func sources(dir, pkg string) (map[string]string, error) {
 	files := make(map[string]string)
 	for _, glob := range []string{"*.go", "*/*.lua", "*/*/*.lua"} {
@@ -126,7 +127,8 @@ func sources(dir, pkg string) (map[string]string, error) {
 	return files, nil
 }
 
-// locate finds a mutant in the files. It is an error if it does not stand in exactly one place, or changes nothing.
+// locate finds a mutant in the files. It is an error if the mutant
+// does not occur in exactly one place, or if it changes nothing.
 func (m *mutant) locate(files map[string]string) error {
 	re := pattern(m.find)
 	var found []string

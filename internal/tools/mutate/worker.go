@@ -21,12 +21,12 @@ import (
 // worker tries mutants in a copy of the repository.
 type worker struct {
 	dir     string
-	clean   map[string]time.Duration // the time of a package's tests without a mutant
-	listed  map[string][]string      // the packages that depend on one, and have tests
+	clean   map[string]time.Duration // the duration of a package's tests without a mutant
+	listed  map[string][]string      // for each package, the packages that depend on it and have tests
 	killers *killers
 }
 
-// killers are the tests of a package that have killed its mutants. All workers share them.
+// killers are the tests that have killed mutants, by package. All workers share them.
 type killers struct {
 	mu    sync.Mutex
 	tests map[string][]string
@@ -40,7 +40,7 @@ func (k *killers) add(pkg, test string) {
 	}
 }
 
-// of returns a pattern of the package's tests, or nothing if it has none yet.
+// of returns a pattern that matches the package's tests, or "" if there are none yet.
 func (k *killers) of(pkg string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -65,7 +65,7 @@ func newWorker(repo string, killers *killers) (*worker, error) {
 
 func (w *worker) close() { os.RemoveAll(w.dir) }
 
-// copy copies the files that git knows or would add, as they are now.
+// copy copies the present files that git knows or would add.
 func (w *worker) copy(repo string) error {
 	cmd := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	cmd.Dir = repo
@@ -76,7 +76,7 @@ func (w *worker) copy(repo string) error {
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(names), "\x00"), "\x00") {
 		text, err := os.ReadFile(filepath.Join(repo, name))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it is deleted, and not yet committed
+			continue // the file is deleted, and the deletion is not committed
 		}
 		if err != nil {
 			return err
@@ -92,8 +92,8 @@ func (w *worker) copy(repo string) error {
 	return nil
 }
 
-// try runs the tests on a mutant: the tests of its package that have killed others, all tests of its package with each seed,
-// then the tests of the packages that depend on it.
+// try runs the tests on a mutant. First it runs the tests of its package that have killed others,
+// then all tests of its package with each seed, and then the tests of packages that depend on it.
 func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err error) {
 	packages := []string{m.pkg}
 	if !o.near {
@@ -106,7 +106,7 @@ func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err err
 	path := filepath.Join(w.dir, m.file)
 	defer func() { err = errors.Join(err, os.WriteFile(path, []byte(m.plain), 0o755)) }()
 	begin := time.Now()
-	near := 1 // how many packages meet all seeds: the mutant's own, or all if that has no tests
+	near := 1 // the number of packages that run with all seeds: only the mutant's own, or all if that has no tests
 	for i, pkg := range packages {
 		if err := w.measure(ctx, pkg, m); err != nil {
 			return f, err
@@ -141,8 +141,8 @@ func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err err
 	return fate{survived: true, took: time.Since(begin)}, nil
 }
 
-// tests runs the tests of one package on a mutant, with each seed, and returns the test that has killed it, "" if none has. With
-// killersFirst, tests that have killed other mutants go first.
+// tests runs the tests of one package on a mutant, with each seed. It returns the test that has killed
+// the mutant, or "" if none has. With killersFirst, tests that have killed other mutants run first.
 func (w *worker) tests(ctx context.Context, pkg, test string, m *mutant, seeds int, killersFirst bool) (by string, err error) {
 	bound := 3*w.clean[pkg] + 5*time.Second
 	if first := w.killers.of(pkg); first != "" && killersFirst {
@@ -161,7 +161,7 @@ func (w *worker) tests(ctx context.Context, pkg, test string, m *mutant, seeds i
 	return by, err
 }
 
-// measure runs the tests of a package without a mutant, once: they have to pass.
+// measure runs the tests of a package once without a mutant. They must pass.
 func (w *worker) measure(ctx context.Context, pkg string, m *mutant) error {
 	if _, ok := w.clean[pkg]; ok {
 		return nil
@@ -194,7 +194,7 @@ func (w *worker) measure(ctx context.Context, pkg string, m *mutant) error {
 	return ctx.Err()
 }
 
-// control returns an error if a test that has failed with a seed fails without the mutant too.
+// control returns an error if a test that has failed with a seed also fails without the mutant.
 func (w *worker) control(ctx context.Context, pkg string, m *mutant, seed int, by string) error {
 	if err := os.WriteFile(filepath.Join(w.dir, m.file), []byte(m.plain), 0o755); err != nil {
 		return err
@@ -210,7 +210,7 @@ func (w *worker) control(ctx context.Context, pkg string, m *mutant, seed int, b
 	return err
 }
 
-// only returns the argument that selects the test of that name alone, or nil if the name is no test's.
+// only returns the argument that selects the named test alone, or nil if the name is no test's.
 func only(by string) []string {
 	if name, _, _ := strings.Cut(by, "/"); strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Example") {
 		return []string{"-test.run=^" + name + "$"}
@@ -218,12 +218,14 @@ func only(by string) []string {
 	return nil
 }
 
-// build compiles the tests of a package. It returns no program if there are none.
+// build compiles the tests of a package. If there are none, it returns "".
 func (w *worker) build(ctx context.Context, pkg string) (program string, out []byte, err error) {
 	program = filepath.Join(w.dir, ".test")
 	os.Remove(program)
 	flags := "-gcflags=github.com/weir-go/...=-dwarf=false"
-	if pkg == "." { // these take the compiler longest: without inlining and debug information, little more than half of that
+	// this package takes the compiler longest: without inlining and
+	// debug information, it takes little more than half of that time
+	if pkg == "." {
 		flags = "-gcflags=github.com/weir-go/...=-l -dwarf=false"
 	}
 	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", flags, "-o", program, ".")
@@ -239,12 +241,12 @@ func (w *worker) build(ctx context.Context, pkg string) (program string, out []b
 
 var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
-// tries is how often a program of tests is run until it comes to its end, when tests fail that then pass by themselves.
+// tries is the maximum number of runs of a test program whose failed tests then pass by themselves.
 const tries = 3
 
-// play runs a program of tests, and returns the failed test, or nothing. A test that does not fail when it runs once more has
-// not failed: then all run again, because the tests behind it have not run. A program with a failure in every try has failed.
-// Arguments are the program's.
+// play runs a test program, and returns the failed test, or "". If the test passes when it runs
+// once more, it has not failed. Then the whole program runs again, because the tests after it have
+// not run. A program that fails in every try has failed. The arguments are passed to the program.
 func (w *worker) play(ctx context.Context, pkg, program string, seed int, bound time.Duration, args ...string) (by string, err error) {
 	for range tries {
 		if by, err = w.once(ctx, pkg, program, seed, bound, args...); by == "" || err != nil {
@@ -258,8 +260,8 @@ func (w *worker) play(ctx context.Context, pkg, program string, seed int, bound 
 	return by, nil
 }
 
-// once runs a program of tests. The bound is for the program, and then for all that it has started. Tests whose result depends
-// on other load of the machine are left out.
+// once runs a test program. The bound applies to the program, and then to the processes
+// that it has started. Tests whose result depends on the load of the machine are left out.
 func (w *worker) once(ctx context.Context, pkg, program string, seed int, bound time.Duration, args ...string) (by string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -268,7 +270,7 @@ func (w *worker) once(ctx context.Context, pkg, program string, seed int, bound 
 	cmd.Env = append(os.Environ(), "RATELIMIT_TEST_SEED="+strconv.Itoa(seed), "RATELIMIT_TEST_TIMED=later")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.WaitDelay = time.Second // a server that it has started may hold its output open
+	cmd.WaitDelay = time.Second // a server that the program has started may hold its output open
 	group(cmd)
 	err = cmd.Run()
 	end(cmd)
@@ -280,7 +282,7 @@ func (w *worker) once(ctx context.Context, pkg, program string, seed int, bound 
 		return "a hang", nil
 	case test != nil:
 		return string(test[1]), nil
-	case !errors.As(err, &exit): // it did not run
+	case !errors.As(err, &exit): // the program did not run
 		return "", fmt.Errorf("%s: %w\n%s", pkg, err, out.Bytes())
 	default:
 		first, _, _ := strings.Cut(strings.TrimSpace(out.String()), "\n")
@@ -288,8 +290,8 @@ func (w *worker) once(ctx context.Context, pkg, program string, seed int, bound 
 	}
 }
 
-// dependants returns the packages with tests that depend on one, first the packages of the root module. Modules without tags
-// are left out.
+// dependants returns the packages with tests that depend on a package.
+// Those of the root module come first. Modules without tags are left out.
 func (w *worker) dependants(ctx context.Context, pkg string) ([]string, error) {
 	if list, ok := w.listed[pkg]; ok {
 		return list, nil

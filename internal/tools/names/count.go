@@ -12,15 +12,15 @@ import (
 	"github.com/weir-go/ratelimit/internal/tools/source"
 )
 
-// shown is a place outside of its package where a name is used.
+// shown is the kind of place, outside of its package, in which a name is used.
 type shown int
 
 const (
 	nowhere   shown = iota
-	exempt          // nowhere, and exemptions.txt gives the reason
+	exempt          // in none, but exemptions.txt gives a reason
 	byPackage       // in another package of the repository
-	byResult        // it is the type of a result
-	byDemand        // it is a method that an interface demands
+	byResult        // as the type of a result
+	byDemand        // as a method that an interface requires
 	byPage          // on a page of documentation
 	byExample       // in an example or an example program
 )
@@ -34,10 +34,10 @@ type name struct {
 	pkg, recv, id string // recv is the type of a method
 	kind          string
 	shown         shown
-	demanded      bool // it is a method that an interface demands
+	demanded      bool // whether it is a method that an interface requires
 }
 
-// String returns the name as exemptions.txt has it, such as redislimit.Limiter.Each.
+// String returns the name in the form of exemptions.txt, such as redislimit.Limiter.Each.
 func (n *name) String() string { return strings.Join([]string{n.pkg, n.within()}, ".") }
 
 func (n *name) within() string {
@@ -56,7 +56,7 @@ type figures struct {
 	names, demanded, inside, unshown, words int
 }
 
-// counted holds the figures and names of the repository.
+// counted is the figures and the names of the repository.
 type counted struct {
 	names    []*name
 	byKey    map[string]*name
@@ -65,7 +65,7 @@ type counted struct {
 	module     string
 	dirs       map[string]string // by short path
 	interfaces []*types.Interface
-	named      []*types.Named // public types
+	named      []*types.Named // the public types
 }
 
 // count reads the packages of all modules in root.
@@ -75,7 +75,8 @@ func count(root string) (*counted, error) {
 		return nil, err
 	}
 	c := &counted{byKey: map[string]*name{}, module: modules[0].Path(), dirs: map[string]string{}}
-	modules = slices.DeleteFunc(modules, func(m repo.Module) bool { return m.Dir == "internal/proofs" || m.Dir == "internal/tools" }) // they show nothing to users
+	// users do not read these modules
+	modules = slices.DeleteFunc(modules, func(m repo.Module) bool { return m.Dir == "internal/proofs" || m.Dir == "internal/tools" })
 	all, tests, foreign, err := load(root, modules)
 	if err != nil {
 		return nil, err
@@ -98,7 +99,7 @@ func count(root string) (*counted, error) {
 	return c, c.figures()
 }
 
-// short returns a package's path for display, "" if it is not of the repository.
+// short returns a package's path for display, or "" if the package is not in the repository.
 func (c *counted) short(pkg string) string {
 	if pkg == c.module {
 		return path.Base(c.module)
@@ -110,7 +111,7 @@ func (c *counted) short(pkg string) string {
 	return rest
 }
 
-// public reports whether users import a package of the repository.
+// public reports whether users can import a package of the repository.
 func public(short string) bool {
 	if short == "" {
 		return false
@@ -190,7 +191,7 @@ func (c *counted) examples(p *source.Package) {
 	}
 }
 
-// isWhole reports whether a file is one example with the declarations that it needs.
+// isWhole reports whether a file consists of one example and the declarations that it needs.
 func isWhole(file *ast.File) bool {
 	examples := 0
 	for _, d := range file.Decls {
@@ -206,7 +207,7 @@ func isWhole(file *ast.File) bool {
 	return examples > 0
 }
 
-// uses records the names under a node, except for the names of one package.
+// uses records the names below a node, except for the names of one package.
 func (c *counted) uses(p *source.Package, under ast.Node, but string, how shown) {
 	ast.Inspect(under, func(n ast.Node) bool {
 		if id, ok := n.(*ast.Ident); ok {
@@ -218,7 +219,7 @@ func (c *counted) uses(p *source.Package, under ast.Node, but string, how shown)
 	})
 }
 
-// key returns the name of an object, "" if it is not of the repository or is no public name.
+// key returns the name of an object, or "" if it is not a public name of the repository.
 func (c *counted) key(obj types.Object) string {
 	if obj == nil || obj.Pkg() == nil || !obj.Exported() {
 		return ""
@@ -242,7 +243,7 @@ func (c *counted) key(obj types.Object) string {
 	return n.String()
 }
 
-// figures sums up each package.
+// figures computes the figures of each package.
 func (c *counted) figures() error {
 	for short, dir := range c.dirs {
 		f := figures{path: short}

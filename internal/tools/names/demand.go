@@ -4,16 +4,16 @@ import (
 	"go/types"
 )
 
-// standard are the packages outside of the repository whose interfaces demand methods.
+// standard are packages outside of the repository whose interfaces require methods.
 var standard = []string{
 	"encoding", "encoding/gob", "encoding/json", "fmt", "io", "net/http",
 }
 
-// unnamed are methods that the standard library demands by interfaces without a name, and methods of interfaces of other
-// modules.
+// unnamed are methods that the standard library requires by interfaces
+// without a name, and methods of interfaces of other modules.
 var unnamed = []string{
 	"Error", "Unwrap", "Is", "CloseIdleConnections", "IsZero",
-	"MarshalYAML", "WrapUnary", "WrapStreamingClient", "WrapStreamingHandler", // of YAML and Connect
+	"MarshalYAML", "WrapUnary", "WrapStreamingClient", "WrapStreamingHandler", // required by YAML and Connect
 }
 
 // foreign adds the interfaces of the standard packages.
@@ -34,7 +34,7 @@ func (c *counted) demand(t *types.TypeName) {
 	}
 }
 
-// demanded records the methods that interfaces demand, and the types of results.
+// demanded records the methods that interfaces require, and the types of results.
 func (c *counted) demanded() {
 	for _, t := range c.named {
 		if !types.IsInterface(t) {
@@ -65,7 +65,7 @@ func (c *counted) demanded() {
 	}
 }
 
-// demandedOf records the methods of a type that interfaces demand.
+// demandedOf records a type's methods that interfaces require.
 func (c *counted) demandedOf(t *types.Named) {
 	methods := types.NewMethodSet(types.NewPointer(t))
 	for _, i := range c.interfaces {
@@ -99,7 +99,7 @@ func (c *counted) results(s *types.Signature, seen map[string]bool) {
 	}
 }
 
-// callbacks does the same for a type that is a function or returns one.
+// callbacks calls results for a type that is a function or returns one.
 func (c *counted) callbacks(t types.Type, seen map[string]bool) {
 	if f, ok := t.Underlying().(*types.Signature); ok {
 		for v := range f.Params().Variables() {
@@ -108,7 +108,7 @@ func (c *counted) callbacks(t types.Type, seen map[string]bool) {
 	}
 }
 
-// result records a type of results, with the types of its fields.
+// result records a type of results, and the types of its fields.
 func (c *counted) result(t types.Type, seen map[string]bool) {
 	switch t := t.(type) {
 	case *types.Pointer:
@@ -150,7 +150,7 @@ func (c *counted) resultName(t *types.TypeName) {
 	}
 }
 
-// implements reports whether a set contains the methods of an interface, whatever its type parameters stand for.
+// implements reports whether a method set contains the methods of an interface, for some type arguments.
 func implements(methods *types.MethodSet, i *types.Interface) bool {
 	for m := range i.Methods() {
 		has := methods.Lookup(m.Pkg(), m.Name())
@@ -161,7 +161,7 @@ func implements(methods *types.MethodSet, i *types.Interface) bool {
 	return true
 }
 
-// alike reports whether two types have one name and form. A type parameter is like each type.
+// alike reports whether two types have the same name and form. A type parameter is like every type.
 func alike(a, b types.Type) bool {
 	a, b = types.Unalias(a), types.Unalias(b)
 	if _, ok := a.(*types.TypeParam); ok {

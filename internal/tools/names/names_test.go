@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// The most that the repository may have. Figures only fall: lower a bound when a change has made room below it.
+// The bounds of the repository's figures. Figures should only fall: lower a bound when a change has made room below it.
 //
 //go:embed bounds.txt
 var bounds string
@@ -60,7 +60,7 @@ func TestPublicNamesDoNotGrow(t *testing.T) {
 }
 
 func TestEachNameIsFoundWhereItIsShown(t *testing.T) {
-	archive, err := txtar.ParseFile("testdata/repository.txtar") // a go.mod file in testdata would make it a module of this repository
+	archive, err := txtar.ParseFile("testdata/repository.txtar") // a go.mod file in testdata would make a module of this repository
 	require.NoError(t, err)
 	files, err := txtar.FS(archive)
 	require.NoError(t, err)

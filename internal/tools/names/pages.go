@@ -41,7 +41,7 @@ func (c *counted) pages(root string) error {
 				found[parts[i]+"."+parts[i+1]] = true
 			}
 			if called && (len(parts) > 1 || strings.HasPrefix(w, ".")) {
-				found["."+parts[len(parts)-1]] = true // a method of something
+				found["."+parts[len(parts)-1]] = true // a method of any type
 			}
 			found[parts[0]] = true
 		}
@@ -55,12 +55,12 @@ func (c *counted) pages(root string) error {
 	return nil
 }
 
-// exemptions are the names that stay although nothing shows them, one a line, with the reason after a colon.
+// exemptions are the names that stay although nothing shows them. Each has a line, with the reason after a colon.
 //
 //go:embed exemptions.txt
 var exemptions string
 
-// exempt marks the names that a list exempts. It is an error if a line of the list is about no such name.
+// exempt marks the names that a list exempts. It is an error if a line of the list does not name an unshown name.
 func (c *counted) exempt(list string) error {
 	var wrong []string
 	for line := range strings.Lines(list) {

@@ -1,5 +1,5 @@
-// Platforms checks that all packages and tests of all modules compile on other platforms. It checks types from source, and so needs no
-// compiled standard library for each platform.
+// Platforms checks that all packages and tests of all modules compile on other platforms. It
+// checks types from source, so it does not need the compiled standard library of each platform.
 //
 //	go -C internal/tools run ./platforms -dir ../.. windows/amd64 darwin/arm64 linux/386
 package main
@@ -31,7 +31,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	debug.SetGCPercent(400) // it takes memory for a short time, and halves the work of the garbage collector
+	debug.SetGCPercent(400) // this needs more memory for a short time, and halves the work of the garbage collector
 	failed := false
 	for _, platform := range flag.Args() {
 		n, err := check(root, platform, os.Stdout)
@@ -45,7 +45,7 @@ func main() {
 	}
 }
 
-// check prints the errors of compiling for a platform such as windows/amd64, and returns their number.
+// check prints the errors of type checking for a platform such as windows/amd64, and returns their number.
 func check(root, platform string, out io.Writer) (failures int, err error) {
 	system, processor, found := strings.Cut(platform, "/")
 	if !found {
@@ -74,11 +74,11 @@ func check(root, platform string, out io.Writer) (failures int, err error) {
 		if err != nil {
 			return failures, fmt.Errorf("%s: %w", dir, err)
 		}
-		reported := make(map[string]bool) // a package is there twice, with its tests and without
+		reported := make(map[string]bool) // each package is loaded twice, with its tests and without
 		for _, p := range all {
 			checked++
 			for _, e := range p.Errors {
-				// Files that go test generates use declarations that declarationsOnly has hidden.
+				// Files that go test generates use declarations that declarationsOnly has removed.
 				if text := e.Error(); !reported[text] && !generated(e, root) {
 					reported[text] = true
 					failures++
@@ -91,12 +91,13 @@ func check(root, platform string, out io.Writer) (failures int, err error) {
 	return failures, err
 }
 
-// generated reports whether an error is in a file that is not in the repository. An error without a file counts.
+// generated reports whether an error is in a file outside of the repository. It returns false for an error without a file.
 func generated(e packages.Error, root string) bool {
 	return filepath.IsAbs(e.Pos) && !strings.HasPrefix(e.Pos, root+string(filepath.Separator))
 }
 
-// declarationsOnly drops the bodies of functions: the bodies in other modules and in the standard library are not checked.
+// declarationsOnly removes the bodies of functions, because bodies
+// in other modules and in the standard library are not checked.
 func declarationsOnly(file *ast.File) {
 	for _, d := range file.Decls {
 		if f, ok := d.(*ast.FuncDecl); ok && f.Body != nil {

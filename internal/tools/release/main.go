@@ -1,8 +1,8 @@
 // Release makes a release of all modules at one version. Run it by scripts/release.
 //
-// It works in a clone, where it sets the modules' requirements of each other, moves the changelog's Unreleased section under
-// the version, commits, and runs .ci/run. Only if that passes does it move the branch to the new commit and make the tags, all
-// in one transaction of git. Nothing is pushed.
+// It works in a clone. There it sets the modules' requirements of each other, moves the changelog's
+// Unreleased section under the version, commits, and runs .ci/run. If that passes, it moves the
+// branch to the new commit and makes the tags, all in one transaction of git. It pushes nothing.
 package main
 
 import (
@@ -33,7 +33,8 @@ func main() {
 	}
 	flag.Parse()
 	version := flag.Arg(0)
-	if flag.NArg() == 2 && (flag.Arg(1) == "-dry-run" || flag.Arg(1) == "--dry-run") { // after the version, it is no flag to Parse
+	// after the version, Parse does not read it as a flag
+	if flag.NArg() == 2 && (flag.Arg(1) == "-dry-run" || flag.Arg(1) == "--dry-run") {
 		*dry = true
 	} else if flag.NArg() != 1 {
 		flag.Usage()
@@ -44,7 +45,7 @@ func main() {
 	}
 }
 
-// release is one under way.
+// release is a release in progress.
 type release struct {
 	root    string
 	version string
@@ -168,7 +169,7 @@ func (r *release) commit(now time.Time) (string, error) {
 	if err := os.WriteFile(file, []byte(changed), 0o666); err != nil {
 		return "", err
 	}
-	// The committer is the committer of the repository, whose own settings a clone does not have.
+	// The committer is the one of the repository, because a clone does not have the repository's settings.
 	var who []string
 	for _, key := range []string{"user.name", "user.email"} {
 		if value, err := git(r.root, "config", key); err == nil {
@@ -212,7 +213,7 @@ func (r *release) publish(commit string) error {
 	for _, tag := range r.tags() {
 		fmt.Fprintf(&updates, "create refs/tags/%s %s\n", tag, commit)
 	}
-	c := exec.Command("git", "update-ref", "--stdin") // all or none
+	c := exec.Command("git", "update-ref", "--stdin") // in one transaction
 	c.Dir, c.Stdin = r.root, strings.NewReader(updates.String())
 	if output, err := c.CombinedOutput(); err != nil {
 		_, undo := git(r.root, "reset", "-q", "--keep", strings.TrimSpace(old))
@@ -221,7 +222,7 @@ func (r *release) publish(commit string) error {
 	return nil
 }
 
-// push returns the command that pushes the release: all at once, since modules of one release require each other.
+// push returns the command that pushes the whole release at once, because modules of one release require each other.
 func (r *release) push() string {
 	return fmt.Sprintf("    git push --atomic origin %s %s\n", r.branch, strings.Join(r.tags(), " "))
 }

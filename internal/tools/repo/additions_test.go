@@ -30,8 +30,8 @@ func additions(t *testing.T, root, begin string) string {
 	return row
 }
 
-// TestTheRowsForFieldsNameTheFilesOfTheFieldsBefore: a new field of a Decision
-// or of a rule needs about the files that its newest predecessors are in.
+// TestTheRowsForFieldsNameTheFilesOfTheFieldsBefore, because a new field of a
+// Decision or of a rule needs changes in about the same files as the latest fields.
 func TestTheRowsForFieldsNameTheFilesOfTheFieldsBefore(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs in CI, and with scripts/test -long")
@@ -70,7 +70,7 @@ func TestTheRowsForFieldsNameTheFilesOfTheFieldsBefore(t *testing.T) {
 				require.NoError(t, err)
 				dir := path.Dir(filepath.ToSlash(file))
 				if p.Path == c.pkg {
-					dir = path.Base(file) // files of the struct's own package are named one by one
+					dir = path.Base(file) // the row names files of the struct's own package one by one
 				}
 				seen[dir] = true
 			}
@@ -82,7 +82,8 @@ func TestTheRowsForFieldsNameTheFilesOfTheFieldsBefore(t *testing.T) {
 	}
 }
 
-// TestAFieldThatIsAddedFailsWhereTheRowsSay adds a field to a Decision and to a rule, and lists the checks that fail.
+// TestAFieldThatIsAddedFailsWhereTheRowsSay adds a field to a Decision
+// and to a rule, and compares the failing checks with the rows.
 func TestAFieldThatIsAddedFailsWhereTheRowsSay(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs in CI, and with scripts/test -long")
@@ -92,7 +93,7 @@ func TestAFieldThatIsAddedFailsWhereTheRowsSay(t *testing.T) {
 	for _, c := range []struct {
 		row, module, file, of, field string
 		args                         []string
-		fail                         []string // what the output names, and the place of the row that mends it
+		fail                         []string // texts in the output, each before the place of the row that describes the change
 	}{
 		{"a field of `Decision`", ".", "decision.go", "Decision", "Extra int", []string{"build", "."}, []string{"merge.Decision", "`internal/merge`"}},
 		{"a field of rules", "policy", "policy/set.go", "Rule", "Extra string `json:\"extra,omitempty\" yaml:\"extra,omitempty\"`",

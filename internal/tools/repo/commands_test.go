@@ -16,16 +16,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// command is a go command that a document shows.
+// command is a go command in a document.
 type command struct {
 	line string
 	args []string // without "go"
-	cd   string   // the folder of the cd before it, or empty
+	cd   string   // the folder of a preceding cd, or ""
 }
 
 var goCommand = regexp.MustCompile(`\bgo (?:-C \S+ )?(?:test|run) [^` + "`" + `]*`)
 
-// commandsOf returns the go commands in the code of a document: in spans, fences, and indented lines.
+// commandsOf returns the go commands in a document's code: in spans, fences and indented lines.
 func commandsOf(text string) (all []command) {
 	fenced, cd := false, ""
 	for line := range strings.Lines(text) {
@@ -55,7 +55,7 @@ func commandsOf(text string) (all []command) {
 	return all
 }
 
-// words splits a line as a shell does, up to a comment or the next command.
+// words splits a line as a shell does. It ends at a comment or at the next command.
 func words(line string) (all []string) {
 	word, quote, begun := "", rune(0), false
 	flush := func() {
@@ -83,14 +83,14 @@ func words(line string) (all []string) {
 	return all
 }
 
-// flagsOfGo are the flags of go test and go run that documents use, with whether a value follows.
+// flagsOfGo are the flags of go test and go run in documents. The value reports whether an argument follows.
 var flagsOfGo = map[string]bool{
 	"run": true, "bench": true, "fuzz": true, "fuzztime": true, "count": true, "cpu": true, "timeout": true, "benchtime": true, "tags": true, "skip": true,
 	"v": false, "race": false, "short": false, "benchmem": false, "list": true, "cpuprofile": true, "p": true,
 }
 
-// check returns the reason why a command of a document cannot do its work, or nil: a folder, a target or a flag that is not there.
-// A path begins at the folder of -C, at the document's folder, at the root, or at the folder of the document's cd.
+// check returns the reason why a document's command cannot work, or nil: a folder, a target or a flag does not exist.
+// A path is relative to the folder of -C, the document's folder, the root, or the folder of the document's cd.
 func (c command) check(root, dir string) error {
 	args, bases := c.args, []string{filepath.Join(root, dir), root, filepath.Join(root, c.cd)}
 	if args[0] == "-C" {
@@ -109,7 +109,7 @@ func (c command) check(root, dir string) error {
 		case !ok:
 			packages = append(packages, args[i])
 			if verb == "run" {
-				i = len(args) // the rest are the program's
+				i = len(args) // the rest are arguments of the program
 			}
 		case verb == "run":
 			if flagsOfGo[name] {
@@ -144,11 +144,11 @@ func (c command) check(root, dir string) error {
 	return err
 }
 
-// folders returns the folders of packages below a base, if all are there.
+// folders returns the folders of packages below a base, or false if one does not exist.
 func folders(base string, packages []string) (dirs []string, ok bool) {
 	for _, p := range packages {
 		if strings.ContainsAny(p, "$<") || strings.ToUpper(filepath.Base(p)) == filepath.Base(p) && filepath.Base(p) != "." && filepath.Base(p) != "..." || strings.Contains(p, "@") {
-			continue // a placeholder, or another module's program
+			continue // a placeholder, or a program of another module
 		}
 		above, all := strings.CutSuffix(p, "...")
 		dir := filepath.Join(base, above)
@@ -172,7 +172,7 @@ func folders(base string, packages []string) (dirs []string, ok bool) {
 	return dirs, true
 }
 
-// checkTargets returns an error if an alternative of a pattern names no target, or a flag is not declared.
+// checkTargets returns an error if an alternative of a pattern matches no target, or if a flag is not declared.
 func checkTargets(dirs []string, patterns map[string]string, own []string) error {
 	targets, flags := map[string]bool{}, map[string]bool{}
 	for _, dir := range dirs {
@@ -208,7 +208,7 @@ func checkTargets(dirs []string, patterns map[string]string, own []string) error
 			continue
 		}
 		for one := range strings.SplitSeq(strings.Trim(pattern, "()"), "|") {
-			one, _, _ = strings.Cut(one, "/") // a subtest
+			one, _, _ = strings.Cut(one, "/") // the name of a subtest is removed
 			matches, err := regexp.Compile(one)
 			if err != nil {
 				return err
@@ -235,7 +235,7 @@ func checkTargets(dirs []string, patterns map[string]string, own []string) error
 func TestCommandsInDocumentsNamePackagesTestsAndFlagsThatExist(t *testing.T) {
 	n := 0
 	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() && strings.HasPrefix(d.Name(), ".") && d.Name() != ".." { // root itself ends in ..
+		if err != nil || d.IsDir() && strings.HasPrefix(d.Name(), ".") && d.Name() != ".." { // the name of root itself is ".."
 			return leftOut(err)
 		}
 		if d.IsDir() || !strings.HasSuffix(file, ".md") {
@@ -255,7 +255,7 @@ func TestCommandsInDocumentsNamePackagesTestsAndFlagsThatExist(t *testing.T) {
 	require.Greater(t, n, 60)
 }
 
-// leftOut skips a folder, unless there is an error.
+// leftOut returns SkipDir, or the error if there is one.
 func leftOut(err error) error {
 	if err != nil {
 		return err
@@ -288,11 +288,11 @@ func TestACommandThatNamesNothingIsFound(t *testing.T) {
 	require.Empty(t, commandsOf("Then go test it, and go run away."))
 }
 
-// joinedList matches a list whose items stand in one paragraph.
+// joinedList matches a numbered list whose items are in one paragraph.
 var joinedList = regexp.MustCompile(`(?:^|\s)1[.)] \pL.*\s2[.)] \pL`)
 
-// joinedLists returns the paragraphs of a comment that hold several items of a numbered list. An item that begins its line, indented, is a
-// paragraph of its own.
+// joinedLists returns the paragraphs of a comment that contain several items of a
+// numbered list. An indented item at the beginning of a line is its own paragraph.
 func joinedLists(comment string) (all []string) {
 	paragraph := ""
 	flush := func() {
@@ -327,7 +327,7 @@ func TestNoCommentHoldsAListInOneParagraph(t *testing.T) {
 	}
 	files := 0
 	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() && strings.HasPrefix(d.Name(), ".") && d.Name() != ".." { // root itself ends in ..
+		if err != nil || d.IsDir() && strings.HasPrefix(d.Name(), ".") && d.Name() != ".." { // the name of root itself is ".."
 			return leftOut(err)
 		}
 		if d.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "commands_test.go") {

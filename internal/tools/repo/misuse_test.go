@@ -16,11 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// oddTexts are texts for which package internal/optional has a function: Nil, NilInside, NotNegative and Zero.
+// oddTexts matches texts for which package internal/optional has a function: Nil, NilInside, NotNegative or Zero.
 var oddTexts = regexp.MustCompile(`\bis (a )?nil(:|$)|^nil [A-Z]|: nil [A-Z]|(got|gave|given|returned?s?|needs) (a )?nil\b|was given no (limiter|key function)|not made by|zero [A-Z]\w+; use New|^[\w.%: /]+ is %[dv], want 0( or more|, or more| for [\w ]+,? or more)$`)
 
-// TestMisuseIsReportedInOneForm walks over the literals of all packages that users or their packages import: an argument that is nil, a
-// value that no constructor made, and an option below 0 have one text each.
+// TestMisuseIsReportedInOneForm checks the string literals of all packages that users import, directly or not.
+// There is one text each for a nil argument, for a value that no constructor has made, and for a negative option.
 func TestMisuseIsReportedInOneForm(t *testing.T) {
 	root := filepath.Join("..", "..", "..")
 	seen := 0
@@ -64,8 +64,8 @@ func TestMisuseIsReportedInOneForm(t *testing.T) {
 	assert.Greater(t, seen, 1000, "the files are found")
 }
 
-// TestPeekAdjustAndResetTakeAContext reads the public API: the methods have one form on all limiters. The Reset of a client forgets what
-// servers have announced, and calls nothing.
+// TestPeekAdjustAndResetTakeAContext reads the public API. The methods must have the same form on all
+// limiters. The Reset of a client is exempt: it only drops what servers have announced, and calls nothing.
 func TestPeekAdjustAndResetTakeAContext(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "api", "api.txt"))
 	require.NoError(t, err)

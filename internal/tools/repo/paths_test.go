@@ -17,12 +17,12 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// near is the largest difference between a figure of the table and the measured one. The table informs; it bounds nothing, and
-// a change that adds a file need not touch it.
+// near is the maximum difference between a figure of the table and the measured one.
+// The table only informs, so that a change that adds a file need not update it.
 const near = 3
 
-// TestContributingListsHowManyFilesADecisionRunsThrough measures the figures of the table of decisions: the number of files of
-// which code runs in one decision.
+// TestContributingListsHowManyFilesADecisionRunsThrough checks the table
+// of decisions: the number of files with code that runs in one decision.
 func TestContributingListsHowManyFilesADecisionRunsThrough(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs in CI, and with scripts/test -long")
@@ -60,7 +60,7 @@ func TestContributingListsHowManyFilesADecisionOnRedisRunsThrough(t *testing.T) 
 	require.NoError(t, server.Start())
 	defer func() {
 		_ = server.Process.Kill()
-		_ = server.Wait() // it was killed
+		_ = server.Wait() // the server was killed
 	}()
 	program := filepath.Join(dir, "paths")
 	const source = "../internal/tools/repo/testdata/paths/redis"
@@ -94,7 +94,7 @@ func filesOf(t *testing.T) map[string]int {
 	return figures
 }
 
-// filesRun returns the files of the library of which code has run, by the output of a program built with -cover.
+// filesRun returns the library's files with code that has run, according to the output of a program built with -cover.
 func filesRun(t *testing.T, dir string) (files []string) {
 	t.Helper()
 	profile := filepath.Join(dir, "profile")
@@ -112,8 +112,8 @@ func filesRun(t *testing.T, dir string) (files []string) {
 	return slices.Compact(files)
 }
 
-// TestTheMapOfContributingHasEachPackageAndNoFileThatIsGone reads the rooms in CONTRIBUTING.md: a file of a row lies in one of the row's
-// packages, which may be internal, or at the root.
+// TestTheMapOfContributingHasEachPackageAndNoFileThatIsGone reads the tables of files in
+// CONTRIBUTING.md. Each file of a row must be in one of the row's packages, or at the root.
 func TestTheMapOfContributingHasEachPackageAndNoFileThatIsGone(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
 	require.NoError(t, err)

@@ -1,4 +1,4 @@
-// Package repo knows the modules of this repository.
+// Package repo reads the modules of this repository.
 package repo
 
 import (
@@ -24,15 +24,15 @@ type Module struct {
 	Mod *modfile.File
 }
 
-// Path is the module's path.
+// Path returns the module's path.
 func (m Module) Path() string { return m.Mod.Module.Mod.Path }
 
-// Published reports whether others can require the module: it gets a tag of its own with each release.
+// Published reports whether others can require the module, which then gets its own tag with each release.
 func (m Module) Published() bool {
 	return !slices.Contains([]string{"internal/proofs", "examples/servers", "internal/tools"}, m.Dir)
 }
 
-// Tag is the name of the module's tag for a version.
+// Tag returns the name of the module's tag for a version.
 func (m Module) Tag(version string) string { return path.Join(m.Dir, version) }
 
 // Modules returns the modules in root and below, the root module first.
@@ -64,8 +64,8 @@ func Modules(root string) ([]Module, error) {
 	return all, err
 }
 
-// Packages returns the packages of a module, by import path. It skips the folders that match a name, besides the folders of other modules,
-// hidden ones, and testdata.
+// Packages returns the packages of a module by import path. It skips folders with
+// one of the given names, folders of other modules, hidden folders, and testdata.
 func (m Module) Packages(root string, skipped ...string) (map[string]*build.Package, error) {
 	all := make(map[string]*build.Package)
 	base := filepath.Join(root, filepath.FromSlash(m.Dir))
@@ -94,7 +94,7 @@ func (m Module) Packages(root string, skipped ...string) (map[string]*build.Pack
 	return all, err
 }
 
-// Siblings returns the requirements of a module that are modules of the repository.
+// Siblings returns a module's requirements that are modules of the repository.
 func Siblings(m Module, all []Module) []*modfile.Require {
 	var siblings []*modfile.Require
 	for _, r := range m.Mod.Require {
@@ -105,8 +105,8 @@ func Siblings(m Module, all []Module) []*modfile.Require {
 	return siblings
 }
 
-// Version returns the version at which the modules require each other. It is an error if they differ, or if a module is required
-// that is not there or is not published.
+// Version returns the version at which the modules require each other. It is an error
+// if there are several, or if a required module does not exist or is not published.
 func Version(all []Module) (string, error) {
 	published := make(map[string]bool)
 	for _, m := range all {

@@ -25,7 +25,7 @@ func uses(t *testing.T, dir string, packages ...string) []string {
 	return slices.Compact(slices.Sorted(strings.FieldsSeq(out)))
 }
 
-// shipped lists the packages of a module except the packages for tests alone, such as the packages in internal/dev.
+// shipped lists the packages of a module that users can get. It leaves out packages for tests, such as those in internal/dev.
 func shipped(t *testing.T, dir string) []string {
 	t.Helper()
 	out, err := Run(filepath.Join(root, dir), nil, "go", "list", "./...")
@@ -75,8 +75,8 @@ func TestContributingListsWhatEachModuleRequires(t *testing.T) {
 	assert.Empty(t, listed, "these are in the table, and are no modules")
 }
 
-// TestMetricsNeedTheirClientOnly: a program that exports metrics of a counter in memory gets the root module, the client and
-// its requirements.
+// TestMetricsNeedTheirClientOnly: a program that exports metrics of a limiter in
+// memory gets only the root module, the client and the client's requirements.
 func TestMetricsNeedTheirClientOnly(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs in CI, and with scripts/test -long")
@@ -123,7 +123,7 @@ func TestNoLargeFileIsCommitted(t *testing.T) {
 		assert.Equal(t, len(names), strings.Count(string(out), " bytes)\n"), string(out))
 	}
 	git("init", "-q")
-	refused() // before the first commit
+	refused() // there is no commit yet
 	write("small", 1<<20)
 	write("not added", 1<<20+1)
 	git("add", "small")
@@ -134,7 +134,7 @@ func TestNoLargeFileIsCommitted(t *testing.T) {
 	git("--literal-pathspecs", "add", "two words/a program", "a\nline", "*")
 	refused("two words/a program", "a\nline", "*")
 
-	write("two words/a program", 1) // the commit still has the staged version
+	write("two words/a program", 1) // the staged version is still large
 	refused("two words/a program", "a\nline", "*")
 
 	git("commit", "-q", "-m", "large")

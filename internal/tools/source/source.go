@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/tools/repo"
 )
 
-// Package is a package of the repository, or the external tests of one.
+// Package is a package of the repository, or its external tests.
 type Package struct {
 	Path, Dir string
 	Name      string
@@ -29,8 +29,8 @@ type Package struct {
 	Info      *types.Info
 }
 
-// Loader checks the types of the repository's packages from source. It does not load other modules: their declarations have no
-// type. So nothing has to be compiled, and a count takes seconds.
+// Loader checks the types of the repository's packages from source. It does not load other modules,
+// whose declarations have no type. So nothing has to be compiled, and a count takes seconds.
 type Loader struct {
 	Set      *token.FileSet
 	Dirs     map[string]*build.Package // by import path
@@ -54,7 +54,7 @@ func New(root string, modules []repo.Module, standard ...string) (*Loader, error
 	return l, err
 }
 
-// All returns the packages of the modules, in the order of their paths.
+// All returns the packages of the modules, sorted by path.
 func (l *Loader) All() (all []*Package, err error) {
 	for _, p := range slices.Sorted(maps.Keys(l.Dirs)) {
 		if _, err := l.Import(p); err != nil {
@@ -65,7 +65,7 @@ func (l *Loader) All() (all []*Package, err error) {
 	return all, nil
 }
 
-// compiled returns an importer of the packages of the standard library.
+// compiled returns an importer for packages of the standard library.
 func (l *Loader) compiled(root string, standard []string) (types.Importer, error) {
 	args := slices.Concat([]string{"list", "-export", "-f", "{{.ImportPath}} {{.Export}}"}, standard)
 	for _, p := range l.Dirs {
@@ -87,7 +87,7 @@ func (l *Loader) compiled(root string, standard []string) (types.Importer, error
 	return importer.ForCompiler(l.Set, "gc", func(p string) (io.ReadCloser, error) { return os.Open(files[p]) }), nil
 }
 
-// Import returns a package of the repository or of the standard library, or one without names in place of another.
+// Import returns a package of the repository or of the standard library. For any other package it returns an empty one.
 func (l *Loader) Import(p string) (*types.Package, error) {
 	if done := l.ready[p]; done != nil {
 		return done.Types, nil
@@ -105,7 +105,7 @@ func (l *Loader) Import(p string) (*types.Package, error) {
 	}
 	if l.unknown[p] == nil {
 		base := path.Base(p)
-		if strings.TrimLeft(base, "v0123456789") == "" { // a major version
+		if strings.TrimLeft(base, "v0123456789") == "" { // the element is a major version
 			base = path.Base(path.Dir(p))
 		}
 		l.unknown[p] = types.NewPackage(p, base)
