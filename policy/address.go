@@ -12,14 +12,14 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// cut holds the number of bits of an address that are kept, for each family.
-// 0 keeps IPv4 addresses whole, and the first 64 bits of IPv6 addresses.
+// cut is the number of bits that are kept of an address, for each family.
+// 0 keeps a whole IPv4 address, and the first 64 bits of an IPv6 address.
 type cut struct{ v4, v6 int }
 
 // of returns an address cut to its network. Like the address of a
 // request, an IPv6 address without a number of bits is cut to its /64.
 func (c cut) of(v string) (string, bool) {
-	addr, err := keyfunc.Network(clientaddr.Parse(strings.TrimSpace(v)), 128) // keep it whole, and read each form of IPv4 in it
+	addr, err := keyfunc.Network(clientaddr.Parse(strings.TrimSpace(v)), 128) // keeps it whole, and converts each form of IPv4
 	if err != nil {
 		return "", false
 	}
@@ -59,8 +59,8 @@ func bitsOf(text string, most int) (int, bool) {
 	return n, err == nil && 1 <= n && n <= most && text == strconv.Itoa(n)
 }
 
-// check returns an error if a key is an address that is not cut as the rule
-// cuts addresses: no request would have it. The error does not contain the key.
+// check returns an error if a key is an address that the rule would cut,
+// because no request has such a key. The error does not contain the key.
 func (c cut) check(v string) error {
 	if network, err := netip.ParsePrefix(v); err == nil {
 		bits := c.v6
@@ -111,8 +111,8 @@ func checkIP(v string) error {
 	return nil
 }
 
-// addressOf returns an error if a value of a list is neither an address nor a network. A
-// rule may have another text as a plain value, but in a file of addresses it is a mistake.
+// addressOf returns an error if a value of a list is neither an address nor a network. In
+// a rule another text may be a plain value, but in a file of addresses it is a mistake.
 func addressOf(v string) error {
 	if strings.Contains(v, "/") {
 		return checkIP(v)

@@ -12,9 +12,9 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/limits"
 )
 
-// A rule with [Rule.Charge] is charged for every decision, even for a denial. The stack charges all rules or
-// none. So the rules that it has not charged are charged afterwards, as a debt if necessary. Other calls may be
-// decided in between: they see the budgets as before the denial. The sum of the charges is the same in any order.
+// A rule with [Rule.Charge] is charged for every decision, even for a denial. The stack charges either all
+// rules or none. So rules that it has not charged are charged afterwards, if necessary into debt. Decisions
+// in between see the budgets as before the denial. The sum of the charges is the same in any order.
 
 // take decides on the charges of a query.
 func (q *query) take(ctx context.Context, n *notifier) (ratelimit.Decision, error) {
@@ -40,7 +40,7 @@ func (q *query) reserve(ctx context.Context, n *notifier, maxDelay time.Duration
 		res, err = q.reserveStack(ctx, maxDelay)
 		return res.Decision, err
 	})
-	if res == nil || res.Allowed && !d.Allowed { // of cost 0, so it holds no units
+	if res == nil || res.Allowed && !d.Allowed { // its cost is 0, so it holds no units
 		res = ratelimit.NewReservation(d, nil)
 	}
 	res.Decision = d
@@ -56,8 +56,8 @@ func (q *query) reserveStack(ctx context.Context, maxDelay time.Duration) (*rate
 	return res, err
 }
 
-// decideAlways calls decide, which makes the stack decide on the charges of a query. Then
-// it charges those of the rules that are always charged that decide has not charged.
+// decideAlways calls decide, which decides on the charges of a query with the stack.
+// It then charges the rules that are always charged, unless decide has charged them.
 func (q *query) decideAlways(ctx context.Context, n *notifier, decide func() (ratelimit.Decision, error)) (ratelimit.Decision, error) {
 	if !q.in.always || !slices.ContainsFunc(q.charges.List, func(ch charge) bool { return q.in.rules[ch.Rule].always() }) {
 		return decide()
@@ -78,8 +78,7 @@ func (q *query) decideAlways(ctx context.Context, n *notifier, decide func() (ra
 	return q.chargeRest(ctx, n, d, err)
 }
 
-// looksAndCharges reports whether a query charges nothing to one
-// of the rules that are always charged, and something to another.
+// looksAndCharges reports whether a query charges 0 to one of the rules that are always charged, and more to another.
 func (q *query) looksAndCharges() bool {
 	looks, charges := false, false
 	for i := range q.charges.List {
@@ -90,8 +89,8 @@ func (q *query) looksAndCharges() bool {
 	return looks && charges
 }
 
-// lookAtEmpty examines the budgets of those rules that are always charged and
-// have a cost of 0. If one budget is used up, it returns that rule's denial.
+// lookAtEmpty peeks at the budgets of rules that are always charged and
+// have a cost of 0. If one is used up, it returns that rule's denial.
 func (q *query) lookAtEmpty(ctx context.Context) (denial ratelimit.Decision, err error, denied bool) {
 	for i := range q.charges.List {
 		ch := &q.charges.List[i]
@@ -134,7 +133,7 @@ func (q *query) emptyIn(allowed ratelimit.Decision) ratelimit.Decision {
 	return d
 }
 
-// standing returns the standing of a key under a rule, before show.
+// standing returns the state of a key under a rule, before show.
 func (d *decider) standing(ctx context.Context, ch *charge) (ratelimit.Decision, error) {
 	one := *ch
 	one.Cost = 1
@@ -145,7 +144,7 @@ func (d *decider) standing(ctx context.Context, ch *charge) (ratelimit.Decision,
 	return standing, err
 }
 
-// note records a rule's decision, and replaces the stack's decision on it.
+// note records a rule's decision in place of the stack's decision on it.
 func (q *query) note(i int, d ratelimit.Decision, spent bool) {
 	if i < len(q.charges.results) {
 		r := &q.charges.results[i]
@@ -156,8 +155,8 @@ func (q *query) note(i int, d ratelimit.Decision, spent bool) {
 	}
 }
 
-// chargeRest charges those of the rules that are always charged that the stack has not charged, and returns the decision
-// with their figures. The charge does not end with the caller's context: the use counts even if the client leaves.
+// chargeRest charges the rules that are always charged, unless the stack has charged them. It returns the decision with
+// their figures. It charges even after the end of the caller's context, because the use counts even if the client has left.
 func (q *query) chargeRest(ctx context.Context, n *notifier, d ratelimit.Decision, exceeds error) (ratelimit.Decision, error) {
 	allowed := d.Allowed && exceeds == nil
 	ctx = context.WithoutCancel(wait.OrBackground(ctx))
@@ -171,12 +170,12 @@ func (q *query) chargeRest(ctx context.Context, n *notifier, d ratelimit.Decisio
 			continue
 		}
 		one := &charges{List: []charge{*ch}, Bare: true}
-		if !q.in.inMemory() { // for other engines this would be one more call of the store
+		if !q.in.inMemory() { // with other engines this would be another call of the store
 			one.adjusted = new(adjusted)
 			one.follow(&n.opens, q.in.rules)
 		}
 		var err error
-		if allowed && q.charges.estimates { // the settlement notifies of these
+		if allowed && q.charges.estimates { // the settlement sends their notices
 			err = q.in.decider.adjust(ctx, one, ch.Cost)
 		} else {
 			err = n.adjust(ctx, q.in, one, ch.Cost)
@@ -198,7 +197,7 @@ func (q *query) chargeRest(ctx context.Context, n *notifier, d ratelimit.Decisio
 			now.Allowed = false
 			q.note(i, now, true)
 		} else {
-			own := now // now is the rule's own decision, because the rule has allowed the cost or did not decide
+			own := now // now is the rule's own decision if the rule has allowed the cost or did not decide
 			own.Allowed, own.RetryAfter = true, 0
 			q.note(i, own, true)
 		}
@@ -234,8 +233,8 @@ func (d *decider) decisionAfter(ctx context.Context, one *charges, cost int) (ra
 	return d.peekStack(ctx, one, cost)
 }
 
-// settlingRest returns a reservation that also settles the shadows that
-// were charged although they deny, because the stack has not charged them.
+// settlingRest returns a reservation that also settles the charges
+// of shadows that deny, because the stack has not charged them.
 func (n *notifier) settlingRest(g *generation, c *charges, inner *ratelimit.Reservation) *ratelimit.Reservation {
 	if len(c.rest) == 0 || !inner.Allowed {
 		return inner
@@ -260,7 +259,7 @@ func (n *notifier) settlingRest(g *generation, c *charges, inner *ratelimit.Rese
 	})
 }
 
-// waitEmpty waits until no rule with a cost of 0 that is always charged denies for lack of budget.
+// waitEmpty waits until no rule that is always charged denies a cost of 0 for lack of budget.
 func (q *query) waitEmpty(ctx context.Context) error {
 	if !q.in.always {
 		return nil
@@ -287,7 +286,7 @@ func (q *query) waitEmpty(ctx context.Context) error {
 	}
 }
 
-// peekAlways returns the decision on a query if nothing were charged to the rules that are always charged.
+// peekAlways returns the decision on a query as if nothing were charged to the rules that are always charged.
 func (q *query) peekAlways(ctx context.Context, d ratelimit.Decision, err error) (ratelimit.Decision, error) {
 	if !q.in.always || err != nil || !d.Allowed {
 		return d, err

@@ -21,13 +21,14 @@ const (
 	attrWildcard = "wildcard:" // a wildcard of the rule's own routes
 )
 
-// sentByClient reports whether a client chooses an attribute's value: [HTTP] reads it from a field, a query, a cookie or the path.
+// sentByClient reports whether a client chooses an attribute's value,
+// because [HTTP] reads it from a field, a query, a cookie or the path.
 func sentByClient(attribute string) bool {
 	return strings.HasPrefix(attribute, attrHeader) || strings.HasPrefix(attribute, attrQuery) || strings.HasPrefix(attribute, attrCookie) || strings.HasPrefix(attribute, attrWildcard) ||
 		slices.Contains([]string{attrMethod, attrHost, attrPath, attrRoute, attrIP}, attribute)
 }
 
-// writtenByClient reports whether any client can give an attribute any value: it is in a field, a query or a cookie.
+// writtenByClient reports whether any client can give an attribute any value, because it is in a field, a query or a cookie.
 func writtenByClient(name string) bool {
 	return strings.HasPrefix(name, attrHeader) || strings.HasPrefix(name, attrQuery) || strings.HasPrefix(name, attrCookie)
 }
@@ -50,7 +51,7 @@ func sameAttribute(a, b string) bool {
 	return a == b || strings.HasPrefix(a, attrHeader) && strings.HasPrefix(b, attrHeader) && strings.EqualFold(a, b)
 }
 
-// checkAttribute returns an error if a name contains other characters than letters, digits and a few signs.
+// checkAttribute returns an error if a name contains characters other than letters, digits and a few signs.
 func checkAttribute(name string) error {
 	if name == "" || len(name) > maxName {
 		return fmt.Errorf("an attribute's name of %d bytes, want 1 to %d", len(name), maxName)

@@ -8,17 +8,17 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Bounds of a set. A larger file is a mistake, or an attack on the program that loads
-// it. The time to put a set in force grows with its size: it is 0.1 s for 10,000 rules.
+// The bounds of a set. A larger file is a mistake, or an attack on the program that loads it.
+// The time to put a set in force grows with its size, for example to 0.1 s for 10,000 rules.
 const (
 	maxRules   = 10_000
 	maxName    = 128
 	maxVersion = 256
-	maxText    = 1024 // characters of a description, a value, a route
+	maxText    = 1024 // the characters of a description, a value or a route
 	maxList    = 10_000
-	maxPercent = 100 // percent of a limit
+	maxPercent = 100 // per cent of a limit
 	maxWeight  = 1 << 20
-	maxPlaces  = 1000 // the index looks each request's routes up in these places: about 20 µs
+	maxPlaces  = 1000 // the places in which the index looks up a request's routes; this many take about 20 µs
 )
 
 // maxProblems is the maximum number of errors that are returned at once.
@@ -27,7 +27,7 @@ const maxProblems = 100
 // maxSize is the maximum number of bytes of a policy file.
 const maxSize = 4 << 20
 
-// checkName applies the rules for a limit's name, so that header fields and metrics can carry the name.
+// checkName returns an error if a name cannot be a limit's, which header fields and metrics must be able to contain.
 func checkName(name string) error {
 	if name == "" || len(name) > maxName {
 		return fmt.Errorf("%d bytes, want 1 to %d", len(name), maxName)

@@ -17,9 +17,9 @@ type decider struct {
 	stack, bare *ratelimit.Layered[*charges]
 	limiters    []ratelimit.Limiter[string] // by rule, as the engine has returned them
 	rules       []*rule
-	pools       bool            // keys of a rule share one limit
-	memory      bool            // the limiters are those of Memory
-	clock       ratelimit.Clock // the clock of Memory, if it was given one
+	pools       bool            // whether keys of a rule share one limit
+	memory      bool            // whether the limiters are those of Memory
+	clock       ratelimit.Clock // the clock of Memory, or nil
 }
 
 // newDecider returns the decider of rules, or nil if there are none.
@@ -52,7 +52,7 @@ func newDecider(rules []*rule, limiters, stacked []ratelimit.Limiter[string]) (*
 // peekStack is peek without limits that keys share.
 func (d *decider) peekStack(ctx context.Context, c *charges, cost int) (ratelimit.Decision, error) {
 	standing, err := d.of(c).Peek(ctx, c, cost)
-	// the store was not called, but the caller needs the remaining budget
+	// the caller needs the remaining budget, and the store was not called
 	if c.Bare && !d.memory && errors.Is(err, ratelimit.ErrExceedsLimit) {
 		if now, failed := d.bare.Peek(ctx, c, 0); failed == nil {
 			standing.Remaining, standing.Debt, standing.ResetAfter, standing.NextAfter = now.Remaining, now.Debt, now.ResetAfter, now.NextAfter
@@ -77,7 +77,7 @@ func (d *decider) reset(ctx context.Context, c *charges) error {
 	return errors.Join(errs...)
 }
 
-// each visits a rule's keys, each under the limit that limitFor returns for the key and its last decision's limit.
+// each visits a rule's keys. limitFor returns the limit of a key, given the limit of its last decision.
 func (d *decider) each(ctx context.Context, rule int, limitFor limitFor, visit visitor) error {
 	var failed error
 	show := func(key string, standing ratelimit.Decision) (more bool) {
@@ -104,10 +104,10 @@ func (d *decider) each(ctx context.Context, rule int, limitFor limitFor, visit v
 	return fmt.Errorf("policy: the engine cannot list keys: %w", errors.ErrUnsupported)
 }
 
-// limitFor returns the limit of a rule's key whose last decision was under the limit last.
+// limitFor returns the limit of a rule's key. last is the limit of its last decision.
 type limitFor = func(rule int, key string, last ratelimit.Limit) ratelimit.Limit
 
-// visitor receives a key of a rule, and reports whether it wants more.
+// visitor receives a key of a rule. It returns false to end the visit.
 type visitor = func(rule int, key string, d ratelimit.Decision) bool
 
 // show passes a key to visit, under its limit.
@@ -156,8 +156,7 @@ func (d *decider) eachTogether(ctx context.Context, rules []int, limitFor limitF
 	return !errors.Is(err, errors.ErrUnsupported), cmp.Or(err, failed)
 }
 
-// bareLayer returns the rule's layer. If a rule has no other limit
-// than the limiter's, the layer brings none, which is faster.
+// bareLayer returns the rule's layer. If a rule has only the limiter's limit, the layer has no Limit, which is faster.
 func bareLayer(i int, r *rule, l ratelimit.Limiter[string]) ratelimit.Layer[*charges] {
 	y := ratelimit.By(l, func(c *charges) (string, error) {
 		ch := c.of(i)

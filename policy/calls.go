@@ -15,7 +15,7 @@ import (
 
 // Allow is like Take, but only reports whether the cost was charged.
 func (p *Policies) Allow(r Request, cost int) bool {
-	// an engine may allow a cost of 0 without looking
+	// an engine may allow a cost of 0 without a look at the budget
 	if g := p.now(); !g.inMemory() || p.onDecision != nil || p.notifier.notifies(g) || g.always || cost == 0 {
 		d, err := p.Take(context.Background(), r, cost)
 		return d.Allowed && err == nil
@@ -41,7 +41,7 @@ func (p *Policies) Allow(r Request, cost int) bool {
 //
 // After an error nothing is charged. The errors are the engine's and these: [keyfunc.ErrNoKey] for a
 // missing attribute, [keyfunc.ErrMalformedKey] for an attribute above 1 KiB or an invalid IP address, and
-// [keyfunc.ErrMisconfigured] for a cost that is no whole number, unless it comes from a header field.
+// [keyfunc.ErrMisconfigured] for a cost that is not a whole number, unless it comes from a header field.
 func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.Decision, err error) {
 	q := p.newQuery(r, cost)
 	if q.answered() {
@@ -79,7 +79,7 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 	res, err := q.reserve(ctx, &p.notifier, maxDelay)
 	res = owing(p.debts.Load().of(ctx, q, &res.Decision, err), res)
 	p.report(ctx, q, &res.Decision, err)
-	q.request = nil // the reservation keeps the charges, and with them q
+	q.request = nil // the reservation keeps the charges, and so also q
 	if p.notifier.notifies(q.in) {
 		res = p.notifier.settling(q.in, &q.charges, res)
 	}
@@ -98,7 +98,7 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 		return q.err
 	}
 	if q.charges.results == nil {
-		q.charges.results = p.room(q, len(q.charges.List)) // otherwise the decisions of the rules are not known afterwards
+		q.charges.results = p.room(q, len(q.charges.List)) // otherwise the rules' decisions would be unknown afterwards
 	}
 	err := q.waitEmpty(ctx)
 	if err == nil {
@@ -106,7 +106,7 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	}
 	d := q.waited(err)
 	if err == nil && q.in.always {
-		_, err = q.chargeRest(ctx, &p.notifier, d, nil) // the error concerns shadows
+		_, err = q.chargeRest(ctx, &p.notifier, d, nil) // the error is about shadows
 	}
 	p.report(ctx, q, &d, err)
 	return err
@@ -170,7 +170,7 @@ func (p *Policies) newQuery(r Request, cost int) *query {
 	return q
 }
 
-// free clears a query, and keeps its memory for the next one. Stores receive copies of its charges.
+// free clears a query, and keeps its memory for the next one. Stores have received copies of its charges.
 func (p *Policies) free(q *query) {
 	q.clear()
 	p.queries.Put(q)
@@ -208,7 +208,7 @@ func (p *Policies) report(ctx context.Context, q *query, d *ratelimit.Decision, 
 		rules[0] = stats.RuleDecision{Rule: q.exemptBy.Name, Cost: q.cost, Decision: *d, Answered: true}
 	}
 	if reports.Of(ctx) != nil {
-		rules = slices.Clone(rules) // the memory may be reused before the report
+		rules = slices.Clone(rules) // their memory may be reused before the report
 	}
 	reports.Send(ctx, p.onDecision, Decision{
 		Request: q.request, Cost: q.cost, Decision: *d, Err: err,
@@ -216,11 +216,11 @@ func (p *Policies) report(ctx context.Context, q *query, d *ratelimit.Decision, 
 	})
 }
 
-// manyRules is the number of rules for which memory is allocated at once: 69 fill 12 KiB.
+// manyRules is the maximum number of rules for which memory is allocated at once. 69 rules fill 12 KiB.
 const manyRules = 69
 
-// room returns zeroed memory for the results of n rules. Unless rules are reused, no other request ever gets it: a hook may
-// keep it.
+// room returns zeroed memory for the results of n rules. A hook may
+// keep it, so no other request gets it unless rules are reused.
 func (p *Policies) room(q *query, n int) []stats.RuleDecision {
 	switch {
 	case n == 0:
@@ -237,7 +237,7 @@ func (p *Policies) room(q *query, n int) []stats.RuleDecision {
 	return rules
 }
 
-// adjust adjusts budgets, and notifies of the thresholds that this crosses.
+// adjust adjusts budgets, and sends the notices of thresholds that this crosses.
 func (p *Policies) adjust(ctx context.Context, g *generation, c *charges, delta int) error {
 	return p.notifier.adjust(ctx, g, c, delta)
 }

@@ -8,11 +8,11 @@ type charge struct {
 	Key   string           // the budget's key; it may be a secret
 	Plan  string           // the plan of the limit, or ""
 	Cost  int              // the units to charge
-	Fixed bool             // the cost is the rule's, not the caller's
-	Empty bool             // nothing was left under the limit, which denies
-	Real  int              // the real cost, once the charge is settled by a rule that settles
+	Fixed bool             // whether the cost is the rule's and not the caller's
+	Empty bool             // whether the limit denied because no unit was left
+	Real  int              // the real cost of a charge that was settled, if its rule settles
 	Limit *ratelimit.Limit // the key's limit; it must not be changed
 
-	Weight int    // the weight of a key that shares Limit with others; 0 for a key with its own budget
+	Weight int    // the weight of a key that shares Limit; 0 for a key with its own budget
 	Tariff string // the request's plan, even if it has no weight; set if Weight is not 0
 }

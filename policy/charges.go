@@ -12,29 +12,29 @@ import (
 // charges are the charges of a request, one for each rule that applies.
 type charges struct {
 	List []charge // in the order of the rules; it must not be changed
-	Bare bool     // the rules' own costs and shadows are ignored
+	Bare bool     // whether to ignore the rules' own costs and shadows
 
-	rules []*rule // the rules by whose grace results are shown; nil if no rule has a grace
+	rules []*rule // the rules with a grace, under which results are shown; nil if no rule has one
 
-	// For a settlement, if a rule settles.
+	// For a settlement, if a rule settles:
 	request Request // has the attributes at which it is settled
 	given   int     // the caller's real cost
 	failed  []error
 
-	// The results of the rules.
+	// The results of the rules:
 	results []stats.RuleDecision // one for each charge, if there is a hook; it may keep them
 	beside  []int                // charges of rules that are always charged, in addition to the stack's
 	rest    []int                // charges of shadows that a reservation settles
-	denied  []int                // the charges that a rule, maybe a shadow, has denied
-	shadows bool                 // one of the rules is a shadow
+	denied  []int                // the charges that a rule has denied, even if it is a shadow
+	shadows bool                 // whether one of the rules is a shadow
 
-	// The spending of the keys, if a rule notifies of it.
+	// The spending of the keys, if a rule sends notices of it:
 	opens     *notices.Opens // nil if none does
 	followed  []*rule        // the rules of the set
-	estimates bool           // the charges are settled at their real costs later
+	estimates bool           // whether the charges are estimates, which are settled later
 	changes   []change
 	corrected []corrected
-	adjusted  *adjusted // the answer of an adjustment, if it is wanted
+	adjusted  *adjusted // the answer of an adjustment, if the caller wants it
 }
 
 // clear forgets the request.
@@ -59,7 +59,7 @@ func (c *charges) append(which []int) []int {
 	return which
 }
 
-// WantsAnswers and TakeAnswer make the charges take the results of a [ratelimit.Layered]: see answerTaker in its stack.go.
+// WantsAnswers and TakeAnswer receive the results of a [ratelimit.Layered]: see answerTaker in its stack.go.
 func (c *charges) WantsAnswers(allowed bool) bool { return c.results != nil || c.shadows || !allowed }
 
 func (c *charges) TakeAnswer(rule int, d *ratelimit.Decision, spent bool, err error) {
@@ -108,8 +108,8 @@ func (c *charges) record(rule int, d *ratelimit.Decision, spent bool) {
 	}
 }
 
-// answer records the decision of a layer. An error is recorded for all rules. If a rule has not answered because of
-// the error, nothing else is noted. An error for a cost above the capacity of the rule's own limit is an answer.
+// answer records the decision of a layer. An error is recorded for all rules. If a rule has not answered because of the
+// error, nothing else is recorded for it. An error for a cost above the capacity of the rule's own limit is an answer.
 func (c *charges) answer(rule int, d *ratelimit.Decision, spent bool, err error) {
 	if err == nil || d.Allowed || d.RetryAfter > 0 || c.exceeds(rule, d.Limit) {
 		c.record(rule, d, spent)
@@ -137,13 +137,13 @@ func (c *charges) position(rule int) (int, bool) {
 // fewCharges is the maximum number of charges for which a linear search is faster than a map.
 const fewCharges = 8
 
-// change is the change that a call has made to the spending of a charge's key.
+// change is the change of a key's spending by a call.
 type change struct {
-	known                 bool // the charge was made
-	corrected             bool // the engine has answered its settlement or adjustment
+	known                 bool // whether the charge was made
+	corrected             bool // whether the engine has answered its settlement or adjustment
 	before                int64
 	openBefore, openAfter int64
-	open                  *notices.Open // the open estimate, until it is settled
+	open                  *notices.Open // the estimate until it is settled
 }
 
 // corrected is a settlement or an adjustment of a charge's key.
@@ -152,9 +152,9 @@ type corrected struct {
 	notices.Change
 }
 
-// adjusted is the engine's answer to the adjustment of one key.
+// adjusted is the engine's answer to an adjustment of one key.
 type adjusted struct {
-	known bool                // the engine has answered
+	known bool                // whether the engine has answered
 	spent int64               // the spending before the adjustment
 	after *ratelimit.Decision // the key's state under the limit that denies it; nil if it has no spending
 }

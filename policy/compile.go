@@ -16,13 +16,13 @@ import (
 func (c *rule) budget() Budget {
 	b := Budget{Name: c.budgets(), Key: c.Key, Limit: c.limit, Others: c.others(), Share: c.Share}
 	if c.Share > 0 {
-		b.Weight = func(string) int { return c.Share } // used until the rule has a pool
+		b.Weight = func(string) int { return c.Share } // used while the rule has no pool
 	}
 	return b
 }
 
-// open prepares the rules of a valid set, on limiters of the engine. It changes nothing. before
-// returns the limiter of a rule in the previous set, and its pool. An error is an [*Error].
+// open prepares the rules of a valid set on limiters of the engine, and changes nothing.
+// before returns a rule's limiter in the previous set, and its pool. An error is an [*Error].
 func (e Engine) open(set *Set, before func(id string) (ratelimit.Limiter[string], *shares.Pool)) ([]*rule, *decider, error) {
 	whole := set.complete()
 	rules, budgets := make([]*rule, len(whole)), make([]Budget, len(whole))
@@ -97,8 +97,8 @@ func (e Engine) limiterFor(r *rule, b Budget, before func(id string) (ratelimit.
 	return p.Limiter, p, nil
 }
 
-// refusals returns the errors with which an engine refuses a valid set. Those are the
-// errors of single limits, or, if there are none, the errors of the rules together.
+// refusals returns the errors with which an engine refuses a valid set. It returns
+// the errors of single limits or, if there are none, of the rules together.
 func (s *Set) refusals(e Engine) (all []*Error) {
 	if e == nil {
 		e = Memory(nil)
@@ -143,7 +143,7 @@ func (s *Set) refusals(e Engine) (all []*Error) {
 	return all
 }
 
-// ruleOf returns the rule with the share of its limits that each of several processes enforces.
+// ruleOf returns the rule that one of several processes enforces, with its share of the limits.
 func ruleOf(whole *rule, processes int) *rule {
 	if processes <= 1 || whole.Allow {
 		return whole

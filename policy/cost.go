@@ -9,22 +9,22 @@ import (
 	"strings"
 )
 
-// Cost is the cost that a rule charges. A file has it as a number, an attribute's name, or
+// Cost is the cost that a rule charges. In a file it is a number, the name of an attribute, or
 // "" for Caller. The zero Cost selects the cost of the defaults, or otherwise the caller's.
 type Cost struct {
-	Number    int    // a fixed cost, if above 0
+	Number    int    // a fixed cost, if positive
 	Attribute string // the attribute with the cost, a whole number from 0
 	Caller    bool   // the caller's cost, even if the defaults have another
 
-	// Match selects the requests for a cost in [Rule.Costs]. In any other
-	// Cost it is nil. A file has such a cost as {match: …, cost: …}.
+	// Match selects the requests for a cost in [Rule.Costs], which a
+	// file writes as {match: …, cost: …}. In any other Cost it is nil.
 	Match *Match
 }
 
 // own reports whether the cost is not the caller's.
 func (c Cost) own() bool { return c.Number != 0 || c.Attribute != "" }
 
-// text returns the cost as a file has it: "" for the caller's.
+// text returns the cost as a file writes it: "" for the caller's.
 func (c Cost) text() string {
 	if c.Number != 0 {
 		return strconv.Itoa(c.Number)
@@ -32,7 +32,7 @@ func (c Cost) text() string {
 	return c.Attribute
 }
 
-// matched is a cost in [Rule.Costs] as a file has it.
+// matched is a cost in [Rule.Costs] as a file writes it.
 type matched struct {
 	Match *Match `yaml:"match" json:"match"`
 	Cost  Cost   `yaml:"cost" json:"cost"`
@@ -44,7 +44,7 @@ func (c Cost) alone() Cost {
 	return c
 }
 
-// MarshalJSON returns the text of a file, and null for the zero Cost.
+// MarshalJSON returns the cost as a file writes it, and null for the zero Cost.
 func (c Cost) MarshalJSON() ([]byte, error) {
 	switch {
 	case c.Match != nil:

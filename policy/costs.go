@@ -21,7 +21,7 @@ func costingOf(c Cost) costing {
 	return prepared
 }
 
-// of returns the charge for the caller's cost, and whether it is fixed, so that it is not the caller's.
+// of returns the cost to charge, given the caller's cost. fixed reports whether it is the rule's own.
 func (c *costing) of(r Request, cost int) (n int, fixed bool, err error) {
 	switch {
 	case !c.own():
@@ -37,8 +37,10 @@ func (c *costing) of(r Request, cost int) (n int, fixed bool, err error) {
 
 // prices are the costs of [Rule.Costs], prepared for decisions.
 type prices struct {
-	all   []costing
-	rules []*match.Rule // the conditions of the costs: first those that one reading of a path must match, then those that all readings must match
+	all []costing
+	// the conditions of the costs: first those that match if one reading
+	// of the path does, and then those that match only if all readings do
+	rules []*match.Rule
 	index *match.Index
 }
 
@@ -81,9 +83,9 @@ func pricingOf(r *Rule, named lists, routes []match.Pattern) pricing {
 
 var priceMemories = sync.Pool{New: func() any { return new(match.Memory) }}
 
-// of returns the charge for a caller's cost: by the first price that matches, or else by the
-// rule. If servers may read the path in several ways, the highest of the matching prices applies,
-// up to the first one that matches every reading. So a client cannot choose a lower price.
+// of returns the cost to charge, given the caller's cost. That is the first price that matches, or
+// otherwise the rule's cost. If servers may read the path in several ways, it is the highest of the
+// matching prices up to the first one that matches every reading. So a client cannot choose a lower price.
 func (p *pricing) of(r Request, cost int) (n int, fixed bool, err error) {
 	if p.prices == nil {
 		return p.base.of(r, cost)

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// span is the time in which a setting is in force: from its beginning, and before its end. The zero span is unbounded.
+// span is the time from an instant on and before another, in which a setting is in force. The zero span is unbounded.
 type span struct{ from, until time.Time }
 
 func (s span) always() bool { return s == span{} }
@@ -16,13 +16,13 @@ func (s span) holds(at time.Time) bool {
 	return (s.from.IsZero() || !at.Before(s.from)) && (s.until.IsZero() || at.Before(s.until))
 }
 
-// meets reports whether two spans have an instant in common.
+// meets reports whether two spans overlap.
 func (s span) meets(other span) bool {
 	before := func(end, begin time.Time) bool { return !end.IsZero() && !begin.IsZero() && !begin.Before(end) }
 	return !before(s.until, other.from) && !before(other.until, s.from)
 }
 
-// check returns an error if the span has no instant.
+// check returns an error if the span is empty.
 func (s span) check() error {
 	if !s.from.IsZero() && !s.until.IsZero() && !s.from.Before(s.until) {
 		return fmt.Errorf("%s, want an instant after from, %s", s.until.Format(time.RFC3339Nano), s.from.Format(time.RFC3339Nano))

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// peek returns the decision that a charge would get now.
+// peek returns the decision that Take would make on the charges now.
 func (d *decider) peek(ctx context.Context, c *charges, cost int) (ratelimit.Decision, error) {
 	if d.shares(c) {
 		return d.peekShared(ctx, c, cost)

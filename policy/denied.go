@@ -9,12 +9,12 @@ type Denials struct {
 	Rule   string
 	Key    string // several values are one text: see [ValuesOf]
 	Count  int64
-	Error  int64 // Count may be too high by this number: at most 1/256 of all denials
-	Shadow bool  // the rule is a shadow: it would have denied the key
+	Error  int64 // Count may be too high by up to this number, at most 1/256 of all denials
+	Shadow bool  // whether the rule is a shadow, which would have denied the key
 }
 
-// Denied returns the keys, at most n, that the rules in force and their shadows have denied most
-// in the last 5 to 10 minutes. A key with more than 1 in 256 of all denials is never missing.
+// Denied returns up to n keys that the rules in force, including shadows, have denied most
+// often in the last 5 to 10 minutes. A key with more than 1/256 of all denials is always found.
 func (p *Policies) Denied(n int) []Denials {
 	g := p.now()
 	var all []Denials

@@ -16,32 +16,32 @@ import (
 //	}
 //
 // The limiters of a set's rules must be of one store, which decides on them together: see [ratelimit.Joinable].
-// A single rule may have any limiter. If the limit of a decision is not the limiter's own, the decision brings
-// it. The limiters may be a [ratelimit.Peeker], [ratelimit.Adjuster] and [ratelimit.Resetter]. For
-// [Policies.Each] they may have an Each as sqllimit's have, and for [Policies.Flush] a Flush as lease's have.
+// A set of one rule may have any limiter. A decision may have another limit than the limiter's own, and then
+// contains it. A limiter may implement [ratelimit.Peeker], [ratelimit.Adjuster] and [ratelimit.Resetter]. For
+// [Policies.Each] it may have an Each as sqllimit's have, and for [Policies.Flush] a Flush as lease's have.
 //
-// New, Update and [Check] call it from many goroutines: for each rule, for each further limit of the rule, and for the
-// limits in attributes of [Rule.LimitFrom]. So they find out whether the store can count that limit. A call must
-// change nothing, because the set may be refused. before is the limiter of the rule with that name in the previous
-// set, or nil. If a limiter holds its spending itself, the engine must return that limiter again, and it must be a
-// [ratelimit.Describer]: the rule may have another limit now. An engine may serve several [Policies] at the same time.
+// New, Update and [Check] call the engine from many goroutines: for each rule, for each further limit of the rule, and for
+// the limits in attributes of [Rule.LimitFrom]. So they find out whether the store can count that limit. A call must change
+// nothing, because the set may be refused. before is the limiter of the rule with that name in the previous set, or nil. If
+// a limiter holds its spending itself, the engine must return that limiter again, and it must be a [ratelimit.Describer],
+// because the rule may have another limit now. An engine may serve several [Policies] at the same time.
 type Engine func(b Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error)
 
-// Budget is the part of a rule that an engine receives. It must not be changed.
+// Budget is the part of a rule that an engine receives. The engine must not change it.
 type Budget struct {
 	Name   string            // the name of the budgets: the rule's Budget, or else its Name; case is ignored
 	Key    []string          // the attributes of its keys
-	Limit  ratelimit.Limit   // it has the rule's Name
+	Limit  ratelimit.Limit   // has the rule's Name
 	Others []ratelimit.Limit // the limits of plans and overrides
 
-	// Share, if above 0, is the weight of keys without a weight of their own: all keys share Limit. The
-	// limiter is one of package fair, of redislimit.NewFair, or another Reserver with a SetLimit whose
-	// Describe reports Shared. It calls Weight. An engine without such limiters returns an error.
-	// before is returned again even if its limit differs: SetLimit is called when the set is in force.
+	// If Share is positive, all keys share Limit, and Share is the weight of keys without a weight of their
+	// own. The limiter must be one of package fair, of redislimit.NewFair, or another Reserver with a SetLimit,
+	// whose Describe reports Shared. It calls Weight. An engine without such limiters returns an error. The
+	// engine must return before again even if its limit differs: SetLimit is called when the set is in force.
 	Share  int
 	Weight func(key string) int // returns the weight of a key during a call for it; nil if Share is 0
 
-	Set []Budget // all budgets of the set, without their Set; nil for the check of a single limit
+	Set []Budget // all budgets of the set, without their own Set; nil if a single limit is checked
 }
 
 // checkLimit returns an error if the engine's store cannot count a limit of a rule.
@@ -51,8 +51,8 @@ func (e Engine) checkLimit(b Budget, limit ratelimit.Limit) error {
 	return err
 }
 
-// sharerFor returns the engine's limiter for a rule with Share. before is
-// the limiter of the rule in the previous set, if its keys shared a limit.
+// sharerFor returns the engine's limiter for a rule with Share. before is the
+// limiter of the rule in the previous set if its keys shared a limit there.
 func (e Engine) sharerFor(b Budget, before ratelimit.Limiter[string]) (shares.Limiter, error) {
 	l, err := e(b, before)
 	if err != nil {
@@ -65,7 +65,7 @@ func (e Engine) sharerFor(b Budget, before ratelimit.Limiter[string]) (shares.Li
 	return s, nil
 }
 
-// idle returns the limiter for a rule with Share in the stack. It
+// idle returns the limiter of a rule with Share for the stack. It
 // decides only on keys without a weight, which are blocked or unlimited.
 func (e Engine) idle(b Budget) (ratelimit.Limiter[string], error) {
 	b.Limit, b.Others, b.Share, b.Weight = ratelimit.Unlimited().Named(b.Limit.Name), nil, 0, nil

@@ -13,7 +13,7 @@ import (
 type Error struct {
 	Line   int    // from 1; 0 without a file
 	Column int    // in characters, from 1
-	Rule   string // if it has a name
+	Rule   string // the rule's name, if it has one
 	Field  string // such as "rules[2].plans.free"
 	Err    error
 }
@@ -38,8 +38,8 @@ func (e *Error) Error() string {
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// requestError describes a fault of a request in one text. It wraps an error of package
-// keyfunc: ErrNoKey, ErrMalformedKey or ErrMisconfigured.
+// requestError describes what is wrong with a request, in one text. It
+// wraps ErrNoKey, ErrMalformedKey or ErrMisconfigured of package keyfunc.
 type requestError struct {
 	kind error
 	text string

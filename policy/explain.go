@@ -15,29 +15,29 @@ import (
 // Explanation lists the rules that match a request, with their decisions.
 type Explanation struct {
 	KillSwitch bool
-	Exempt     string      // the rule that exempts the request
+	Exempt     string      // the name of the rule that exempts the request
 	Rules      []Explained // the rules that match, in order
-	Err        error       // the reason for which the request is refused even with a full budget
+	Err        error       // the rules that match, in order
 }
 
 // Explained is a rule that matches a request.
 type Explained struct {
 	Rule     string
 	Shadow   bool
-	Dated    bool            // the time is outside of the rule's From and Until: see Skipped
-	Skipped  string          // the reason for which the rule does not decide: a missing attribute, or a rule that replaces it
-	Instead  string          // the rule that replaces it
+	Dated    bool            // whether the time is outside of the rule's From and Until: see Skipped
+	Skipped  string          // the reason why the rule does not decide, for example a missing attribute
+	Instead  string          // the name of the rule that replaces it
 	Key      string          // it may contain a secret
 	Plan     string          // the plan whose limit holds, or ""
-	Override bool            // the limit is an override's
-	Given    string          // the attribute of LimitFrom, if the limit is from it
+	Override bool            // whether an override determines the limit
+	Given    string          // the attribute of LimitFrom, if it determines the limit
 	Limit    ratelimit.Limit // the limit that applies
 	Share    int             // the key's weight in Limit, which it shares with others; 0 if it has its own budget
 	Cost     int
 	Grace    string              // the share of the limit that is allowed above it, or ""
 	Charge   string              // "always" if the rule is charged whatever the decision, or ""
 	Actual   string              // the attribute at which a reservation settles the cost, or ""
-	Decision *ratelimit.Decision // the rule's own; nil if the engine cannot peek
+	Decision *ratelimit.Decision // the rule's own decision; nil if the engine cannot peek
 }
 
 // Explain returns the rules that match a request, with the decision that each would

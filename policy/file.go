@@ -21,24 +21,24 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/poll"
 )
 
-// The times of a file's watcher.
+// The times of a file's watcher:
 const (
 	// filePoll is the time between two checks of a file without a notification:
 	// some file systems send none, and a folder far up may be replaced.
 	filePoll = 30 * time.Second
 	// quiet is the time from a notification to the reading of the file. One change sends several.
 	quiet = 15 * time.Millisecond
-	// still is the time without a change after which a file is read. A program that
-	// writes in place writes in parts, and a part may be a valid file with fewer rules.
+	// still is the time without a change after which a file is read. A program that writes
+	// a file in place writes parts, and a part may be a valid file with fewer rules.
 	still = 500 * time.Millisecond
-	// atMost is the maximum time for which repeated writing delays the reading of a file.
+	// atMost is the maximum time for which continuous writing delays the reading of a file.
 	atMost = 10 * time.Second
 )
 
-// File returns a source that reads a policy file. It notices a change within 100 ms, or within 30 s where the operating
-// system reports no changes. The file may be replaced, or its path may lead over links that move, as in a Kubernetes
-// ConfigMap. A file that is written in place is read after half a second without a change, and so possibly half written. The
-// files of [Set.Lists] are read and watched as the rules are: their paths begin at the folder of path. Links are followed.
+// File returns a source that reads a policy file. It notices a change within 100 ms, or within 30 s if the operating system
+// reports no changes. The file may be replaced, and its path may contain links that move, as in a Kubernetes ConfigMap. A
+// file that is written in place is read after half a second without a change, so that it may be read half written. The files
+// of [Set.Lists] are read and watched as the rules are. Their paths are relative to the folder of path. Links are followed.
 func File(path string) Source { return &file{path: path, watch: fsnotify.NewWatcher} }
 
 type file struct {
@@ -47,13 +47,13 @@ type file struct {
 
 	mu       sync.Mutex
 	watchers int  // the number of running watchers
-	known    hash // the last content that a watcher has found to be still
+	known    hash // the last content that a watcher has found unchanged for long enough
 }
 
 type hash = [sha256.Size]byte
 
-// Load reads the file. While a watcher runs, a content that it has not found to be still
-// may be half written: then Load waits until the content stays the same for a moment.
+// Load reads the file. While a watcher runs, a new content may be half
+// written. Then Load waits until the content stays the same for a moment.
 func (f *file) Load(ctx context.Context) (*Set, error) {
 	c := f.read()
 	for begin := time.Now(); c.err == nil && f.watched() && time.Since(begin) < atMost; {
@@ -97,7 +97,7 @@ func (f *file) isKnown(h hash) bool {
 	return h == f.known
 }
 
-// found records a content that is still, and the number of watchers that have begun or ended.
+// found records a content that stays the same, and adds to the number of running watchers.
 func (f *file) found(h hash, watchers int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,7 +111,7 @@ type content struct {
 	lists map[string]text
 }
 
-// text is the content of a file, or the reason for which it cannot be read.
+// text is the content of a file, or the reason why it cannot be read.
 type text struct {
 	data []byte
 	err  error
@@ -132,7 +132,8 @@ func (f *file) read() content {
 	return c
 }
 
-// beside returns the path of a file in the folder of another. The path is not cleaned: ".." behind a link leads elsewhere.
+// beside returns the path of a file in the folder of another. It does
+// not clean the path, because ".." after a link leads elsewhere.
 func beside(path, name string) string {
 	folder := len(path)
 	for folder > len(filepath.VolumeName(path)) && !os.IsPathSeparator(path[folder-1]) {
@@ -188,7 +189,7 @@ func (c *content) hash() hash {
 	return hash(h.Sum(nil))
 }
 
-// hash returns a hash of the file's content, or of the reason for which it cannot be read.
+// hash returns a hash of the file's content, or of the reason why it cannot be read.
 func (t *text) hash() hash {
 	if t.err != nil {
 		return sha256.Sum256([]byte("\x00" + t.err.Error()))
@@ -199,7 +200,7 @@ func (t *text) hash() hash {
 func (f *file) Changes(ctx context.Context) <-chan struct{} {
 	changes := make(chan struct{}, 1)
 	w := &fileWatch{file: f, changes: changes, folders: map[string]os.FileInfo{}}
-	w.notify, _ = f.watch() // without notifications it only polls
+	w.notify, _ = f.watch() // if this fails, it only polls
 	w.last = w.read()
 	f.found(w.last, 1)
 	go w.run(ctx)
@@ -211,10 +212,10 @@ type fileWatch struct {
 	file    *file
 	notify  *fsnotify.Watcher // nil if there are no notifications
 	changes chan struct{}
-	last    hash                   // the content that was reported last
+	last    hash                   // the latest content that was reported
 	folders map[string]os.FileInfo // the watched folders
-	entries []string               // the names in these folders that lead to the file
-	lists   []string               // the files of the lists at the last reading of the rules
+	entries []string               // the names of the entries in these folders that lead to the file
+	lists   []string               // the files of the lists when the rules were last read
 }
 
 func (w *fileWatch) run(ctx context.Context) {
@@ -231,7 +232,7 @@ func (w *fileWatch) run(ctx context.Context) {
 	due := time.NewTimer(atMost) // the time to read the file
 	due.Stop()
 	defer due.Stop()
-	var since time.Time // the time at which the reading was first delayed; zero if none is due
+	var since time.Time // the time at which the reading was first delayed; zero if the file need not be read
 	put := func(off time.Duration) {
 		if since.IsZero() {
 			since = time.Now()
@@ -256,7 +257,7 @@ func (w *fileWatch) run(ctx context.Context) {
 			switch now := w.read(); {
 			case !since.IsZero():
 			case now == w.last:
-				poll.Signal(w.changes) // it is loaded again, to make sure that it is the newest
+				poll.Signal(w.changes) // the source is loaded again, in case its set is not the newest
 			default:
 				put(still)
 			}
@@ -267,13 +268,13 @@ func (w *fileWatch) run(ctx context.Context) {
 	}
 }
 
-// concerns reports whether an event is about an entry that leads to the file, or about a watched folder itself.
+// concerns reports whether an event is about an entry that leads to the file, or about a watched folder.
 func (w *fileWatch) concerns(name string) bool {
 	_, folder := w.folders[name]
 	return folder || slices.Contains(w.entries, name)
 }
 
-// look reports a change if the content differs from the last one reported.
+// look reports a change if the content differs from the last one that was reported.
 func (w *fileWatch) look() {
 	if now := w.read(); now != w.last {
 		w.last = now
@@ -291,14 +292,14 @@ func (w *fileWatch) read() hash {
 		if slices.Equal(named, w.lists) {
 			return c.hash()
 		}
-		w.lists = named // from now on they are watched
+		w.lists = named // they are watched from now on
 	}
 	c := w.file.read()
 	return c.hash()
 }
 
-// follow watches the folders that lead to the files: see wayTo. It determines the way
-// again after it has begun to watch a folder, because a link may have moved before that.
+// follow watches the folders that lead to the files: see wayTo. After it has begun to
+// watch a folder, it determines the way again, because a link may have moved in between.
 func (w *fileWatch) follow() {
 	if w.notify == nil {
 		return
@@ -347,9 +348,9 @@ func (w *fileWatch) watch(folders []string) (changed bool) {
 // maxLinks is the maximum number of symbolic links that are followed.
 const maxLinks = 40
 
-// wayTo returns the folders in which a change can lead a path to another file, and the entries in them that matter: each
-// symbolic link on the way, and the file itself. If the way ends before the file, the last entry is the first that is missing.
-// Folders are real ones, without links.
+// wayTo returns the folders in which a change can make a path lead to another file, and the
+// relevant entries in them: each symbolic link on the way, and the file. If the way ends before the
+// file, the last entry is the first one that is missing. Folders are real paths, without links.
 func wayTo(path string) (folders, entries []string) {
 	if !filepath.IsAbs(path) {
 		here, err := os.Getwd()

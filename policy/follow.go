@@ -22,7 +22,7 @@ type Source interface {
 	Changes(ctx context.Context) <-chan struct{}
 }
 
-// The time after which [Follow] tries again after a failure: the first one and the maximum. It doubles each time.
+// The first and the maximum time after which [Follow] tries again after a failure. The time doubles with each failure.
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 5 * time.Second
@@ -78,9 +78,9 @@ type follower struct {
 	p   *Policies
 	src Source
 
-	last *Set // the set that the source had last and that was put in force; nil before the first
-	kill bool // the kill switch that the source had last
-	read bool // the source had a kill switch
+	last *Set // the latest set of the source that was put in force; nil before the first
+	kill bool // the latest kill switch of the source
+	read bool // whether the source had a kill switch
 
 	logged   string // the error that was logged last, "" after a success
 	loggedAt time.Time
@@ -129,7 +129,7 @@ func (f *follower) reload(ctx context.Context) bool {
 	return true
 }
 
-// has reports whether the source still has the set that it had before. At first it compares with the set in force.
+// has reports whether the source still has the same set. At first it compares with the set in force.
 func (f *follower) has(set *Set) bool {
 	if f.last == nil {
 		return reflect.DeepEqual(set, f.p.Current())
@@ -140,7 +140,7 @@ func (f *follower) has(set *Set) bool {
 // put records that the source's set was put in force. It may have been changed by hand since.
 func (f *follower) put(set *Set) { f.last, f.kill, f.read, f.logged = set, set.KillSwitch, true, "" }
 
-// turn sets the kill switch that a source has although its set has an error, if the switch is new.
+// turn sets the kill switch of a source whose set has an error, if the switch has changed.
 func (f *follower) turn(err error) {
 	s := (*mark.Switched)(nil)
 	if !errors.As(err, &s) || f.read && f.kill == s.On {
@@ -165,8 +165,8 @@ func (f *follower) warn(all []*Error) {
 	}
 }
 
-// limitsNothing reports whether the set can limit no request. An empty table looks like rules that are
-// never exceeded, and so does an exempting rule whose match was forgotten. A shadow rule counts as a limit.
+// limitsNothing reports whether the set limits no request. An empty table is such a set, and so is a rule with
+// Allow whose match was forgotten. Both look like rules that are never exceeded. A shadow rule counts as a limit.
 func (s *Set) limitsNothing() bool {
 	counts := false
 	for _, r := range s.complete() {

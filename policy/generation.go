@@ -18,17 +18,17 @@ type generation struct {
 	loadedAt time.Time
 	rules    []*rule
 	names    []string
-	index    *match.Index  // finds the rules by their numbers, and after them the replacements
+	index    *match.Index  // finds the rules by their numbers, and the replacements by the numbers after those
 	replaces []replacement // in the order of the rules
 	decider  *decider      // nil if there are no rules
-	notifies bool          // a rule has thresholds
-	settles  bool          // a rule has Actual
-	graces   bool          // a rule has Grace
-	always   bool          // a rule has Charge
-	left     []left        // limiters of earlier sets
+	notifies bool          // whether a rule has thresholds
+	settles  bool          // whether a rule has Actual
+	graces   bool          // whether a rule has Grace
+	always   bool          // whether a rule has Charge
+	left     []left        // the limiters of earlier sets
 }
 
-// follows takes over the limiters of the set before.
+// follows takes over the limiters of the previous set.
 func (g *generation) follows(last *generation) {
 	now := make(map[string]int, len(g.rules))
 	for i, r := range g.rules {
@@ -39,7 +39,7 @@ func (g *generation) follows(last *generation) {
 		k, stays := now[r.id]
 		if stays && same(g.decider.limiters[k], l) {
 			if f, ok := l.(interface{ Refresh(keys ...string) }); ok && !r.sameLimits(g.rules[k]) {
-				f.Refresh() // the limiter remembers the limits that charges of earlier sets have brought
+				f.Refresh() // the limiter still has the limits of charges of earlier sets
 			}
 		} else if f, ok := l.(flusher); ok {
 			g.left = append(g.left, left{f, g.loadedAt})
@@ -52,7 +52,7 @@ func (g *generation) follows(last *generation) {
 	}
 }
 
-// same reports whether two limiters are one. Limiters that cannot be compared never are.
+// same reports whether two limiters are the same. It returns false if they cannot be compared.
 func same(a, b ratelimit.Limiter[string]) bool {
 	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }
@@ -70,14 +70,14 @@ type flusher interface {
 	Flush(ctx context.Context) error
 }
 
-// left is a limiter that an earlier set had, and the time at which it was replaced.
+// left is a limiter of an earlier set, and the time at which it was replaced.
 type left struct {
 	flusher
 	at time.Time
 }
 
-// remembered is the time for which limiters of earlier sets are still
-// flushed. Within a few seconds leases give their units back without that.
+// remembered is the time for which limiters of earlier sets are still flushed.
+// After some seconds, leases have given their units back without that.
 const remembered = time.Minute
 
 // position returns the index of the rule with an id, or -1 if there is none.
@@ -85,7 +85,7 @@ func (g *generation) position(id string) int {
 	return slices.IndexFunc(g.rules, func(r *rule) bool { return r.id == id })
 }
 
-// flush makes the limiters give back the units that they hold for this process, and waits until that is done.
+// flush makes the limiters give back the units that they hold for this process, and waits until they are back.
 func (g *generation) flush(ctx context.Context) error {
 	var errs []error
 	if g.decider != nil {

@@ -6,20 +6,20 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// comeback is the time for which the budgets of a rule in memory are kept after the rule has gone.
-// So a bad merge, or a DELETE before an INSERT, loses none. A store keeps its budgets anyway.
+// comeback is the time for which the budgets of a removed rule are kept in memory. So a bad
+// merge, or a DELETE before an INSERT, does not lose them. A store keeps its budgets anyway.
 const comeback = 10 * time.Minute
 
-// gone maps the ids of rules that have gone lately to these rules and
-// their limiters, which hold the budgets. Policies.updating guards it.
+// gone holds the rules that were removed lately, with their limiters,
+// which hold the budgets, by id. Policies.updating guards it.
 type gone map[string]former
 
-// former is a rule that has gone, and its limiter.
+// former is a rule that was removed, and its limiter.
 type former struct {
 	rule    *rule
 	limiter ratelimit.Limiter[string]
-	at      time.Duration // the time at which it has gone, by its clock
-	since   time.Time     // the same time by the wall clock
+	at      time.Duration // the time of the removal, by its clock
+	since   time.Time     // the same time, by the wall clock
 }
 
 // reading returns the time by the clock of the limiter's budgets.
@@ -33,7 +33,7 @@ func (f *former) reading() time.Duration {
 	return readingOf(nil)
 }
 
-// find returns the rule with an id and its limiter, or nil if no such rule has gone lately.
+// find returns the rule with an id and its limiter, or nil if no such rule was removed lately.
 func (g gone) find(id string) (*rule, ratelimit.Limiter[string]) {
 	f, ok := g[id]
 	if !ok || f.reading()-f.at > comeback {
@@ -42,7 +42,7 @@ func (g gone) find(id string) (*rule, ratelimit.Limiter[string]) {
 	return f.rule, f.limiter
 }
 
-// comeBack makes the limiters of rules that have come back forget the limits of earlier sets.
+// comeBack makes the limiters of rules that are back drop the limits of earlier sets.
 func (g gone) comeBack(next *generation) {
 	for i, r := range next.rules {
 		if f, ok := g[r.id]; ok && same(next.decider.limiters[i], f.limiter) && !f.rule.sameLimits(r) {
@@ -53,14 +53,14 @@ func (g gone) comeBack(next *generation) {
 	}
 }
 
-// pass records the rules of the last set that the next set does not have, and forgets those that the next set has.
+// pass adds the rules that only the last set has, and removes those that the next set has.
 func (g gone) pass(last, next *generation) {
 	for _, r := range next.rules {
 		delete(g, r.id)
 	}
 	for i, r := range last.rules {
 		l := last.decider.limiters[i]
-		if _, held := l.(flusher); held || next.position(r.id) >= 0 { // the budgets of a flusher are in a store
+		if _, held := l.(flusher); held || next.position(r.id) >= 0 { // a flusher's budgets are in a store
 			continue
 		}
 		f := former{rule: r, limiter: l, since: time.Now()}
@@ -75,8 +75,8 @@ func (g gone) pass(last, next *generation) {
 	}
 }
 
-// expire forgets the rules that have not come back, and returns
-// the time until it must forget the next one, 0 if there is none.
+// expire drops the rules that have been gone for too long. It returns
+// the time until it must drop the next one, or 0 if there is none.
 func (g gone) expire() (next time.Duration) {
 	for id, f := range g {
 		left := comeback - time.Since(f.since)

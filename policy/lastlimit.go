@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/lastlimit"
 )
 
-// lastLimits are the limits of the last decisions on keys that differ from the limits of their
-// rules. Stores do not keep these limits; a table in memory does. It is safe for concurrent use.
+// lastLimits are the limits of the last decisions on keys, if they differ from the limits of their
+// rules. Stores do not keep these limits, while a table in memory does. It is safe for concurrent use.
 type lastLimits struct {
 	mu   sync.RWMutex
 	keys map[ruleKey]*ratelimit.Limit
@@ -17,10 +17,10 @@ type lastLimits struct {
 
 type ruleKey struct{ rule, key string }
 
-// maxLastLimits bounds the number of keys with a last limit.
+// maxLastLimits is the maximum number of keys with a last limit.
 const maxLastLimits = 1 << 16
 
-// note records the limits of a decision by the rules of a set.
+// note records the limits of a decision under the rules of a set.
 func (l *lastLimits) note(rules []*rule, c *charges) {
 	for i := range c.List {
 		ch := &c.List[i]
@@ -55,12 +55,11 @@ func (l *lastLimits) add(k ruleKey, limit *ratelimit.Limit) {
 		}
 		delete(l.keys, other)
 	}
-	k.key = strings.Clone(k.key) // it may be a part of a request
+	k.key = strings.Clone(k.key) // the key may share memory with a request
 	l.keys[k] = limit
 }
 
-// of returns the limit of the last decision on a rule's key. In memory that is
-// the last decision of any process, in a store the last decision of this one.
+// of returns the limit of the last decision on a rule's key. A store's limits are those of the last decision in this process.
 func (l *lastLimits) of(g *generation, rule int, key string) (limit ratelimit.Limit, ok bool) {
 	if t, inMemory := g.decider.limiters[rule].(*table); inMemory {
 		limit, ok = lastlimit.Of(t.Keyed, key).(ratelimit.Limit)

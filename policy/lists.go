@@ -20,18 +20,18 @@ const (
 	maxListed = 100_000 // the maximum number of values of one list
 )
 
-// List holds the values that a match names by @NAME: see [Set.Lists].
-// A file has either the name of another file or the values.
+// List is the values that a match may name by @NAME: see [Set.Lists].
+// In a file it is either the name of another file or the values.
 type List struct {
 	// File is the path of a file beside the rules, with slashes, without ".." and not absolute. The file has a value on
 	// each line. Space around the value, empty lines and comments are ignored. A comment begins with "#" at the beginning
 	// of a line or after a space. A list of at most 4 MiB and 100,000 values is read by [File]; the file may be empty.
 	File string
-	// Values are the values. If File is empty, the program gives them; otherwise they are
-	// read. [New] refuses a set whose list was not read, for example a set from [Parse].
+	// Values are the values. If File is empty, the program sets them. Otherwise they are read
+	// from it. [New] refuses a set with a list that was not read, for example a set from [Parse].
 	Values []string
 
-	lines []int // the lines of the values in File; nil if it was not read
+	lines []int // the line of each value in File; nil if it was not read
 }
 
 // MarshalYAML returns the file or the values.
@@ -50,7 +50,7 @@ func (l List) plain() any {
 // unread reports whether the list's file has not been read.
 func (l *List) unread() bool { return l.File != "" && l.lines == nil }
 
-// place describes the place of the i-th value of the list for an error, without the value, which may be a key.
+// place returns the place of the i-th value of the list for an error. It leaves out the value, which may be a key.
 func (l *List) place(name string, i int) string {
 	if i < len(l.lines) {
 		return fmt.Sprintf("list %q: %s: line %d", name, l.File, l.lines[i])
@@ -58,16 +58,16 @@ func (l *List) place(name string, i int) string {
 	return fmt.Sprintf("list %q: value %d", name, i+1)
 }
 
-// lists are the lists of a set, by their names.
+// lists are the lists of a set by name.
 type lists map[string]List
 
-// listIn returns the name of the list that a value of a match names.
+// listIn returns the name of the list that a match's value names.
 func listIn(v string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(v, "@")
 	return name, ok && !strings.HasPrefix(name, "@")
 }
 
-// literal returns the text of a value that names no list: "@@x" is the text "@x".
+// literal returns the text of a value that names no list. The value "@@x" is the text "@x".
 func literal(v string) string {
 	if strings.HasPrefix(v, "@@") {
 		return v[1:]
@@ -75,7 +75,7 @@ func literal(v string) string {
 	return v
 }
 
-// of returns the values, with each list's name replaced by the values in the list.
+// of returns the values, with the values of lists in place of their names.
 func (l lists) of(values []string) []string {
 	if !slices.ContainsFunc(values, func(v string) bool { return strings.HasPrefix(v, "@") }) {
 		return values
@@ -85,8 +85,8 @@ func (l lists) of(values []string) []string {
 	return all
 }
 
-// each calls f for each value that the values of a match stand for. f receives the index of
-// the match's value, the value, and a function that adds the place in a list to an error.
+// each calls f for each value of a match, with the values of lists in place of their names. f receives
+// the index of the match's value, the value, and a function that adds the place in a list to an error.
 func (l lists) each(values []string, f func(j int, v string, in func(error) error)) {
 	for j, v := range values {
 		name, ok := listIn(v)
@@ -101,7 +101,7 @@ func (l lists) each(values []string, f func(j int, v string, in func(error) erro
 	}
 }
 
-// known returns an error if a value of a match names a list that the set does not have.
+// known returns an error if a match's value names a list that the set does not have.
 func (l lists) known(v string) error {
 	name, ok := listIn(v)
 	if _, found := l[name]; !ok || found {
@@ -113,8 +113,8 @@ func (l lists) known(v string) error {
 	return fmt.Errorf(`no list %q%s; a text that begins with "@" is written with "@@"`, name, maybe(name, slices.Sorted(maps.Keys(l))))
 }
 
-// eachChecked calls check for each value that the values of a match stand for. It reports an error at the match's
-// value, with the place in the list.
+// eachChecked calls check for each value of a match, with the values of lists in place
+// of their names. It reports an error at the match's value, with the place in the list.
 func (l lists) eachChecked(field string, values []string, report reporter, check func(v string, listed bool) error) {
 	at := func(j int) string { return fmt.Sprintf("%s[%d]", field, j) }
 	for j, v := range values {
@@ -174,7 +174,7 @@ func checkBeside(path string) error {
 	return nil
 }
 
-// checkListed returns an error if a text is no value of a list.
+// checkListed returns an error if a text cannot be a value of a list.
 func checkListed(v string) error {
 	switch {
 	case v == "":
@@ -206,7 +206,7 @@ func readList(data []byte) (values []string, lines []int) {
 	return values, lines
 }
 
-// load reads the files of the lists with a function, and reports the files that it cannot read.
+// load reads the files of the lists with beside, and reports the files that it cannot read.
 func (l lists) load(beside func(file string) ([]byte, error), report func(*Error)) {
 	for _, name := range slices.Sorted(maps.Keys(l)) {
 		list := l[name]
@@ -218,7 +218,7 @@ func (l lists) load(beside func(file string) ([]byte, error), report func(*Error
 			err = fmt.Errorf("policy: %s has more than %d bytes", list.File, maxSize)
 		}
 		if err != nil {
-			list.lines = []int{} // so that it is reported only once
+			list.lines = []int{} // so that no further error is reported for it
 			report(&Error{Field: "lists." + name, Err: fmt.Errorf("list %q: %w", name, err)})
 		} else {
 			list.Values, list.lines = readList(data)

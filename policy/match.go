@@ -8,16 +8,16 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// Match selects the requests of a rule: all given fields must match. The zero Match is for every request.
+// Match selects the requests of a rule. All fields that are set must match. The zero Match matches every request.
 type Match struct {
 	// Route lists patterns of [net/http.ServeMux]. One of them must match the method, the host and the path.
 	Route []string `yaml:"route,omitempty" json:"route,omitempty"`
-	// Attributes lists the values that an attribute may have; for "ip", networks too. In a file a single value
+	// Attributes lists the values that an attribute may have. For "ip" they may be networks. In a file a single value
 	// needs no brackets. Here and in the other fields, "@NAME" stands for the values of a list: see [Set.Lists].
 	Attributes map[string][]string `yaml:"attributes,omitempty" json:"attributes,omitempty"`
-	// Not lists the values that an attribute must not have. A request without the attribute matches. The key "route" lists patterns
-	// that must not match. The keys "prefix:NAME" and "suffix:NAME" list beginnings and ends that the attribute NAME must not have;
-	// a file writes them as prefix: {NAME: …}.
+	// Not lists the values that an attribute must not have. A request without the attribute matches. The
+	// key "route" lists patterns that must not match. The keys "prefix:NAME" and "suffix:NAME" list
+	// beginnings and ends that the attribute NAME must not have. A file writes them as prefix: {NAME: …}.
 	Not map[string][]string `yaml:"not,omitempty" json:"not,omitempty"`
 	// Prefix and Suffix list the permitted beginnings and ends of an attribute, which must not be missing.
 	Prefix map[string][]string `yaml:"prefix,omitempty" json:"prefix,omitempty"`
@@ -27,17 +27,17 @@ type Match struct {
 }
 
 // leftOut reports whether the match of the defaults applies, because all fields
-// of this one are nil. Without defaults this match is for every request.
+// of this one are nil. Without defaults the match then matches every request.
 func (m Match) leftOut() bool {
 	return m.Route == nil && m.Attributes == nil && m.Not == nil && m.Prefix == nil && m.Suffix == nil && m.Absent == nil
 }
 
-// all reports whether the match is for every request.
+// all reports whether the match matches every request.
 func (m Match) all() bool {
 	return len(m.Route)+len(m.Attributes)+len(m.Not)+len(m.Prefix)+len(m.Suffix)+len(m.Absent) == 0
 }
 
-// eachCondition calls f for each attribute whose value the match demands, in order.
+// eachCondition calls f in order for each attribute whose value the match restricts.
 func (m *Match) eachCondition(f func(field, attribute string, kind match.Kind, values []string)) {
 	for _, cond := range []struct {
 		field  string
@@ -60,7 +60,7 @@ const (
 	notSuffix = "suffix:"
 )
 
-// splitNot returns the attribute in a name of [Match.Not], and the way in which its values are compared.
+// splitNot returns the attribute in a name of [Match.Not], and how its values are compared.
 func splitNot(name string) (kind match.Kind, attribute string) {
 	if attribute, ok := strings.CutPrefix(name, notPrefix); ok {
 		return match.NoneBegin, attribute

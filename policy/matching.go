@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// matchOf returns the condition on requests of a valid rule. Its conditions on wildcards refer to the given routes.
+// matchOf returns the condition of a valid rule on requests. Its conditions on wildcards refer to the given routes.
 func matchOf(r *Rule, named lists, routes []match.Pattern) match.Rule {
 	m := match.Rule{Disabled: r.Disabled, Exempts: r.Allow}
 	m.Patterns = patternsOf(named.of(r.Match.Route))
@@ -44,7 +44,7 @@ func matchOf(r *Rule, named lists, routes []match.Pattern) match.Rule {
 	return m
 }
 
-// patternsOf reads the patterns of a rule that is valid.
+// patternsOf returns the patterns of a valid rule.
 func patternsOf(routes []string) (patterns []match.Pattern) {
 	for _, route := range routes {
 		p, err := match.ParsePattern(route)

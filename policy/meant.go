@@ -12,10 +12,10 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// This file knows how other programs write routes, hosts and methods:
-// net/http takes most of that for literal text, which no request has.
+// This file recognises how other programs write routes, hosts and methods.
+// Net/http treats most of that as literal text, which no request has.
 
-// methods are the methods that servers know: the methods in use of IANA's registry, and those of caches and of UPnP.
+// methods are the methods that servers know: those in use from IANA's registry, and those of caches and UPnP.
 var methods = []string{
 	http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace,
 	"ACL", "BAN", "BASELINE-CONTROL", "BIND", "CHECKIN", "CHECKOUT", "COPY", "LABEL", "LINK", "LOCK", "M-SEARCH", "MERGE", "MKACTIVITY", "MKCALENDAR", "MKCOL",
@@ -23,9 +23,9 @@ var methods = []string{
 	"SOURCE", "SUBSCRIBE", "UNBIND", "UNCHECKOUT", "UNLINK", "UNLOCK", "UNSUBSCRIBE", "UPDATE", "UPDATEREDIRECTREF", "VERSION-CONTROL",
 }
 
-// oddMethod returns the method that the author of a text probably meant, and the reason
-// why no request has the text as its method. Without a reason, the text is one of
-// [methods]; "" stands for every method. Several alternatives are a list with commas.
+// oddMethod returns the method that the author of a text probably meant, and the reason why
+// no request has the text as its method. If there is no reason, the text is one of [methods].
+// A meant of "" stands for every method. Several alternatives are separated by commas.
 func oddMethod(method string) (meant, why string) {
 	upper := strings.ToUpper(method)
 	switch {
@@ -47,9 +47,9 @@ func oddMethod(method string) (meant, why string) {
 	return method, fmt.Sprintf("the method %q, which HTTP does not have", method)
 }
 
-// betterRoute returns the pattern that the author of a text probably meant, and the reasons why no request
-// matches the text. Without reasons, some request may match. Several patterns are in a list. If only
-// conditions on attributes can replace the text, there is no pattern, and the reasons name these conditions.
+// betterRoute returns the patterns that the author of a text probably meant, and the reasons why no
+// request matches the text. If there are no reasons, some request may match. If only conditions on
+// attributes can replace the text, it returns no pattern, and the reasons name these conditions.
 func betterRoute(route string) (better []string, why []string) {
 	method, rest := "", strings.TrimSpace(route)
 	if i := strings.IndexAny(rest, " \t"); i >= 0 && !strings.Contains(rest[:i], "/") {
@@ -75,7 +75,7 @@ func betterRoute(route string) (better []string, why []string) {
 		return nil, why
 	}
 	host, ok := rest[:i], true
-	if method != http.MethodConnect { // for CONNECT net/http takes the host with its port
+	if method != http.MethodConnect { // for CONNECT, net/http matches the host with its port
 		host, ok = betterHost(host, &why)
 	}
 	path, same := betterPath(rest[i:], &why)
@@ -103,7 +103,7 @@ func betterHost(host string, why *[]string) (string, bool) {
 	return match.Host(http.MethodGet, host), true
 }
 
-// oddHost returns why no request has this host, or "" if one may.
+// oddHost returns the reason why no request has this host, or "" if one may.
 func oddHost(host string) string {
 	switch {
 	case strings.Contains(host, "://"):
@@ -171,8 +171,8 @@ func betterPath(path string, why *[]string) (better string, ok bool) {
 	return "/" + strings.Join(parts, "/"), true
 }
 
-// betterPart returns the part of a path that its author probably meant, and whether that
-// differs from the text. An empty part at the end of a path stands for all that follows.
+// betterPart returns the part of a path that its author probably meant, and whether it
+// differs from the text. An empty part at the end of a path stands for the rest of the path.
 func betterPart(part string, last bool) (meant string, unlike bool) {
 	all := func(name string, rest bool) string {
 		if name == "" {
@@ -184,29 +184,29 @@ func betterPart(part string, last bool) (meant string, unlike bool) {
 		return "{" + name + "}"
 	}
 	name := identifier.FindString(strings.ReplaceAll(part, "-", "_"))
-	inner, _, _ := strings.Cut(strings.Trim(part, "{}"), ":") // without the expression of {id:[0-9]+}
+	inner, _, _ := strings.Cut(strings.Trim(part, "{}"), ":") // removes the expression of {id:[0-9]+}
 	switch {
 	case part == "{$}", part == "":
 		return part, false
-	case part == "$": // the end of a regular expression
+	case part == "$": // as at the end of a regular expression
 		return "{$}", true
 	case last && slices.Contains([]string{"*", "**", ".*", ".+", "(.*)", "(.+)", "...", ".*$", "(.*)$"}, part):
 		return "", true
 	case part == "*" || part == "**":
 		return all("", false), true
-	// wildcards of Gin, of Next.js
+	// a wildcard of Gin or Next.js
 	case strings.HasPrefix(part, "*") && identifier.FindString(part[1:]) == part[1:], strings.HasPrefix(part, "[...") && strings.HasSuffix(part, "]"):
 		return all(name, last), true
 	case strings.HasPrefix(part, "{") && strings.HasSuffix(part, "}"):
 		meant = all(name, last && (strings.ContainsAny(inner, "*") || strings.HasSuffix(inner, "+") || strings.HasSuffix(inner, "...")))
 		if strings.HasSuffix(part, "...}") && !last {
-			meant = part // net/http explains the error
+			meant = part // net/http's error explains it
 		}
 		return meant, meant != part
 	case strings.HasPrefix(part, ":") && name != "":
 		return all(name, last && strings.HasSuffix(part, "*")), true
 	case strings.HasPrefix(part, "<") && strings.HasSuffix(part, ">"):
-		if i := strings.IndexByte(part, ':'); i > 0 { // a wildcard of Flask: <int:id>
+		if i := strings.IndexByte(part, ':'); i > 0 { // a wildcard of Flask, such as <int:id>
 			name = identifier.FindString(part[i:])
 			return all(name, last && part[1:i] == "path"), true
 		}
@@ -217,7 +217,7 @@ func betterPart(part string, last bool) (meant string, unlike bool) {
 		return all("", false), true
 	case strings.HasSuffix(part, "$"):
 		return strings.TrimSuffix(part, "$"), true
-	case strings.Contains(part, "{"): // a wildcard is a whole part
+	case strings.Contains(part, "{"): // a wildcard must be a whole part
 		return all(identifier.FindString(part[strings.IndexByte(part, '{'):]), false), true
 	case strings.Contains(part, "*"):
 		return part, true
@@ -225,8 +225,8 @@ func betterPart(part string, last bool) (meant string, unlike bool) {
 	return part, false
 }
 
-// oddRoute returns a warning about a valid pattern that no request
-// matches, or only requests that the author probably did not mean.
+// oddRoute returns a warning about a valid pattern that matches no
+// requests, or only requests that the author probably did not mean.
 func oddRoute(route string) error {
 	better, why := betterRoute(route)
 	if len(why) == 0 {
@@ -248,8 +248,8 @@ func quoted(patterns []string) string {
 	return strings.Join(all, " and ")
 }
 
-// oddValue returns why no request has this value of an attribute that HTTP
-// supplies, or "" if one may. Kind is the comparison that the match uses.
+// oddValue returns the reason why no request has this value of an attribute
+// that HTTP supplies, or "" if one may. Kind is how the match compares.
 func oddValue(attribute, v string, kind match.Kind) string {
 	ends, part := kind == match.EndsWith || kind == match.NoneEnd, kind != match.OneOf && kind != match.NoneOf
 	switch attribute {

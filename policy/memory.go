@@ -9,14 +9,15 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/limits"
 )
 
-// MemoryOptions are the [ratelimit.Options] of each rule. A rule with Share has MaxKeys and Clock, and a line of package fair.
+// MemoryOptions are the [ratelimit.Options] of each rule. A rule with
+// Share uses only MaxKeys and Clock, and has a line of package fair.
 type MemoryOptions struct {
 	MaxKeys  int
 	OnFull   ratelimit.Overflow
 	Remember int
 	Clock    ratelimit.Clock
-	// Processes is the number of processes with such an engine as the stand-in for a shared store:
-	// see package failover. The engine divides every limit of the rules, plans, overrides and
+	// Processes is the number of processes that use such an engine as the stand-in for a shared
+	// store: see package failover. The engine divides every limit of the rules, plans, overrides and
 	// attributes by it, as [failover.Share] does, and rounds up. So all processes together admit
 	// about the whole limit. Zero and one divide nothing. If negative, [New] returns an error.
 	Processes int
@@ -48,9 +49,9 @@ func Memory(opts *MemoryOptions) Engine {
 	}
 }
 
-// table is the limiter of [Memory]. Sets in use at the same time share the tables of
-// their rules, and with them the spending, but never a limit: each set decides under
-// its own limits. So a decision by an earlier set does not use the limits of the next.
+// table is the limiter of [Memory]. Sets that are in use at the same time share the
+// tables of their rules, and so the spending, but not the limits. Each set decides under
+// its own limits, so a decision by an earlier set does not use the limits of the next.
 type table struct {
 	*ratelimit.Keyed[string]
 	processes int // the number of processes that share each limit
@@ -58,7 +59,7 @@ type table struct {
 }
 
 // counts reports whether the engine certainly accepts a limit. A calendar needs
-// a clock with dates, and an engine in front of this one may refuse Concurrent.
+// a clock with dates. An engine in front of this one may refuse Concurrent.
 func (t *table) counts(limit ratelimit.Limit) bool {
 	return limit.Algorithm != ratelimit.AlgorithmCalendar && limit.Algorithm != ratelimit.AlgorithmConcurrent
 }
@@ -70,7 +71,7 @@ type memoryPool struct {
 	clock     ratelimit.Clock
 }
 
-// newMemoryPool returns a limiter, or the limiter before, if there was one.
+// newMemoryPool returns a limiter. If before is not nil, it returns that one.
 func newMemoryPool(o *MemoryOptions, b Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 	p := &memoryPool{processes: o.Processes, clock: o.Clock}
 	var err error

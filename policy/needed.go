@@ -15,17 +15,17 @@ import (
 type needed struct {
 	attribute string
 	cut       cut              // the way in which an address is cut
-	hash      bool             // the key contains a hash of the value, which may be a secret
-	wildcards *match.Wildcards // the routes' wildcards, if it is one of these; else nil
-	missing   error            // the error of a request that lacks it; made beforehand, because an optional rule uses it often
-	malformed error            // the error of a value in a wrong form
+	hash      bool             // whether the key contains a hash of the value, which may be a secret
+	wildcards *match.Wildcards // the routes' wildcards, if the attribute is a wildcard; otherwise nil
+	missing   error            // the error for a missing attribute, made once because an optional rule needs it often
+	malformed error            // the error for a malformed value
 }
 
 func need(attribute string, c cut) needed {
 	return needed{attribute, c, isSecret(attribute), nil, &requestError{keyfunc.ErrNoKey, fmt.Sprintf("the request has no %q", attribute)}, keyfunc.ErrMalformedKey}
 }
 
-// needCost is need for a cost. An invalid cost is the server's fault, unless the client has sent it.
+// needCost is need for a cost. If the cost is invalid, the server is at fault, unless the client has sent it.
 func needCost(attribute string) needed {
 	n := need(attribute, cut{})
 	n.hash = false
@@ -35,12 +35,12 @@ func needCost(attribute string) needed {
 	return n
 }
 
-// wrong returns the error of a value in a wrong form.
+// wrong returns the error for a malformed value.
 func (n *needed) wrong(format string, args ...any) error {
 	return &requestError{n.malformed, fmt.Sprintf("%q "+format, append([]any{n.attribute}, args...)...)}
 }
 
-// of returns the attribute for requests on some routes.
+// of returns the attribute for the requests on some routes.
 func (n needed) of(routes []match.Pattern) needed {
 	if strings.HasPrefix(n.attribute, attrWildcard) {
 		n.wildcards = match.NewWildcards(routes)
@@ -59,7 +59,7 @@ func (n *needed) in(r Request) (v string, err error) {
 	switch {
 	case n.attribute == attrPath:
 		v = match.Spelt(attrPath, v)
-	case n.attribute == attrIP && n.cut == (cut{}): // otherwise the address is cut afterwards
+	case n.attribute == attrIP && n.cut == (cut{}): // otherwise the address is cut later
 		v = match.Client(v)
 	}
 	switch {
@@ -73,14 +73,14 @@ func (n *needed) in(r Request) (v string, err error) {
 	return v, nil
 }
 
-// hashOfSecret returns the text that stands for a value in a key.
+// hashOfSecret returns the text that replaces a value in a key.
 func hashOfSecret(v string) string {
 	h := keyfunc.HashOf(v)
 	return hex.EncodeToString(h[:])
 }
 
-// textOf returns a value, as a person writes it in a key, in the form that it has in the
-// keys of requests. If a value in a listed key looks like a hash, it counts as the hash.
+// textOf returns a value that a person has written in a key, in the form of the keys
+// of requests. A value that looks like a hash, as in a listed key, counts as the hash.
 func (n *needed) textOf(v string) string {
 	if n.cut != (cut{}) {
 		if network, err := netip.ParsePrefix(v); err == nil {
@@ -99,7 +99,7 @@ func (n *needed) textOf(v string) string {
 	return v
 }
 
-// number returns the value of the attribute, which is a cost.
+// number returns the value of the attribute as a cost.
 func (n *needed) number(r Request) (int, error) {
 	text, err := n.in(r)
 	if err != nil {

@@ -10,15 +10,15 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/notices"
 )
 
-// Threshold is a share of a key's limit that a charge has crossed: see [Rule.Notify].
+// Threshold is a notice that a charge has crossed a share of a key's limit: see [Rule.Notify].
 type Threshold struct {
 	Rule    string
 	Key     string // it may be a secret; several values are one text: see [ValuesOf]
-	Plan    string // the plan of the limit, if the charge has brought one
-	Percent int    // percent of the limit's capacity
+	Plan    string // the plan of the limit, if a plan determines it
+	Percent int    // per cent of the limit's capacity
 	Shadow  bool
 	// Decision is the rule's decision, with its Limit. Its Remaining and Debt are
-	// as after the charge, and count estimates of open reservations as spent.
+	// those after the charge. They count estimates of open reservations as spent.
 	Decision ratelimit.Decision
 }
 
@@ -43,13 +43,13 @@ func (n *notifier) notify(g *generation, r *rule, ch *charge, x *notices.Change)
 	}
 }
 
-// decided sends the notices of the thresholds that a decision has crossed.
-// A reservation's charge is an estimate, so its settlement sends them.
+// decided sends the notices of thresholds that a decision has crossed.
+// A reservation charges an estimate, so its settlement sends them.
 func (n *notifier) decided(q *query) {
 	for i := range q.charges.results {
 		rd, ch := &q.charges.results[i], &q.charges.List[i]
 		r := q.in.rules[ch.Rule]
-		// charges beside the stack's have notified already
+		// charges beside the stack's have sent their notices already
 		if len(r.thresholds) == 0 || !rd.Answered || i >= len(q.charges.changes) || slices.Contains(q.charges.beside, i) {
 			continue
 		}
@@ -68,15 +68,14 @@ func (n *notifier) decided(q *query) {
 			}
 			x.Before = notices.Settled(spent, open)
 			x.After = x.Before
-			// The charge that has spent the last unit was the notice,
-			// in any process, unless it was spent under a larger limit.
+			// The charge that spent the last unit sent the notice, in some process, unless it was under a larger limit.
 			x.Lacks = r.varies || r.moved || x.After != int64(rd.Decision.Limit.Capacity())
 		}
 		n.notify(q.in, r, ch, &x)
 	}
 }
 
-// corrected sends the notices of the thresholds that settlements or adjustments have crossed.
+// corrected sends the notices of thresholds that settlements or adjustments have crossed.
 func (n *notifier) corrected(g *generation, c *charges) {
 	for i := range c.corrected {
 		x := &c.corrected[i]
@@ -85,7 +84,7 @@ func (n *notifier) corrected(g *generation, c *charges) {
 	c.corrected = c.corrected[:0]
 }
 
-// settling returns a reservation whose settlement sends the notices of the thresholds that it crosses.
+// settling returns a reservation that sends the notices of thresholds that its settlement crosses.
 func (n *notifier) settling(g *generation, c *charges, inner *ratelimit.Reservation) *ratelimit.Reservation {
 	if !inner.Allowed || !slices.ContainsFunc(c.List, func(ch charge) bool { return len(g.rules[ch.Rule].thresholds) > 0 }) {
 		return inner
@@ -109,9 +108,8 @@ func (n *notifier) settling(g *generation, c *charges, inner *ratelimit.Reservat
 	})
 }
 
-// lookAfter completes corrections that the engine has not answered with the keys' spending.
-// It peeks at the present spending; units returns the amount by which a settlement or an
-// adjustment has changed it. A failure of the peek is no failure of the change.
+// lookAfter completes corrections for which the engine has not returned the keys' spending. It peeks at the present spending.
+// units returns the amount by which a settlement or an adjustment has changed it. If the peek fails, the change does not.
 func (n *notifier) lookAfter(ctx context.Context, g *generation, c *charges, units func(*charge) int64) {
 	if g.inMemory() {
 		return
@@ -142,7 +140,7 @@ func (n *notifier) lookAfter(ctx context.Context, g *generation, c *charges, uni
 	}
 }
 
-// adjust adjusts budgets, and sends the notices of the thresholds that this crosses.
+// adjust adjusts budgets, and sends the notices of thresholds that this crosses.
 func (n *notifier) adjust(ctx context.Context, g *generation, c *charges, delta int) error {
 	if !n.notifies(g) && c.adjusted == nil {
 		return g.decider.adjust(ctx, c, delta)

@@ -22,12 +22,12 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/jsontree"
 )
 
-// Parse reads YAML or JSON, 4 MiB at most. Unknown fields, duplicates, anchors, aliases and a second document are
-// errors. A file without the field rules is an error, too, because it may be half written; "rules: []" limits
-// nothing. The error is an [*Error]. It reads no other file: a set with a [List] in a file is loaded by [File].
+// Parse reads YAML or JSON of at most 4 MiB. Unknown fields, duplicates, anchors, aliases and a second document are
+// errors. A file without the field rules is an error, too, because it may be half written. A file with "rules: []"
+// limits nothing. The error is an [*Error]. Parse reads no other file: use [File] for a set with a [List] in a file.
 func Parse(data []byte) (*Set, error) { return parseBeside(data, nil) }
 
-// parseBeside is Parse with the files of lists, which beside reads. If beside is nil, they are not read.
+// parseBeside is Parse with the files of lists, which it reads with beside. If beside is nil, they are not read.
 func parseBeside(data []byte, beside func(file string) ([]byte, error)) (*Set, error) {
 	set, _, all := parse(data, false, beside)
 	if len(all) > 0 {
@@ -36,17 +36,17 @@ func parseBeside(data []byte, beside func(file string) ([]byte, error)) (*Set, e
 	return set, nil
 }
 
-// Check is like [Parse], but returns all errors, at most 100, in the order of the file. If there are errors,
-// the set is nil. Otherwise it returns the set and warnings: of a fixed cost above the capacity, of an ip, a
-// route, a method, a host or a path that no request has, and of an attribute that nothing supplies.
+// Check is like [Parse], but returns all errors, up to 100, in the order of the file. If there are errors, the
+// set is nil. Otherwise Check returns the set and warnings. It warns of a fixed cost above the capacity, of an
+// ip, a route, a method, a host or a path that no request has, and of an attribute that nothing supplies.
 //
-// With engines, it also returns the errors with which [New] on one of them would refuse the set. It makes no
-// call, so policyredis.New(client, opts) needs no server here, and an engine that is in use does not change.
+// With engines, it also returns the errors with which [New] on one of them would refuse the set. It does not call
+// a store, so policyredis.New(client, opts) needs no server here. It does not change an engine that is in use.
 //
 // The files of lists are not read. The command policy check reads and checks them.
 func Check(data []byte, engines ...Engine) (*Set, []*Error) { return checkAll(data, nil, engines) }
 
-// checkAll is Check with the files of lists, which beside reads. If beside is nil, they are not read.
+// checkAll is Check with the files of lists, which it reads with beside. If beside is nil, they are not read.
 func checkAll(data []byte, beside func(file string) ([]byte, error), engines []Engine) (*Set, []*Error) {
 	set, p, all := parse(data, true, beside)
 	if len(all) == 0 {
@@ -120,15 +120,14 @@ func (p *parser) asError(err error) *Error {
 	return e
 }
 
-// add records an error, unless there are too many.
+// add records an error, unless there are too many already.
 func (p *parser) add(err error) {
 	if len(p.errs) < maxProblems {
 		p.errs = append(p.errs, p.asError(err))
 	}
 }
 
-// note records an error in one of several fields or elements and returns
-// nil, if all errors are wanted. Otherwise it returns the error.
+// note records an error and returns nil if all errors are wanted. Otherwise it returns the error.
 func (p *parser) note(err error) error {
 	if err == nil || !p.all || len(p.errs) >= maxProblems {
 		return err
@@ -137,7 +136,7 @@ func (p *parser) note(err error) error {
 	return nil
 }
 
-// failed reports whether a field or a part of it could not be read. Then its other errors are not known.
+// failed reports whether a field or a part of it could not be read. Then its other errors are unknown.
 func (p *parser) failed(field string) bool {
 	for _, e := range p.errs {
 		if e.Field == field || strings.HasPrefix(e.Field, field+".") || strings.HasPrefix(e.Field, field+"[") {
@@ -180,7 +179,7 @@ func (p *parser) tree(data []byte) (*yaml.Node, error) {
 	return doc.Content[0], nil
 }
 
-// syntaxError moves the line number from the beginning of the YAML library's text to its place in an error.
+// syntaxError moves the line number from the text of the YAML library's error to the field of an Error.
 func syntaxError(err error, data []byte) error {
 	e := &Error{}
 	if at := (*yaml.LoadError)(nil); errors.As(err, &at) {
@@ -190,15 +189,15 @@ func syntaxError(err error, data []byte) error {
 	if e.Line == 0 {
 		e.Line, e.Column = firstInvalid(data)
 	}
-	if strings.HasPrefix(text, "unknown anchor") { // the library's text contains the alias, which may be a key with a star before it
+	if strings.HasPrefix(text, "unknown anchor") { // the library's text contains the alias, which may be a key that begins with a star
 		text = "an alias, which is not supported"
 	}
 	e.Err = errors.New(text)
 	return e
 }
 
-// firstInvalid returns the place of the first byte that is not UTF-8, or of
-// the first character that YAML does not allow. It returns 0 if there is none.
+// firstInvalid returns the place of the first byte that is not UTF-8, or
+// of the first character that YAML forbids. It returns 0 if there is none.
 func firstInvalid(data []byte) (line, column int) {
 	line, column = 1, 1
 	for len(data) > 0 {
@@ -224,15 +223,15 @@ type parser struct {
 	rule string                // the name of the rule that is read
 	json bool
 
-	keyless bool // the override that is read has no field key
+	keyless bool // whether the override that is read has no field key
 
-	all  bool     // all errors are gathered
+	all  bool     // whether to gather all errors
 	errs []*Error // the errors that were found
 
 	anchor error // the error about the first mapping with an anchor
 }
 
-// located adds the place of its field to an error of validate.
+// located adds the place of the field to an error of validate.
 func (p *parser) located(e *Error) *Error {
 	for field := e.Field; field != ""; field = parent(field) {
 		if n, ok := p.at[field]; ok {
@@ -321,7 +320,7 @@ func (p *parser) pairs(n *yaml.Node, field string, read func(key, value *yaml.No
 	return nil
 }
 
-// list calls read for each element. If alone is true, a single value counts as a list of one.
+// list calls read for each element. If alone is true, it accepts a single value as a list of one.
 func (p *parser) list(n *yaml.Node, field string, alone bool, read func(n *yaml.Node, field string) error) error {
 	if alone && n.Kind == yaml.ScalarNode && !null(n) {
 		return read(n, field)
@@ -353,7 +352,7 @@ func (p *parser) plain(n *yaml.Node, field string) error {
 // kindOf names the kinds of single values, by their YAML tags.
 var kindOf = map[string]string{"!!str": "a text", "!!timestamp": "a date", "!!int": "a number", "!!float": "a number", "!!bool": "true or false"}
 
-// word returns an error if a node is not a text: in quotes, or neither a number, nor true or false. A date is a text.
+// word returns an error if a node is not a text. A text is in quotes, or is not a number, true or false. A date is a text.
 func (p *parser) word(n *yaml.Node, field string) error {
 	if err := p.plain(n, field); err != nil {
 		return err
@@ -460,10 +459,10 @@ func (p *parser) set(n *yaml.Node, s *Set) error {
 		},
 		"rules": func(n *yaml.Node, field string) error {
 			s.Rules = []Rule{}
-			if null(n) && p.json { // JSON is whole if it is valid
+			if null(n) && p.json { // valid JSON is complete
 				return nil
 			}
-			if n.Kind == yaml.SequenceNode && len(n.Content) > maxRules { // one error for each rule would be too many
+			if n.Kind == yaml.SequenceNode && len(n.Content) > maxRules { // otherwise there could be an error for each rule
 				return p.wrong(n.Content[maxRules], field, fmt.Errorf("%d rules, want at most %d", len(n.Content), maxRules))
 			}
 			return p.list(n, field, false, func(n *yaml.Node, field string) error {
@@ -485,7 +484,7 @@ func (p *parser) readRule(n *yaml.Node, field string, r *Rule) error {
 	return p.mapping(n, field, known)
 }
 
-// ruleFields are the names of the fields of a Rule, in its order. A field is read by its type.
+// ruleFields are the names of a Rule's fields, in order. The type of a field determines how it is read.
 var ruleFields = func() (names []string) {
 	for i, t := 0, reflect.TypeFor[Rule](); i < t.NumField(); i++ {
 		name, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ",")
@@ -525,7 +524,7 @@ func (p *parser) reader(to any) func(*yaml.Node, string) error {
 	panic(fmt.Sprintf("policy: a field of rules is a %T, which the parser cannot read: a bug in this package", to))
 }
 
-// nameIn returns the name in a rule that has not been read yet, for errors.
+// nameIn returns the name in a rule that has not been read yet, for use in errors.
 func nameIn(n *yaml.Node) string {
 	if name := valueOf(n, "name"); name != nil && name.ShortTag() == "!!str" && checkName(name.Value) == nil {
 		return name.Value
@@ -545,7 +544,7 @@ func valueOf(n *yaml.Node, field string) *yaml.Node {
 
 func (p *parser) match(m *Match) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
-		if len(n.Content) == 0 { // the field is given, so the match of the defaults does not apply: see [Match.leftOut]
+		if len(n.Content) == 0 { // an empty field is set, so that the match of the defaults does not apply: see [Match.leftOut]
 			m.Attributes = map[string][]string{}
 		}
 		return p.mapping(n, field, fields{
@@ -619,7 +618,7 @@ func (p *parser) plans(to *map[string]ratelimit.Limit) func(*yaml.Node, string) 
 	}
 }
 
-// weight reads the weight of a share. 0 is an error, because it would mean no weight.
+// weight reads the weight of a share. 0 is an error, because it would mean that there is no weight.
 func (p *parser) weight(to *int) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
 		if err := p.plain(n, field); err != nil {
@@ -700,7 +699,7 @@ func (p *parser) costs(to *[]Cost) func(*yaml.Node, string) error {
 	}
 }
 
-// lists reads the lists of a set: each is a file or a list of values.
+// lists reads the lists of a set. Each is a file or a list of values.
 func (p *parser) lists(to *map[string]List) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
 		*to = map[string]List{}

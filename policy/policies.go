@@ -1,11 +1,12 @@
-// Package policy limits requests by rules that are data, read from a file or a database, and changed while in use.
+// Package policy limits requests by rules. The rules are data: they are
+// read from a file or a database, and can be changed while they are in use.
 //
 //	set, err := policy.Parse(data) // YAML or JSON
 //	policies, err := policy.New(set, nil)
 //	d, err := policies.Take(ctx, policy.HTTP(r, policy.Attributes{"user": user, "plan": plan}), 1)
 //
-// All rules that match a request are charged, or none is. Spending stays when rules change. Package admin is a
-// page for operators, package audit stores denials, package sqlsource reads rules from a database.
+// Either all rules that match a request are charged, or none is. Spending stays when rules change. Package admin
+// is a page for operators, package audit stores denials, and package sqlsource reads rules from a database.
 package policy
 
 import (
@@ -28,36 +29,36 @@ type Options struct {
 	// OnDecision is called after each decision, in the caller's goroutine,
 	// while no lock is held. Explain, Peek, Adjust and Reset do not call it.
 	OnDecision func(Decision)
-	// OnThreshold is called for rules with [Rule.Notify] when a charge crosses a share of the limit: by Take,
-	// Wait, Settle or Adjust, if the key's spending was below the share before the charge and is not after it. The
-	// engine's answer reports both. So each crossing is one call, in the process that charges, even if many
-	// processes share the budgets. A charge that crosses several shares makes one call for each, the lowest first.
+	// OnThreshold is called for rules with [Rule.Notify] when a charge crosses a share of the limit. Take, Wait, Settle
+	// and Adjust call it if the key's spending was below the share before the charge and is not below it after the
+	// charge. The engine's answer contains both. So each crossing is one call, in the process that charges, even if
+	// many processes share the budgets. A charge that crosses several shares makes one call for each, the lowest first.
 	//
-	// Reserve makes no such call: its estimate is no spending until Settle, which makes the call for the real
-	// cost. Units under [ratelimit.Concurrent] are in use from the Reserve on. The spending is what was spent and
-	// not regained, less the estimates of open reservations. The estimate of a reservation that is never settled
-	// counts as open until the key is fresh. The engines in memory, on Redis and in a database know the estimates
-	// of all processes. They answer a Settle and an Adjust with the spending before and after it. Leases and
-	// engines of other authors do not: there the estimates of other processes count as spent, and a Peek follows
-	// each Settle or Adjust. If other calls charge the key before that Peek, the crossing may be missed.
+	// Reserve does not call it, because its estimate is no spending until Settle, which calls it for the real
+	// cost. Units under [ratelimit.Concurrent] are in use from Reserve on. The spending is the units that were
+	// spent and not regained, less the estimates of open reservations. The estimate of a reservation that is never
+	// settled counts as open until the key is fresh. The engines in memory, on Redis and in a database know the
+	// estimates of all processes. They answer a Settle and an Adjust with the spending before and after it. Leases
+	// and engines of other authors do not. With those, the estimates of other processes count as spent, and a Peek
+	// follows each Settle or Adjust. If other calls charge the key before that Peek, the crossing may be missed.
 	//
-	// A denial for lack of budget is a call for 100 %, even if some units are left, once for each process until
-	// the key is fresh again. The charge that spends the last unit is then no further call. Limits other than
-	// fixed windows and calendars regain all the time, and traffic near a share may cross it every second. So
-	// under them a process calls again for a share only after it has found the key fresh, or less than a quarter
-	// of the share spent. For both rules, each Policies remembers the last calls of up to 65,536 keys; for
-	// further keys a call may come early. A limit that becomes lower, or a set with other shares, makes no call.
+	// A denial for lack of budget makes a call for 100 %, even if some units are left, once for each process until the
+	// key is fresh again. The charge that spends the last unit then makes no further call. Limits other than fixed
+	// windows and calendars regain all the time, so that traffic near a share may cross it every second. Under them a
+	// process calls again for a share only after it has found the key fresh, or with less than a quarter of the share
+	// spent. For both rules, each Policies remembers the last calls of up to 65,536 keys. For further keys a call may
+	// be made too early. A limit that becomes lower makes no call, and neither does a set with other shares.
 	//
 	// It runs in the caller's goroutine, while no lock is held.
 	OnThreshold func(Threshold)
-	// ReuseRules saves 176 bytes for each rule of a decision: OnDecision must not keep the Rules.
+	// ReuseRules saves 176 bytes for each rule of a decision. OnDecision must then not keep the Rules.
 	ReuseRules bool
 	// Logger logs the events of [Follow]. It defaults to slog.Default().
 	Logger *slog.Logger
-	// StandIn are the policies that decide while these cannot: the second limiter of package failover. New,
-	// Update and Follow put each set in force in both or, if one engine refuses it, in neither; so do Update and
-	// Follow of the StandIn. It may have a StandIn of its own, and can be the StandIn of one Policies only. When
-	// package failover calls Repay, the spending that the StandIn has allowed is charged here. Nil means none.
+	// StandIn are the policies that decide while these cannot, for example as the second limiter of package failover. New,
+	// Update and Follow put each set in force either in both or, if one engine refuses it, in neither. Update and Follow
+	// of the StandIn do the same. A StandIn may have a StandIn of its own. It can be the StandIn of only one Policies.
+	// When package failover calls Repay, the spending that the StandIn has allowed is charged here. Nil means none.
 	StandIn *Policies
 }
 
@@ -80,13 +81,13 @@ type Policies struct {
 	lasts      lastLimits
 	queries    sync.Pool // has *query, so that a decision allocates nothing
 
-	standIn *Policies             // gets each set together with these; nil if there is none
-	debts   atomic.Pointer[debts] // the debts of these as a StandIn; nil if they are none
+	standIn *Policies             // gets each set together with this one; nil if there is none
+	debts   atomic.Pointer[debts] // the debts of a StandIn; nil if this is none
 
 	updating sync.Mutex // held while a set is put in force; locked before the StandIn's, and before mu
-	lead     *Policies  // the policies for which these stand in, or nil; guarded by updating
+	lead     *Policies  // the policies whose StandIn this is, or nil; guarded by updating
 	gone     gone
-	forget   *time.Timer // ends the time of the rules in gone; nil if there are none; guarded by updating
+	forget   *time.Timer // expires the rules in gone; nil if there are none; guarded by updating
 
 	mu      sync.Mutex // guards the fields below, and is never held for long
 	failed  error
@@ -96,7 +97,7 @@ type Policies struct {
 
 var _ ratelimit.Reserver[Request] = (*Policies)(nil)
 
-// fault records the reason for which a set could not be loaded, or with nil that it was loaded.
+// fault records the reason why a set could not be loaded. Nil means that it was loaded.
 func (p *Policies) fault(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -163,9 +164,9 @@ func (p *Policies) Stats() stats.Policies {
 	}
 }
 
-// Flush gives back the units that the rules' limiters hold for this process, such as leases,
-// and waits until they are back. Call it on shutdown, after the last decision. Some limiters
-// hold none, for example those of [Memory]. Flush returns the errors of all limiters.
+// Flush gives back the units that the rules' limiters hold for this process, for example
+// leases, and waits until they are back. Call it on shutdown, after the last decision. The
+// limiters of [Memory], for example, hold none. Flush returns the errors of all limiters.
 func (p *Policies) Flush(ctx context.Context) error {
 	return p.now().flush(ctx)
 }

@@ -20,16 +20,16 @@ type query struct {
 	charges charges
 
 	replaces []int     // the replacements that match
-	at       time.Time // a reading of the clock, if a rule has a time
+	at       time.Time // a reading of the clock, if a rule is dated
 	kill     bool
 	exemptBy *rule              // the rule that exempts the request from all others; nil if none does
-	decision ratelimit.Decision // set if no rule applies
+	decision ratelimit.Decision // the decision if no rule applies
 	err      error
 	memory   match.Memory
 
-	// Memory for reports.
+	// Memory for reports:
 	spare []stats.RuleDecision // memory for hooks that may keep it: a part in use is never used again
-	lent  []stats.RuleDecision // memory for hooks that must not keep it: the next request uses it again
+	lent  []stats.RuleDecision // memory for hooks that must not keep it, which the next request uses again
 }
 
 // clear forgets the request.
@@ -66,8 +66,8 @@ func check(r Request, cost int) error {
 	return nil
 }
 
-// load computes the charge of each rule that applies. If none does, it answers the request. If a
-// rule cannot decide, the query gets that rule's error, unless another rule exempts the request.
+// load computes the charge of each rule that applies. If none applies, it sets the decision.
+// If a rule cannot decide, it sets that rule's error, unless another rule exempts the request.
 func (q *query) load() {
 	if q.err = unreadable(q.request); q.err != nil {
 		return
@@ -111,8 +111,8 @@ func (q *query) load() {
 	}
 }
 
-// waited returns the decision of a Wait that has ended with err. Of the enforcing rules' decisions it
-// chooses the one with the longest RetryAfter or, if all allow, the one with the smallest remaining budget.
+// waited returns the decision of a Wait that has ended with err. It is the enforcing rules'
+// decision with the longest RetryAfter or, if all allow, with the smallest remaining budget.
 func (q *query) waited(err error) (d ratelimit.Decision) {
 	d.Allowed = err == nil
 	known := false
@@ -144,7 +144,7 @@ func (q *query) inForce(r *rule) bool {
 }
 
 // replaced appends the rules that do not apply to a request because
-// other rules replace them. The candidates come from the index.
+// other rules replace them. candidates are the replacements that match.
 func (q *query) replaced(candidates []int, by []int) []int {
 	g := q.in
 	for _, c := range slices.Backward(candidates) {

@@ -11,7 +11,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/owed"
 )
 
-// debts records the spending that an [Options.StandIn] has allowed, by rule, until the policies behind it are charged.
+// debts records the spending that an [Options.StandIn] has allowed,
+// by rule, until the policies that it stands in for are charged.
 type debts struct {
 	to creditor
 
@@ -19,30 +20,30 @@ type debts struct {
 	rules map[string]*owed.Ledger[debtor] // by the rule's id
 }
 
-// creditor is charged with the debts of a stand-in: the policies for which it stands in.
+// creditor is the policies that are charged with the debts of their stand-in.
 type creditor interface {
 	now() *generation
 	adjust(ctx context.Context, g *generation, c *charges, delta int) error
 }
 
-// debtor is a key of a rule, with its limit at the policies that are charged.
+// debtor is a key of a rule, with its limit at the creditor.
 type debtor struct {
 	key   string
 	limit ratelimit.Limit
 }
 
-// debt is what one charge owes.
+// debt is the debt of one charge.
 type debt struct {
 	ledger *owed.Ledger[debtor]
 	debtor
 	cost  int
-	fixed bool            // the rule has its own cost, which comes back only if the reservation is cancelled
+	fixed bool            // whether the rule has its own cost, which is refunded only if the reservation is cancelled
 	real  *int            // returns the real cost, if the rule determines it; else nil
 	share ratelimit.Limit // the stand-in's limit
 }
 
-// of returns the debts of a stand-in's decision to the primary. Keys that
-// share a limit owe nothing: a charge would take no budget from a later call.
+// of returns the debts of a stand-in's decision. Keys that share a limit
+// owe nothing, because a charge would take no budget from a later call.
 func (b *debts) of(ctx context.Context, q *query, d *ratelimit.Decision, err error) (all []debt) {
 	denied := err != nil || !d.Allowed
 	if b == nil || q.answered() || owed.IsUncertain(ctx) || denied && (!q.in.always || err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit)) {
@@ -126,7 +127,7 @@ func (b *debts) repay(ctx context.Context) error {
 			g := b.to.now()
 			i := g.position(id)
 			if i < 0 {
-				return nil // the rule has gone with its budgets
+				return nil // the rule was removed, and so were its budgets
 			}
 			return b.to.adjust(ctx, g, &charges{List: []charge{{Rule: i, Key: k.key, Cost: 1, Limit: &k.limit}}, Bare: true}, units)
 		})

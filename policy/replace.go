@@ -13,8 +13,8 @@ type replacement struct {
 	match match.Rule // the rule's match, for all readings of a path
 }
 
-// replacementsOf returns the replacements in a set. A shadow replaces no
-// rule: it denies nothing, so requests would pass that the other rules deny.
+// replacementsOf returns the replacements in a set. A shadow replaces no rule,
+// because it denies nothing, and requests would pass that the other rules deny.
 func replacementsOf(rules []*rule) (all []replacement) {
 	byName := map[string]int{}
 	for i, r := range rules {

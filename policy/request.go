@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// Request is the attributes of a request. Attribute reports false for a missing one; in a key, an empty one counts as
-// missing. The answers must not change during a decision.
+// Request is the attributes of a request. Attribute returns false for a missing attribute. In
+// a key, an empty attribute counts as missing. The values must not change during a decision.
 type Request interface {
 	Attribute(name string) (value string, ok bool)
 }
@@ -30,7 +30,7 @@ type plan string
 
 func (p plan) Attribute(name string) (string, bool) { return string(p), name == attrPlan && p != "" }
 
-// HTTP returns the attributes of an HTTP request and of more, which takes precedence. More may be nil.
+// HTTP returns the attributes of an HTTP request, and those of more, which have precedence. More may be nil.
 //
 //   - method, and host (in lower case; the port for CONNECT only);
 //   - path, escaped as it was sent. Servers read a path in several ways: they split it before or after decoding it, and clean it
@@ -82,11 +82,11 @@ func (h *httpRequest) Attribute(name string) (string, bool) {
 	return "", false
 }
 
-// errOpaque is the error of a request whose target is a URI without a path, such as "x:y:/v1/charges". A server takes
-// its path for empty, but a proxy sends "y:/v1/charges" on. So the next server reads a path that no rule has examined.
+// errOpaque is the error for a request whose target is a URI without a path, such as "x:y:/v1/charges". A server would read
+// an empty path, but a proxy passes "y:/v1/charges" on. So the next server would read a path that no rule has checked.
 var errOpaque = &requestError{keyfunc.ErrMalformedKey, "the target of the request is a URI without a path"}
 
-// unreadable returns errOpaque if a request has no path that rules can be compared with.
+// unreadable returns errOpaque if a request has no path that can be compared with rules.
 func unreadable(r Request) error {
 	h, ok := r.(*httpRequest)
 	if !ok || h.r.URL.Opaque == "" {
@@ -100,8 +100,8 @@ func unreadable(r Request) error {
 	return errOpaque
 }
 
-// query returns the value of a parameter in the URL's query if it has only
-// one. Pairs that cannot be read are ignored, as in [net/url.URL.Query].
+// query returns the value of a parameter in the URL's query if there is
+// exactly one. It ignores malformed pairs, as [net/url.URL.Query] does.
 func (h *httpRequest) query(name string) (string, bool) {
 	if !strings.Contains(h.r.URL.RawQuery, "=") {
 		return "", false
@@ -110,7 +110,7 @@ func (h *httpRequest) query(name string) (string, bool) {
 	return v, err == nil
 }
 
-// cookie returns the value of a cookie if it has only one.
+// cookie returns the value of a cookie if there is exactly one.
 func (h *httpRequest) cookie(name string) (string, bool) {
 	cookies := h.r.CookiesNamed(name)
 	if len(cookies) != 1 || cookies[0].Value == "" {
@@ -127,8 +127,8 @@ func (h *httpRequest) ip() (string, bool) {
 	return addr.String(), true
 }
 
-// header returns the value of a field if it has only one. A field that a client sends
-// twice has none: otherwise different parts of a program could use different values.
+// header returns the value of a field if there is exactly one. If a client sends a field
+// twice, there is none, because different parts of a program could use different values.
 func (h *httpRequest) header(field string) (string, bool) {
 	v, err := keytext.Single(h.r.Header.Values(field), field)
 	return v, err == nil

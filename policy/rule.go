@@ -20,35 +20,35 @@ import (
 type rule struct {
 	*Rule
 	lists     lists                                 // the lists of the set
-	id        string                                // the id of the budget
-	limit     ratelimit.Limit                       // the limit by which the rule denies, with its name and Grace; the limits below are of the same kind
-	whole     ratelimit.Limit                       // the limit of the file: more than limit in a stand-in that enforces a share of it
-	part      func(ratelimit.Limit) ratelimit.Limit // returns the share of a limit in such a stand-in; else nil
+	id        string                                // the id of the budgets
+	limit     ratelimit.Limit                       // the limit under which the rule denies, with its name and Grace; the limits below have them, too
+	whole     ratelimit.Limit                       // the limit of the file; in a stand-in that enforces a share of it, it is above limit
+	part      func(ratelimit.Limit) ratelimit.Limit // returns the share of a limit in such a stand-in; otherwise nil
 	plans     map[string]*ratelimit.Limit
 	overrides map[string][]override      // by the joined values of the key
 	wall      func() time.Time           // the clock for From and Until
-	planOf    map[ratelimit.Limit]string // the plan of each limit, including limits that plans had in earlier sets
+	planOf    map[ratelimit.Limit]string // the plan of each limit, including the limits of plans in earlier sets
 	match     match.Rule                 // selects the requests of the rule
 
 	pool  *shares.Pool  // the limit that its keys share; nil if Share is 0
-	terms *shares.Terms // the weights with which they share it
+	terms *shares.Terms // the weights of the keys that share it
 
 	thresholds []int                       // the percentages of Notify, in order
-	given      *limits.Cache               // limits of LimitFrom; nil if there is none
+	given      *limits.Cache               // the limits of LimitFrom; nil if there is none
 	countable  func(ratelimit.Limit) error // the engine's check of a limit
 	badLimits  *atomic.Uint64
 
 	unknownPlans *atomic.Uint64 // nil if there are no plans and shares
 
 	parts   []needed // the attributes of its key
-	plain   bool     // the key is one attribute, which is not cut
+	plain   bool     // whether the key is one attribute that is not cut
 	pricing pricing  // its cost
 	actual  needed   // the attribute with its real cost
-	ownCost bool     // the rule has its own cost for some requests at least
-	varies  bool     // some keys have another limit than the rule's
-	moved   bool     // earlier sets had another limit
+	ownCost bool     // whether the rule has its own cost, at least for some requests
+	varies  bool     // whether some keys have another limit than the rule's
+	moved   bool     // whether earlier sets had another limit
 	grace   limits.Grace
-	dated   bool // it is in force for a time
+	dated   bool // whether it is in force only for a time
 }
 
 // newRule prepares a valid rule.
@@ -100,8 +100,8 @@ func newRule(r *Rule, named lists) *rule {
 	return c
 }
 
-// eachOverride calls f for each override: with its key as in the
-// file, and also with the key as requests spell it, if that differs.
+// eachOverride calls f for each override with its key in the file. If
+// requests spell the key differently, it calls f for that spelling, too.
 func (r *Rule) eachOverride(f func(key string, o *Override)) {
 	written := make(map[string]bool, len(r.Overrides))
 	for i := range r.Overrides {
@@ -126,7 +126,7 @@ func (c *rule) addOverrides() {
 	})
 }
 
-// weights returns the weights of single keys, the first of each.
+// weights returns the weights of single keys. If a key has several, the first counts.
 func (r *Rule) weights() map[string]int {
 	all := map[string]int{}
 	r.eachOverride(func(key string, o *Override) {
@@ -137,7 +137,7 @@ func (r *Rule) weights() map[string]int {
 	return all
 }
 
-// spelt returns an override's key as requests of [HTTP] spell it.
+// spelt returns an override's key in the spelling of [HTTP].
 func (r *Rule) spelt(o Override) string {
 	values := slices.Clone(o.Key)
 	for i, name := range r.Key {
@@ -205,8 +205,8 @@ func (c *rule) key(r Request) (string, error) {
 	return joined.Key(values), nil
 }
 
-// limitOf returns the limit of a key: from its override, the attribute of LimitFrom, the
-// request's plan, or else the rule. It also returns the plan, if the limit is the plan's.
+// limitOf returns the limit of a key: that of its override, of the attribute of LimitFrom, of the
+// request's plan, or otherwise of the rule. If the limit is a plan's, it also returns the plan.
 func (c *rule) limitOf(r Request, key string) (limit *ratelimit.Limit, plan string) {
 	if l := c.overrideOf(key); l != nil {
 		return l, ""
@@ -243,10 +243,10 @@ func (c *rule) countPlan(r Request) {
 	}
 }
 
-// maxPlanLimits bounds the number of known limits of one rule's plans, including plans of earlier sets.
+// maxPlanLimits is the maximum number of known limits of one rule's plans, including plans of earlier sets.
 const maxPlanLimits = 10_000
 
-// succeeds copies the limits that the rule's plans had in earlier sets from the rule in the last set, if there was one.
+// succeeds copies the limits of the rule's plans in earlier sets from the rule in the last set, if it had one.
 func (c *rule) succeeds(last *rule) {
 	c.planOf = make(map[ratelimit.Limit]string, len(c.plans))
 	if last != nil {
@@ -262,7 +262,8 @@ func (c *rule) succeeds(last *rule) {
 	}
 }
 
-// limitAfter returns the limit of a key whose last decision was under the limit last, and the plan if the limit is a plan's.
+// limitAfter returns the limit of a key, given the limit of its
+// last decision. If that was a plan's, it also returns the plan.
 func (c *rule) limitAfter(key string, last ratelimit.Limit) (ratelimit.Limit, string) {
 	name, known := "", last.Named("") == c.limit.Named("")
 	if !known {
@@ -275,8 +276,8 @@ func (c *rule) limitAfter(key string, last ratelimit.Limit) (ratelimit.Limit, st
 	return *limit, holds
 }
 
-// ValuesOf splits the text of a key, as in [Denials] and [Decision], into its values:
-// one for each attribute of the rule's Key, or fewer if the text is no such key.
+// ValuesOf splits the text of a key, as in [Denials] and [Decision], into the values of
+// the attributes of the rule's Key. It returns fewer values if the text is not such a key.
 func ValuesOf(key string, attributes int) []string { return joined.Values(key, attributes) }
 
 // givenLimit reads the attribute of LimitFrom. It is a limit, or a number of units to which it scales the rule's limit.

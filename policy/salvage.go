@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// filesOf returns the files of the lists that a file of rules names. The rest of that file may be invalid.
+// filesOf returns the files of the lists in a file of rules. The rest of the file may be invalid.
 func filesOf(data []byte) (files []string) {
 	if !bytes.Contains(data, []byte("lists")) || len(data) > maxSize {
 		return nil
@@ -28,12 +28,12 @@ func filesOf(data []byte) (files []string) {
 	return files[:min(len(files), maxLists)]
 }
 
-// switchAtMargin matches the kill switch in a YAML file that cannot be read
-// as a whole. Text in quotes or in a block is indented, so it does not match.
+// switchAtMargin matches the kill switch in a YAML file that cannot be
+// parsed. It does not match text in quotes or in a block, which is indented.
 var switchAtMargin = regexp.MustCompile(`(?m)^kill_switch[ \t]*:[ \t]+(true|false)[ \t]*(?:#.*)?\r?$`)
 
-// switchIn returns the kill switch that a file sets, and whether it sets one,
-// even if the rest of the file is wrong. If the file sets two, neither counts.
+// switchIn returns the kill switch that a file sets, and whether it sets one.
+// The rest of the file may be invalid. If the file sets two, neither counts.
 func switchIn(data []byte) (on, known bool) {
 	if root, err := (&parser{json: isJSON(data)}).tree(data); err == nil {
 		for i := 0; i+1 < len(root.Content) && root.Kind == yaml.MappingNode; i += 2 {

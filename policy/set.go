@@ -18,15 +18,16 @@ type Set struct {
 	KillSwitch bool `yaml:"kill_switch,omitempty" json:"kill_switch,omitempty"`
 	// Attributes lists the attributes that the program supplies. If it is set, [Check] warns of other attributes.
 	Attributes []string `yaml:"attributes,omitempty" json:"attributes,omitempty"`
-	// Lists are values that any value of a [Match] can name, even in costs. For example, "@bad" stands for the
-	// values of the list bad. In an "ip" the values are addresses and networks. "@@bad" is the text "@bad".
+	// Lists are values that a value of a [Match] can name, even in costs. For example, "@bad" stands for the
+	// values of the list bad. For "ip" the values are addresses and networks. "@@bad" is the text "@bad".
 	Lists    map[string]List `yaml:"lists,omitempty" json:"lists,omitempty"`
 	Defaults *Defaults       `yaml:"defaults,omitempty" json:"defaults,omitempty"`
 	// Rules are the rules. All that match a request apply, in this order.
 	Rules []Rule `yaml:"rules" json:"rules"`
 }
 
-// Defaults are the values of fields that a [Rule] leaves out. A rule with Allow takes only Match from them, and one with Share no Plans.
+// Defaults are the values of fields that a [Rule] leaves out. A rule with
+// Allow uses only their Match, and a rule with Share does not use their Plans.
 type Defaults struct {
 	Match Match                      `yaml:"match,omitempty" json:"match,omitzero"`
 	Key   []string                   `yaml:"key,omitempty" json:"key,omitempty"`
@@ -35,7 +36,7 @@ type Defaults struct {
 	Cost  Cost                       `yaml:"cost,omitempty" json:"cost,omitzero"`
 }
 
-// complete returns the rules with their defaults. They must not be changed.
+// complete returns the rules with the defaults filled in. Callers must not change them.
 func (s *Set) complete() []Rule {
 	if s.Defaults == nil {
 		return s.Rules
@@ -65,14 +66,14 @@ func (s *Set) complete() []Rule {
 	return rules
 }
 
-// Rule is a limit and the condition of the requests to which it applies.
+// Rule is a limit, and the condition on requests to which it applies.
 type Rule struct {
-	// Name is a letter, followed by letters, digits, "_" and "-", at most 128
-	// in all. It is unique even without regard to case. Budgets belong to it.
+	// Name is a letter, followed by letters, digits, "_" and "-", at most 128 characters
+	// in all. Names that differ only in case are the same. Budgets belong to a name.
 	Name        string `yaml:"name" json:"name"`
 	Description string `yaml:"description,omitempty" json:"description,omitempty"`
-	// Budget is the name of the budgets, if it is not Name. For example, a rule that is renamed keeps its
-	// spending under its old name. No other rule may have budgets of that name. The form is that of Name.
+	// Budget is the name of the budgets if it is not Name. For example, a rule that is renamed keeps its
+	// spending under its old name. No other rule may have budgets of that name. It has the form of a Name.
 	Budget string `yaml:"budget,omitempty" json:"budget,omitempty"`
 	// From and Until bound the time in which the rule is in force: from From, and before
 	// Until. A zero time is no bound. At other times the rule counts as Disabled. The clock
@@ -87,18 +88,18 @@ type Rule struct {
 	// Allow exempts matching requests from all rules: they pass uncharged. Such a rule has only a Match.
 	Allow bool `yaml:"allow,omitempty" json:"allow,omitempty"`
 	// Instead names the rules that this rule replaces for a request. It replaces them only
-	// if it is no Shadow, and if it matches under every reading of the request's path (see
-	// [HTTP]). If it is Optional, the request must also have the rule's attributes.
+	// if it is not a Shadow, and if it matches under every reading of the request's path
+	// (see [HTTP]). If it is Optional, the request must also have the rule's attributes.
 	Instead []string `yaml:"instead,omitempty" json:"instead,omitempty"`
 	// Limit is for keys without another limit. Its Name is ignored.
 	Limit ratelimit.Limit `yaml:"limit,omitempty" json:"limit,omitzero"`
 	// Plans are limits by the attribute "plan". A change of plan keeps the spending.
 	Plans map[string]ratelimit.Limit `yaml:"plans,omitempty" json:"plans,omitzero"`
-	// Share, if above 0, makes all keys share Limit, by weight, instead of having a budget each: see package fair. It
-	// is the weight of a key without a weight of its own, at most 2^20. Limit must be a token bucket, Key must not be
-	// empty, and LimitFrom and Notify must be. Plans and Overrides have no limits except [ratelimit.Unlimited] and
-	// [ratelimit.Blocked], whose keys take no part. A change of Limit or of a weight keeps the spending, and applies
-	// to calls in line at once. When a rule begins or ends to share a limit, its budgets begin anew.
+	// If Share is positive, all keys share Limit by weight, instead of having their own budgets: see package fair.
+	// Share is the weight of a key without a weight of its own, at most 2^20. Limit must be a token bucket. Key must
+	// not be empty, and LimitFrom and Notify must be. Plans and Overrides have no limits except [ratelimit.Unlimited]
+	// and [ratelimit.Blocked], whose keys do not share Limit. A change of Limit or of a weight keeps the spending,
+	// and applies at once to waiting calls. If a rule gets or loses Share, its budgets begin anew.
 	Share int `yaml:"share,omitempty" json:"share,omitempty"`
 	// Shares are weights by the attribute "plan", in a rule with Share.
 	Shares map[string]int `yaml:"shares,omitempty" json:"shares,omitempty"`
@@ -108,7 +109,7 @@ type Rule struct {
 	// is missing, Plans and Limit apply. If its value is not a limit, Limit applies, and [Policies.Stats]
 	// counts the value. Only the program may supply the attribute: headers, queries and cookies are refused.
 	LimitFrom string `yaml:"limit_from,omitempty" json:"limit_from,omitempty"`
-	// Notify lists shares of the limit, such as "80%". A charge that crosses one calls [Options.OnThreshold].
+	// Notify lists shares of the limit, for example "80%". A charge that crosses one calls [Options.OnThreshold].
 	Notify []string `yaml:"notify,omitempty" json:"notify,omitempty"`
 	// Grace is a share of the limit that is allowed in addition. For example, with "10%" the rule
 	// denies above 110 % of the units of a window or of the burst of a bucket, rounded down.
@@ -121,16 +122,16 @@ type Rule struct {
 	// Costs are the costs of some requests: the first one whose Match matches replaces Cost. If
 	// a path can be read in several ways (see [HTTP]) with several costs, the highest applies.
 	Costs []Cost `yaml:"costs,omitempty" json:"costs,omitempty"`
-	// Charge is "always" or empty. "always" charges the rule's cost even if this rule or another
-	// one denies the request. If necessary the cost becomes a debt, of at most the amount that
-	// 100 years regain. So a client that goes on while it is denied is denied for longer. A cost
-	// of 0 is denied while nothing is left. Other rules are charged all or none, as usual.
+	// Charge is "always" or empty. With "always" the rule's cost is charged even if this rule or
+	// another one denies the request. If necessary the cost becomes a debt, at most as large as
+	// 100 years regain. So a client that continues while it is denied is denied for longer. A cost
+	// of 0 is denied while the budget is exhausted. Other rules are charged all or none, as usual.
 	//
-	// It is for costs that are known only after their use. For example, decide with a cost of 0, and charge the tokens
-	// afterwards. Take and Reserve charge always; Wait charges only a cost that passes. The charge of an allowed
-	// reservation is settled as any other. With a store, the charge of a denial takes one more round trip. Its figures take
-	// another one under sliding windows, leaky buckets and, with a debt, calendars. After an error nothing is charged,
-	// except after [ratelimit.ErrExceedsLimit]. The rule has no Share and no limit that is [ratelimit.Concurrent].
+	// Use it for costs that are known only afterwards. For example, decide with a cost of 0, and charge the tokens
+	// later. Take and Reserve charge always. Wait charges only a cost that passes. The charge of an allowed reservation
+	// is settled as any other. With a store, the charge of a denial takes one more round trip. Its figures take another
+	// one under sliding windows, leaky buckets and, with a debt, calendars. After an error nothing is charged, except
+	// after [ratelimit.ErrExceedsLimit]. The rule must not have Share or a limit that is [ratelimit.Concurrent].
 	Charge string `yaml:"charge,omitempty" json:"charge,omitempty"`
 	// Actual names an attribute with the real cost, a whole number from 0. The
 	// settlement of a [Policies.Reserve] uses it instead of the argument of Settle.
@@ -139,7 +140,7 @@ type Rule struct {
 	Optional bool `yaml:"optional,omitempty" json:"optional,omitempty"`
 	// Shadow makes the rule count and report, but never deny.
 	Shadow bool `yaml:"shadow,omitempty" json:"shadow,omitempty"`
-	// Disabled takes the rule out of force, but keeps its spending.
+	// Disabled takes the rule out of force, and keeps its spending.
 	Disabled  bool   `yaml:"disabled,omitempty" json:"disabled,omitempty"`
 	ChangedBy string `yaml:"changed_by,omitempty" json:"changed_by,omitempty"`
 }

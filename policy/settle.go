@@ -9,10 +9,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/held"
 )
 
-// settles reports whether the rule's charge needs more than the argument of Settle or its cost to be settled.
+// settles reports whether a settlement of the rule's charge needs more than the argument of Settle or the rule's cost.
 func (c *rule) settles() bool { return c.Actual != "" || c.pricing.prices != nil }
 
-// settledAs returns a reservation with the charges of inner. The function settle settles it.
+// settledAs returns a reservation with the charges of inner, which settle settles.
 func settledAs(inner *ratelimit.Reservation, settle func(actual int) error) *ratelimit.Reservation {
 	res := ratelimit.NewReservation(inner.Decision, settle)
 	held.Follow(res, func(ctx context.Context, r *ratelimit.Reservation) error { return r.Extend(ctx) }, inner)
@@ -22,7 +22,7 @@ func settledAs(inner *ratelimit.Reservation, settle func(actual int) error) *rat
 	return res
 }
 
-// real returns the real cost of a rule's charge, for a reservation that is settled.
+// real returns the real cost of a rule's charge when its reservation is settled.
 func (c *charges) real(r *rule, ch *charge) int {
 	ch.Real = c.given
 	if ch.Fixed {

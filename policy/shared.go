@@ -17,12 +17,12 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/shares"
 )
 
-// shares reports whether keys share the limit of one of the charges.
+// shares reports whether one of the charges is under a limit that keys share.
 func (d *decider) shares(c *charges) bool {
 	return d.pools && slices.ContainsFunc(c.List, func(ch charge) bool { return ch.Weight > 0 })
 }
 
-// holds reports whether the stack's part of the charges holds units until a settlement.
+// holds reports whether the stack's charges hold units until they are settled.
 func (c *charges) holds() bool {
 	return slices.ContainsFunc(c.List, func(ch charge) bool { return ch.Limit.Algorithm == ratelimit.AlgorithmConcurrent })
 }
@@ -44,7 +44,7 @@ func (d *decider) reserveShared(ctx context.Context, c *charges, cost int, maxDe
 	return p.reservation(p.reserve(ctx, maxDelay, maxDelay))
 }
 
-// peekAgain bounds the time until a waiting call tries rules without
+// peekAgain is the maximum time until a waiting call tries the rules without
 // Share again, and so notices grants, settlements and changes of limits.
 const peekAgain = time.Second
 
@@ -73,13 +73,13 @@ func (d *decider) waitShared(ctx context.Context, c *charges, cost int) error {
 func (d *decider) waitOnce(ctx context.Context, c *charges, cost int, left time.Duration) (again time.Duration, err error) {
 	p := d.newPass(c, cost)
 	defer p.abandon()
-	res, err := p.reservation(p.reserve(p.passing.From(ctx), wait.Forever, left)) // in the line the context bounds the wait
+	res, err := p.reservation(p.reserve(p.passing.From(ctx), wait.Forever, left)) // in the line, the context bounds the wait
 	switch {
 	case err != nil:
 		return 0, err
 	case res.Allowed:
 		return 0, res.Wait(ctx)
-	case p.byPool: // the call found no place in line
+	case p.byPool: // the call found no place in the line
 		return 0, fmt.Errorf("policy: %w: there is no room in the line of %v", ratelimit.ErrLimited, res.Limit)
 	case res.RetryAfter > left:
 		return 0, &ratelimit.LateError{Package: "policy", Limit: res.Limit, After: res.RetryAfter, Reason: context.DeadlineExceeded}
@@ -89,21 +89,21 @@ func (d *decider) waitOnce(ctx context.Context, c *charges, cost int, left time.
 	return min(res.RetryAfter, peekAgain), nil
 }
 
-// sharedPass is one decision of the stack and then, if that allows it, of the shared limits, one after the
-// other. Unless the pass is done when it ends, its charges are given back, even after a panic of a limiter.
+// sharedPass is one decision of the stack and then, if that allows the cost, of the shared limits, one after
+// the other. When it ends without being done, for example because a limiter panics, its charges are given back.
 type sharedPass struct {
 	decider *decider
 	c       *charges
 	cost    int
 	began   time.Time
-	final   bool // the charges are not settled later
+	final   bool // whether the charges are never settled
 
 	d       ratelimit.Decision
 	sum     merge.Sum[ratelimit.Limit]
-	stack   *ratelimit.Reservation // the charges of rules whose keys have budgets of their own; nil if there are none
+	stack   *ratelimit.Reservation // the charges of rules whose keys have their own budgets; nil if there are none
 	held    []pooled
-	byPool  bool             // a shared limit has denied it
-	passing optional.Passing // the context of a charge that is not settled later
+	byPool  bool             // whether a shared limit has denied it
+	passing optional.Passing // the context of a charge that is never settled
 	done    bool
 }
 
@@ -112,7 +112,7 @@ type pooled struct {
 	charge charge
 	pool   *shares.Pool
 	real   func() int             // returns the real cost, if the rule settles; else nil
-	own    bool                   // the cost is the rule's own, not the caller's
+	own    bool                   // whether the cost is the rule's own
 	res    *ratelimit.Reservation // nil if the charge is final
 }
 
@@ -137,7 +137,7 @@ func (p *sharedPass) reserve(ctx context.Context, delay, queue time.Duration) er
 		}
 		if !p.d.Allowed {
 			p.byPool = true
-			_ = p.giveBack() // if a charge stays spent, the denial is still no error
+			_ = p.giveBack() // if a charge stays spent, the denial still has no error
 			return nil
 		}
 	}
@@ -159,7 +159,7 @@ func (p *sharedPass) pooled(shadow bool) (which []int) {
 	return which
 }
 
-// reserveStack charges the rules whose keys have budgets of their own.
+// reserveStack charges the rules whose keys have their own budgets.
 func (p *sharedPass) reserveStack(ctx context.Context, queue time.Duration) error {
 	if !slices.ContainsFunc(p.c.List, func(ch charge) bool { return ch.Weight == 0 }) {
 		return nil
@@ -179,7 +179,7 @@ func (p *sharedPass) reserveStack(ctx context.Context, queue time.Duration) erro
 	return nil
 }
 
-// reservePooled charges a shared limit. If it denies, the whole decision is its denial.
+// reservePooled charges a shared limit. If that denies, its denial is the whole decision.
 func (p *sharedPass) reservePooled(ctx context.Context, ch *charge, delay time.Duration) error {
 	x, d, err := p.charge(ctx, ch, delay)
 	d.Limit = limitOr(d.Limit, *ch.Limit)
@@ -190,11 +190,11 @@ func (p *sharedPass) reservePooled(ctx context.Context, ch *charge, delay time.D
 		return nil
 	}
 	if !p.sum.Empty() {
-		// The rules before it get their cost back, and have room for it.
+		// The earlier rules have room for the cost that they get back.
 		if before := p.d.Remaining; before < d.Remaining-p.cost {
 			d.Remaining = before + p.cost
 		}
-		d.ResetAfter = max(d.ResetAfter, p.d.ResetAfter) // the budgets before it are full at that time
+		d.ResetAfter = max(d.ResetAfter, p.d.ResetAfter) // by then the earlier budgets are full, too
 		d.Degraded = d.Degraded || p.d.Degraded
 	}
 	d.Allowed, d.Delay = false, 0
@@ -226,7 +226,7 @@ func (p *sharedPass) charge(ctx context.Context, ch *charge, delay time.Duration
 	return x, d, err
 }
 
-// isLast reports whether no charge that may deny follows, so that this one stays.
+// isLast reports whether this is the last charge that may deny, so that it need not be given back.
 func (p *sharedPass) isLast(ch *charge) bool {
 	if p.decider.rules[ch.Rule].Shadow {
 		return true
@@ -295,7 +295,7 @@ func (p *sharedPass) giveBack() error {
 	return settleShared(p.stack, p.held, 0)
 }
 
-// abandon gives the charges of a pass back that a panic ends.
+// abandon gives back the charges of a pass that a panic has ended.
 func (p *sharedPass) abandon() {
 	if !p.done {
 		_ = p.giveBack()
@@ -339,7 +339,7 @@ func (d *decider) peekShared(ctx context.Context, c *charges, cost int) (ratelim
 	return p.d, nil
 }
 
-// adjustShared is adjust if some charges are of shared limits. If one of these cannot be adjusted, nothing is adjusted.
+// adjustShared is adjust if some charges are under shared limits. If one of those cannot be adjusted, nothing is.
 func (d *decider) adjustShared(ctx context.Context, c *charges, delta int) error {
 	own := false
 	for i := range c.List {

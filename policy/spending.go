@@ -15,7 +15,7 @@ func (c *charges) follow(o *notices.Opens, rules []*rule) {
 	clear(c.changes)
 }
 
-// isEstimate reports whether a charge will be settled at its real cost. A charge of units in use is no estimate.
+// isEstimate reports whether a charge will be settled at its real cost. A charge of units in use is not an estimate.
 func (c *charges) isEstimate(ch *charge) bool {
 	return c.estimates && ch.Limit.Algorithm != ratelimit.AlgorithmConcurrent
 }

@@ -50,13 +50,13 @@ func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Dec
 	return d, err
 }
 
-// Adjust charges delta to a [Subject]'s budget, or refunds it if negative, even above the limit. For any other request
-// it adjusts the budgets of all rules that match, except shadows and rules with a Cost; under the kill switch it only
-// refunds. A refund above the spending restores the full budget, and no more. For a Subject, Adjust then returns an
-// error that wraps [ratelimit.ErrExceedsLimit] and has both figures. Ignore it if only the spending is to come back.
-// For a higher limit until some time, write an entry in overrides with until instead. The engine's answer contains the
-// spending, so no other call can come between. An engine that answers without it, such as a lease, and a rule with
-// Share report no such error. The page of package admin refuses such a refund. The other errors are the same as Peek's.
+// Adjust charges delta to a [Subject]'s budget. If delta is negative, it refunds, even above the limit. For any other
+// request it adjusts the budgets of all rules that match, except shadows and rules with a Cost. Under the kill switch it
+// only refunds. A refund above the spending restores the full budget, and no more. For a Subject, Adjust then returns an
+// error that wraps [ratelimit.ErrExceedsLimit] and contains both figures. Ignore the error if the refund should only undo
+// spending. To raise the limit until some time, write an entry with until in overrides instead. The engine's answer
+// contains the spending, so no other call can come between. An engine that answers without it, such as a lease, and a rule
+// with Share return no such error. The page of package admin refuses such a refund. The other errors are those of Peek.
 func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
 	return p.keep(r, delta > 0, func(g *generation, c *charges) error {
 		if delta >= 0 || !c.Bare {
@@ -75,8 +75,8 @@ func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
 	})
 }
 
-// Reset restores the full budget of a [Subject]'s key. For any other request, it does so for the request's key in each rule
-// that matches. The errors are the same as Peek's.
+// Reset restores the full budget of a [Subject]'s key. For any other request, it does
+// so for the request's key in each rule that matches. The errors are those of Peek.
 func (p *Policies) Reset(ctx context.Context, r Request) error {
 	return p.keep(r, false, func(g *generation, c *charges) error {
 		err := g.decider.reset(ctx, c)
@@ -99,7 +99,7 @@ func (p *Policies) Describe() ratelimit.Description {
 	}
 }
 
-// keep changes the spending of the budgets that r names.
+// keep changes the spending of the budgets that r refers to.
 func (p *Policies) keep(r Request, charges bool, do func(*generation, *charges) error) error {
 	q := p.about(r, 1, charges)
 	defer p.free(q)
@@ -113,12 +113,12 @@ func (p *Policies) keep(r Request, charges bool, do func(*generation, *charges) 
 	return err
 }
 
-// Each calls visit with each key of a rule and the decision for a cost of 1, until visit returns false. If rule
-// is "", it visits the keys of all rules that are not disabled and have no Share; the decisions' Limits name the
-// rules, and keys on Redis are scanned once for all rules. In memory, a decision uses the limit of the key's plan
-// at its last decision. In a store, whose keys come from all processes, it uses the limit of the last decision in
-// this process, else the rule's limit without plans. The error is the engine's. It wraps [errors.ErrUnsupported]
-// if the engine cannot list keys or the rule has a Share. It also reports that no such rule is in force.
+// Each calls visit with each key of a rule and the decision for a cost of 1, until visit returns false. If rule is "",
+// it visits the keys of all rules that are not disabled and have no Share. The decisions' Limits then contain the names
+// of the rules, and keys on Redis are scanned once for all rules. In memory, a decision uses the limit of the key's plan
+// at its last decision. A store's keys come from all processes. For these it uses the limit of the last decision in this
+// process, or otherwise the rule's limit without plans. Each returns the engine's error. If the engine cannot list keys,
+// or if the rule has a Share, the error wraps [errors.ErrUnsupported]. It is also an error if no such rule is in force.
 func (p *Policies) Each(ctx context.Context, rule string, visit func(key []string, d ratelimit.Decision) bool) error {
 	g := p.now()
 	rules := g.listed(rule)
@@ -156,8 +156,8 @@ func (p *Policies) Each(ctx context.Context, rule string, visit func(key []strin
 	return nil
 }
 
-// listed returns the rules of a name. If the name is "", it returns the
-// rules with limits that are not disabled, and whose keys do not share one.
+// listed returns the rules with a name. If the name is "", it returns all rules
+// that have limits, are not disabled, and do not share a limit among their keys.
 func (g *generation) listed(name string) (rules []int) {
 	if name != "" {
 		if i := g.find(name); i >= 0 {
@@ -178,8 +178,8 @@ func (g *generation) find(name string) int {
 	return slices.IndexFunc(g.rules, func(r *rule) bool { return !r.Allow && strings.EqualFold(r.Name, name) })
 }
 
-// about returns the query of a call that is no decision, and does not count as one. If asDecided is true, the
-// kill switch lets all requests pass, as it does for a decision. For a subject the kill switch has no effect.
+// about returns the query of a call that is not a decision, and is not counted as one. If asDecided is true,
+// the kill switch lets all requests pass, as for a decision. The kill switch has no effect for a subject.
 func (p *Policies) about(r Request, cost int, asDecided bool) *query {
 	q := p.query(r, cost)
 	if q.err != nil {

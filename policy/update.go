@@ -12,7 +12,8 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/sketch"
 )
 
-// New returns the policies of a set. A nil set limits nothing. The error is an [*Error] about the first mistake in the set, or the engine's.
+// New returns the policies of a set. A nil set limits nothing. The error is
+// an [*Error] about the first mistake in the set, or the engine's error.
 func New(set *Set, opts *Options) (*Policies, error) {
 	p := &Policies{denials: sketch.New(), gone: gone{}}
 	p.notifier.lasts = &p.lasts
@@ -36,7 +37,7 @@ func New(set *Set, opts *Options) (*Policies, error) {
 	return p, nil
 }
 
-// leads makes new policies the ones that pass sets on to their StandIn.
+// leads makes new policies those that pass their sets on to their StandIn.
 func (p *Policies) leads(opts *Options) error {
 	if opts == nil || opts.StandIn == nil {
 		return nil
@@ -63,8 +64,8 @@ func (p *Policies) leave() {
 	}
 }
 
-// Update puts another set in force from the next decision on. Rules that keep their names keep their spending, and so does a rule that
-// comes back within ten minutes. An invalid set changes nothing, here and in [Options.StandIn].
+// Update puts another set in force, from the next decision on. A rule that keeps its name keeps its spending, and so does a
+// removed rule that is added again within ten minutes. An invalid set changes nothing, neither here nor in [Options.StandIn].
 func (p *Policies) Update(set *Set) error {
 	p.mustBeMade()
 	return p.update(set, false)
@@ -94,8 +95,8 @@ func (p *Policies) update(set *Set, validated bool) error {
 	return err
 }
 
-// hold locks the policies and their stand-ins, because they get each set together. If the policies are themselves a
-// stand-in for others, hold locks nothing and returns these.
+// hold locks the policies and their stand-ins, because all get each set together. If the
+// policies are themselves a stand-in, hold locks nothing, and returns the policies that lead.
 func (p *Policies) hold() (together []*Policies, lead *Policies) {
 	p.updating.Lock()
 	if p.lead != nil {
@@ -117,7 +118,7 @@ func release(together []*Policies) {
 	}
 }
 
-// openAll prepares a valid set for all of the policies, or for none. All are held for updating.
+// openAll prepares a valid set for all policies or for none. All must be held for updating.
 func openAll(all []*Policies, set *Set) ([]*generation, error) {
 	next := make([]*generation, len(all))
 	for i, p := range all {
@@ -129,7 +130,7 @@ func openAll(all []*Policies, set *Set) ([]*generation, error) {
 	return next, nil
 }
 
-// open prepares a valid set, and changes nothing. p.updating is held.
+// open prepares a valid set, and changes nothing. The caller holds p.updating.
 func (p *Policies) open(set *Set) (*generation, error) {
 	last := p.current.Load()
 	next := &generation{set: set, number: 1, loadedAt: time.Now()}
@@ -183,7 +184,7 @@ func (p *Policies) open(set *Set) (*generation, error) {
 func (p *Policies) unknownOf(id string) *atomic.Uint64 {
 	n := p.unknown[id]
 	if n == nil {
-		if p.unknown == nil || len(p.unknown) >= 2*maxRules { // the counters include those of rules that have gone
+		if p.unknown == nil || len(p.unknown) >= 2*maxRules { // they include the counters of removed rules
 			p.unknown = map[string]*atomic.Uint64{}
 		}
 		n = new(atomic.Uint64)
@@ -192,7 +193,7 @@ func (p *Policies) unknownOf(id string) *atomic.Uint64 {
 	return n
 }
 
-// use puts a set in force. p.updating is held.
+// use puts a set in force. The caller holds p.updating.
 func (p *Policies) use(next *generation) {
 	if last := p.current.Load(); last != nil {
 		next.follows(last)
@@ -209,7 +210,7 @@ func (p *Policies) use(next *generation) {
 	}
 }
 
-// forgetGone frees the budgets of rules that have not come back.
+// forgetGone drops the budgets of removed rules that were not added again.
 func (p *Policies) forgetGone() {
 	p.updating.Lock()
 	defer p.updating.Unlock()

@@ -20,7 +20,7 @@ func (s *Set) validate() error {
 	return nil
 }
 
-// problems returns all errors of a set, in order. If unread is true, a list that was not read is no error.
+// problems returns all errors of a set, in order. If unread is true, a list that was not read is not an error.
 func (s *Set) problems(unread bool) (all []*Error) {
 	report := func(e *Error) {
 		if len(all) < maxProblems {
@@ -40,7 +40,7 @@ func (s *Set) problems(unread bool) (all []*Error) {
 	names := map[string]int{}
 	rules := s.complete()
 	var tree match.Tree
-	wrong := s.Defaults.validate(named, report) // the errors of the defaults are reported once, and not again for each rule that uses them
+	wrong := s.Defaults.validate(named, report) // errors of the defaults are reported once, and not again for each rule that uses them
 	for i := range rules {
 		r := &rules[i]
 		r.validate(named, &tree, func(field string, err error) {
@@ -108,7 +108,7 @@ func checkBudgets(rules []Rule, report func(*Error)) {
 	}
 }
 
-// checkInstead checks the rules that others replace. names has the indices of the rules by their names in lower case.
+// checkInstead checks the rules that replace others. names are the indices of the rules by lower-case name.
 func checkInstead(rules []Rule, names map[string]int, report func(*Error)) {
 	all := slices.Sorted(maps.Keys(names))
 	instead := make([][]int, len(rules))
@@ -150,7 +150,7 @@ func checkInstead(rules []Rule, names map[string]int, report func(*Error)) {
 	}
 }
 
-// noRule is the error about a name that no rule has. It suggests a similar name.
+// noRule returns the error for a name that no rule has. It suggests a similar name.
 func noRule(name string, all []string) error {
 	for changes := range 3 {
 		for _, known := range all {

@@ -44,8 +44,8 @@ func (m *Match) checkAttributes(field string, named lists, report reporter) {
 	}
 }
 
-// checkAttributeValues checks the values of one attribute, which a field lists
-// under name. Whole values may be networks; a part of a value is never empty.
+// checkAttributeValues checks the values of one attribute, which the field lists
+// under name. A whole value may be a network. A part of a value must not be empty.
 func checkAttributeValues(field, name, attribute string, values []string, named lists, whole bool, report reporter) {
 	if err := checkAttribute(attribute); err != nil {
 		report(field, err)
@@ -96,7 +96,7 @@ func checkRoutes(field string, routes []string, named lists, tree *match.Tree, r
 	})
 }
 
-// crossing is the error about patterns that need n look-ups.
+// crossing returns the error for patterns that need n look-ups.
 func crossing(n int) error {
 	return fmt.Errorf("the patterns of the routes cross each other: a request may have to be looked up in %d places, want at most %d. "+
 		"Patterns that have wildcards and words in many combinations do that: use fewer wildcards, or several rules' attributes", n, maxPlaces)
@@ -127,9 +127,9 @@ func pattern(route string) (match.Pattern, error) {
 	return p, err
 }
 
-// withSlash returns the pattern that was probably meant if a slash is missing before the
-// path, so that the path's first part reads as a host. It returns "" if no slash is missing,
-// or if the part may be a host: a host has a dot, a port or brackets, or is localhost.
+// withSlash returns the pattern that was probably meant if the path lacks a slash at its
+// beginning, so that its first part would be a host. It returns "" if no slash is missing,
+// or if the part may be a host. A host has a dot, a port or brackets, or is localhost.
 func withSlash(route string) string {
 	method, path := "", route
 	if i := strings.LastIndexAny(route[:strings.IndexByte(route+"/", '/')], " \t"); i >= 0 {
@@ -137,7 +137,7 @@ func withSlash(route string) string {
 	}
 	host, _, _ := strings.Cut(path, "/")
 	switch {
-	case host == "^": // the beginning of a regular expression
+	case host == "^": // as at the beginning of a regular expression
 		return method + path[1:]
 	case method == "" && host != path && slices.Contains(methods, strings.ToUpper(host)):
 		return host + " " + path[len(host):]

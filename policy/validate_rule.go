@@ -151,7 +151,7 @@ func (r *Rule) checkPlans(report reporter) {
 	}
 }
 
-// checkShare checks the weights, and that a rule with Share has no fields that need budgets of single keys.
+// checkShare checks the weights. It also checks that a rule with Share has no fields that need budgets of single keys.
 func (r *Rule) checkShare(report reporter) {
 	for _, plan := range slices.Sorted(maps.Keys(r.Shares)) {
 		if plan == "" || len(plan) > maxName {
@@ -226,7 +226,7 @@ func (r *Rule) checkOverrides(report reporter) {
 	}
 }
 
-// The errors of checkOverride do not contain the key, which may be a secret.
+// checkOverride returns errors without the key, which may be a secret.
 func (r *Rule) checkOverride(o Override) error {
 	if len(o.Key) != len(r.Key) {
 		return fmt.Errorf("a key of %d values, want %d: %s", len(o.Key), len(r.Key), strings.Join(r.Key, ", "))

@@ -64,7 +64,7 @@ func (r *Rule) neverMatches(named lists, report reporter) {
 	})
 	for k, name := range r.Key {
 		for j, o := range r.Overrides {
-			if why := oddValue(name, o.Key[k], match.OneOf); why != "" { // the warning leaves out the key, which may be a secret
+			if why := oddValue(name, o.Key[k], match.OneOf); why != "" { // without the key, which may be a secret
 				report(fmt.Sprintf("overrides[%d]", j), fmt.Errorf("key[%d] is %s: no request has it", k, why))
 			}
 		}
@@ -72,7 +72,7 @@ func (r *Rule) neverMatches(named lists, report reporter) {
 	r.contradicts(named, report)
 }
 
-// contradicts reports a rule whose routes have methods that its other conditions exclude.
+// contradicts reports a rule whose other conditions exclude the methods of its routes.
 func (r *Rule) contradicts(named lists, report reporter) {
 	wanted, given := r.Match.Attributes[attrMethod]
 	wanted = named.of(wanted)
@@ -89,11 +89,11 @@ func (r *Rule) contradicts(named lists, report reporter) {
 	report("match.attributes.method", errors.New("no route of the rule is for one of these methods: no request matches"))
 }
 
-// supplied is the list of attributes in warnings.
+// supplied is the list of attributes in the texts of warnings.
 const supplied = "policy.HTTP supplies method, host, path, route, ip, header:NAME, query:NAME and cookie:NAME"
 
-// unsupplied reports attributes that no request has. If the set declares attributes, those are all that are
-// neither declared nor supplied by [HTTP]. Otherwise they are only names that resemble an attribute of HTTP.
+// unsupplied reports attributes that no request has. If the set declares attributes, those are all names that
+// are neither declared nor supplied by [HTTP]. Otherwise they are only names that resemble an attribute of HTTP.
 func (r *Rule) unsupplied(set *Set, report reporter) {
 	seen := map[string]bool{}
 	check := func(field, name string) {
@@ -145,7 +145,7 @@ func (r *Rule) unsupplied(set *Set, report reporter) {
 // wellKnownFields are header fields whose misspelled names are certainly mistakes.
 var wellKnownFields = []string{"Accept-Language", "Authorization", "Content-Type", "Proxy-Authorization", "Referer", "User-Agent", "X-Forwarded-For"}
 
-// neverSent returns a warning about a name that seems to be supplied by [HTTP] but never is, and nil for other names.
+// neverSent returns a warning about a name that seems to be supplied by [HTTP] but never is. It returns nil for other names.
 func neverSent(name string) error {
 	word, rest, _ := strings.Cut(name, ":")
 	switch lower := strings.ToLower(rest); {
@@ -209,14 +209,14 @@ func looksLike(name string) string {
 	return ""
 }
 
-// addressFields are the header fields in which proxies pass on the client's address.
+// addressFields are the header fields in which proxies send the client's address.
 var addressFields = []string{
 	"cf-connecting-ip", "cf-connecting-ipv6", "client-ip", "fastly-client-ip", "fly-client-ip", "forwarded", "true-client-ip", "x-appengine-user-ip",
 	"x-azure-clientip", "x-azure-socketip", "x-client-ip", "x-cluster-client-ip", "x-envoy-external-address", "x-forwarded", "x-forwarded-for",
 	"x-original-forwarded-for", "x-real-ip",
 }
 
-// addressesInHeaders reports keys with addresses in header fields, because no rule cuts these to their networks.
+// addressesInHeaders reports keys with addresses in header fields, because rules do not cut these to their networks.
 func (r *Rule) addressesInHeaders(report reporter) {
 	for j, name := range r.Key {
 		if field, ok := strings.CutPrefix(name, attrHeader); ok && slices.Contains(addressFields, strings.ToLower(field)) {
@@ -299,12 +299,12 @@ func uncommonIP(v string) error {
 	return nil
 }
 
-// neverPasses reports the limits under which a rule's fixed cost can never pass.
+// neverPasses reports limits under which a rule's fixed cost can never pass.
 func (r *Rule) neverPasses(report reporter) {
 	if r.Disabled || r.Allow {
 		return
 	}
-	least := 0 // least is the lowest cost, if all costs are fixed
+	least := 0 // the lowest cost, if all costs are fixed
 	r.eachCost(func(field string, c Cost) {
 		if field == "cost" || c.Number == 0 || c.Number < least {
 			least = c.Number
@@ -328,7 +328,7 @@ func (r *Rule) neverPasses(report reporter) {
 	}
 }
 
-// eachCost calls f for the rule's cost, even if that is the caller's, and for each of its costs of some requests.
+// eachCost calls f for the rule's cost, even if that is the caller's, and for each of its Costs.
 func (r *Rule) eachCost(f func(field string, c Cost)) {
 	f("cost", r.Cost)
 	for j := range r.Costs {

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// eachWildcard calls f for each place in which a rule names a wildcard, with the routes that must have it.
+// eachWildcard calls f for each wildcard that a rule names, with the routes that must have it.
 func (r *Rule) eachWildcard(f func(field, name string, routes []string)) {
 	visit := func(field, attribute string, routes []string) {
 		if name, ok := strings.CutPrefix(attribute, attrWildcard); ok && name != "" {
@@ -49,7 +49,7 @@ func (r *Rule) checkWildcards(named lists, report reporter) {
 		for _, route := range named.of(routes) {
 			p, err := match.ParsePattern(route)
 			if err != nil {
-				continue // the error is reported at the route
+				continue // its error is reported at the route
 			}
 			if has, _ := p.Wildcards(); !slices.Contains(has, name) {
 				report(field, fmt.Errorf("the wildcard {%s}, which the route %q does not have: want it in each route of the rule", name, route))
@@ -59,7 +59,7 @@ func (r *Rule) checkWildcards(named lists, report reporter) {
 	})
 }
 
-// mayBeEmpty reports wildcards of keys that may match an empty text, because the rule then refuses the request.
+// mayBeEmpty reports wildcards of keys that may match an empty text. The rule would then refuse the request.
 func (r *Rule) mayBeEmpty(named lists, report reporter) {
 	r.eachWildcard(func(field, name string, routes []string) {
 		if !strings.HasPrefix(field, "key[") || r.Optional {
