@@ -446,7 +446,7 @@ func (s *joined[R]) event(a *demand, y *layer[R], err error) Event[string] {
 // settler returns the function that settles the charges. When it is called,
 // it reads the real costs of layers with an Actual from the request.
 func (s *joined[R]) settler(r R, cost int) func(actual int) error {
-	j, charges, parts, f := s.l.joint, s.charges, s.parts, s.l.followerOf(r)
+	l, charges, parts, f := s.l, s.charges, s.parts, s.l.followerOf(r)
 	switch {
 	case !s.d.Allowed || len(charges) == 0:
 		return nil
@@ -458,7 +458,7 @@ func (s *joined[R]) settler(r R, cost int) func(actual int) error {
 				return err
 			}
 			back(charges, costs)
-			return adjustJoint(context.Background(), j, charges, costs, f)
+			return l.adjustJoint(context.Background(), charges, costs, f)
 		}
 	case s.settle == nil:
 		return nil
@@ -472,6 +472,9 @@ func (s *joined[R]) settler(r R, cost int) func(actual int) error {
 		back(charges, costs)
 		err = settle(costs)
 		corrected(f, charges, w)
+		for i := range charges {
+			l.moved(&charges[i], costs[i]-charges[i].Cost)
+		}
 		return err
 	}
 }
@@ -581,7 +584,7 @@ func (p part) cost(actual int) int {
 }
 
 // adjustJoint charges the costs that are not 0. It reports them to f, the request that follows the keys, unless f is nil.
-func adjustJoint(ctx context.Context, j Joint, charges []Charge, costs []int, f follower) error {
+func (l *Layered[R]) adjustJoint(ctx context.Context, charges []Charge, costs []int, f follower) error {
 	var all []Charge
 	for i, c := range charges {
 		if c.Cost = costs[i]; c.Cost != 0 {
@@ -592,8 +595,11 @@ func adjustJoint(ctx context.Context, j Joint, charges []Charge, costs []int, f 
 		return nil
 	}
 	ctx, w := watch(ctx, f, all)
-	err := j.Adjust(ctx, all)
+	err := l.joint.Adjust(ctx, all)
 	corrected(f, all, w)
+	for i := range all {
+		l.moved(&all[i], all[i].Cost)
+	}
 	return err
 }
 
@@ -682,7 +688,7 @@ func (l *Layered[R]) adjustJoined(ctx context.Context, r R, delta int) error {
 	for i, p := range s.parts {
 		costs[i] = times(delta, p.shares)
 	}
-	return adjustJoint(wait.OrBackground(ctx), l.joint, s.charges, costs, l.followerOf(r))
+	return l.adjustJoint(wait.OrBackground(ctx), s.charges, costs, l.followerOf(r))
 }
 
 func (l *Layered[R]) waitJoined(ctx context.Context, r R, cost int) error {
@@ -731,13 +737,13 @@ func (s *joined[R]) wait(ctx context.Context, r R, cost int) error {
 	if err := s.sum(false); err != nil {
 		return err
 	}
-	var keys []lineKey
+	var budgets []turns.Budget[lineKey]
 	for i := range s.charges {
 		if c := &s.charges[i]; !c.Shadow {
-			keys = append(keys, s.l.lineOf(c))
+			budgets = append(budgets, turns.Budget[lineKey]{Key: s.l.lineOf(c), Cost: c.Cost})
 		}
 	}
-	err := s.l.lines.Try(ctx, keys, func() (turns.Answer[lineKey], error) { return s.try(ctx, r, cost) })
+	err := s.l.lines.Try(ctx, budgets, func(turns.Request) (turns.Answer[lineKey], error) { return s.try(ctx, r, cost) })
 	if late, ok := err.(*turns.LateError); ok {
 		return tooLate(late.In, s.d.Limit)
 	}
@@ -754,6 +760,13 @@ type lineKey struct {
 }
 
 func (l *Layered[R]) lineOf(c *Charge) lineKey { return lineKey{l.layers[c.Limiter].limiter, c.Key} }
+
+// moved lets the first call that waits for a key try again at once, after the key's spending has changed by less than 0.
+func (l *Layered[R]) moved(c *Charge, by int) {
+	if by < 0 && !l.alone { // a limiter that is called alone has its own line
+		l.lines.Moved(l.lineOf(c))
+	}
+}
 
 // try takes the cost, or returns the key that denies it longest.
 func (s *joined[R]) try(ctx context.Context, r R, cost int) (a turns.Answer[lineKey], err error) {

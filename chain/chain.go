@@ -16,13 +16,14 @@ import (
 	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/merge"
 	"github.com/weir-go/ratelimit/internal/optional"
-	"github.com/weir-go/ratelimit/internal/wait"
+	"github.com/weir-go/ratelimit/internal/turns"
 )
 
 // Limiter calls several limiters in turn. Make one with [New]. It is safe for concurrent use if they are. Methods of the zero Limiter
 // panic.
 type Limiter[R any] struct {
 	limiters    []ratelimit.Reserver[R]
+	lines       turns.Lines[any]
 	failed      atomic.Uint64 // the number of charges that could not be given back
 	lastFailure atomic.Pointer[error]
 }
@@ -154,7 +155,10 @@ func (c *Limiter[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 		}
 	}
 	p.done = true
-	res := ratelimit.NewReservation(p.d, func(actual int) error { return errors.Join(settleAll(p.charged, actual)...) })
+	res := ratelimit.NewReservation(p.d, func(actual int) error {
+		defer c.moved(r)
+		return errors.Join(settleAll(p.charged, actual)...)
+	})
 	follow.Inner(res, p.charged[len(p.charged)-1]) // only the last limiter may delay the work
 	held.Follow(res, func(ctx context.Context, r *ratelimit.Reservation) error { return r.Extend(ctx) }, p.charged...)
 	return res, nil
@@ -178,90 +182,6 @@ func queueDenies(res *ratelimit.Reservation) bool {
 	return res != nil && !res.Allowed && res.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket
 }
 
-// Wait charges the cost to all limiters when they allow it. It sleeps for RetryAfter and tries again,
-// in no order among waiting calls. Each second it calls Peek, and so follows grants, settlements,
-// bans and changes of limits. It returns [context.DeadlineExceeded] at once if a limiter denies the
-// cost until after the deadline, and [ratelimit.ErrLimited] if waiting does not help. It also returns
-// the errors of the context and of the limiters. A Wait that fails gives back its charges.
-func (c *Limiter[R]) Wait(ctx context.Context, r R, cost int) error {
-	ctx = wait.OrBackground(ctx)
-	switch {
-	case len(c.all()) == 1:
-		return ratelimit.Wait(ctx, c.limiters[0], r, cost)
-	case c.booksAhead(): // the package's Wait calls Reserve, which books; the struct hides this method from it
-		return ratelimit.Wait(ctx, ratelimit.Reserver[R](struct{ ratelimit.Reserver[R] }{c}), r, cost)
-	}
-	for {
-		left, err := wait.Left(ctx)
-		if err != nil {
-			return err
-		}
-		res, retry, err := c.reserveInTime(new(optional.Passing).From(ctx), r, cost, left)
-		if err != nil {
-			return err
-		}
-		switch {
-		case res == nil:
-		case held.Hold(res) > 0:
-			return errors.Join(&held.NoEnd{}, res.Cancel())
-		default:
-			return res.Wait(ctx)
-		}
-		if err := c.sleep(ctx, r, cost, retry); err != nil {
-			return err
-		}
-	}
-}
-
-// peekEach is the interval at which a waiting call peeks at its limiters. A Peek charges nothing and counts no strike.
-const peekEach = time.Second
-
-// sleep sleeps for a denial's RetryAfter, or less if a Peek shows that the limiters have changed.
-func (c *Limiter[R]) sleep(ctx context.Context, r R, cost int, retry time.Duration) error {
-	for retry > peekEach {
-		if err := wait.Sleep(ctx, peekEach); err != nil {
-			return err
-		}
-		retry -= peekEach
-		d, err := c.Peek(ctx, r, cost)
-		switch left, _ := wait.Left(ctx); {
-		case errors.Is(err, errors.ErrUnsupported), errors.Is(err, ratelimit.ErrUnavailable):
-			// There is no Peek, or a store fails and may work again by the next try.
-		case err != nil, d.Allowed, d.RetryAfter <= 0, d.RetryAfter > left:
-			return nil
-		default:
-			retry = d.RetryAfter
-		}
-	}
-	return wait.Sleep(ctx, retry)
-}
-
-// reserveInTime reserves the cost for a time before the deadline, which is after left. If the
-// limiters deny it, the reservation is nil, and the duration is the time until the next try.
-func (c *Limiter[R]) reserveInTime(ctx context.Context, r R, cost int, left time.Duration) (*ratelimit.Reservation, time.Duration, error) {
-	res, err := c.Reserve(ctx, r, cost, left)
-	if err != nil || res.Allowed {
-		return res, 0, err
-	}
-	retry := res.RetryAfter
-	if queueDenies(res) && left != wait.Forever {
-		// For a call with a delay, RetryAfter is the time until the queue leaves room
-		// for the cost before the deadline. By then the deadline is closer. For a call
-		// without a delay, RetryAfter is the time until the work could leave the queue.
-		if res, err = c.Reserve(ctx, r, cost, 0); err != nil || res.Allowed {
-			return res, 0, err
-		}
-	}
-	switch d := res.RetryAfter; {
-	case d > left:
-		return nil, 0, &ratelimit.LateError{Limit: res.Limit, After: d, Reason: context.DeadlineExceeded}
-	case d <= 0:
-		return nil, 0, fmt.Errorf("%w: cost %d is denied under %v, without a time to wait for", ratelimit.ErrLimited, cost, res.Limit)
-	}
-	return nil, retry, nil
-}
-
-// Peek returns the answer that Take would return, and charges nothing: see [ratelimit.Peek].
 func (c *Limiter[R]) Peek(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
 	p := c.newPass(0) // a pass that only peeks has no charges to give back
 	for i, l := range c.all() {
@@ -282,11 +202,13 @@ func (c *Limiter[R]) Peek(ctx context.Context, r R, cost int) (ratelimit.Decisio
 // Adjust adjusts the key's spending in all limiters. If one has no
 // Adjust, nothing changes, and the error wraps [errors.ErrUnsupported].
 func (c *Limiter[R]) Adjust(ctx context.Context, r R, delta int) error {
+	defer c.moved(r)
 	return c.each("Adjust", optional.CanAdjust[R], func(l ratelimit.Limiter[R]) error { return ratelimit.Adjust(ctx, l, r, delta) })
 }
 
 // Reset forgets the key in all limiters. If one has no Reset, nothing changes, and the error wraps [errors.ErrUnsupported].
 func (c *Limiter[R]) Reset(ctx context.Context, r R) error {
+	defer c.moved(r)
 	return c.each("Reset", optional.CanReset[R], func(l ratelimit.Limiter[R]) error { return ratelimit.Reset(ctx, l, r) })
 }
 

@@ -63,6 +63,8 @@ type Request struct {
 	// After: there may be room where a caller has left. Otherwise the instant comes after all bookings.
 	Between bool
 	After   int64 // the [Answer.At] of this line's latest booking; 0 if there is none
+
+	Early bool // of a try: by the last denial it comes too early, and succeeds only if the budget has grown since
 }
 
 // Answer is the store's answer to a caller.
@@ -70,6 +72,7 @@ type Answer[K comparable] struct {
 	Allowed bool
 	Delay   time.Duration // if allowed: the time until the booked instant
 	Retry   time.Duration // if denied: the time until another call may succeed
+	Here    bool          // Retry counts from the answer, by a clock of this process
 	At      int64         // if allowed: the booked instant by the store's clock, in the store's units
 	Pace    Pace
 
@@ -155,10 +158,11 @@ type caller[K comparable] struct {
 	between    bool          // it may book before bookings of others
 	after      int64         // if between: not before this instant
 	tries      bool          // its calls book nothing
+	early      bool          // if it tries: see [Request.Early]
 	changes    int           // the changes of its line when its call began
 	moves      int           // the moves of its line when its call began
 	since      uint64        // the number of the latest booking when its call began
-	keys       []K           // all keys that its calls charge, if they book nothing
+	budgets    []Budget[K]   // all budgets that its calls charge, if they book nothing
 	wake       chan struct{} // has a buffer of one
 	state      state
 	prev, next *caller[K] // its neighbours in the line, or in the list of callers with bookings
@@ -226,21 +230,28 @@ func (ls *Lines[K]) Wait(ctx context.Context, key K, cost int, call func(Request
 	return ls.wait(ctx, key, c, call)
 }
 
+// Budget is a key that a try charges, and the cost to it.
+type Budget[K comparable] struct {
+	Key  K
+	Cost int
+}
+
 // Try calls until the answer allows it. It waits in one line at a time: first in the line of one of its
-// keys, if others wait there, and then in the line that the denial names. Its errors are those of Wait.
-func (ls *Lines[K]) Try(ctx context.Context, keys []K, call func() (Answer[K], error)) error {
-	c := &caller[K]{tries: true, keys: keys, wake: make(chan struct{}, 1)}
+// budgets, if others wait there, and then in the line that the denial names. Its errors are those of Wait.
+func (ls *Lines[K]) Try(ctx context.Context, budgets []Budget[K], call func(Request) (Answer[K], error)) error {
+	c := &caller[K]{tries: true, budgets: budgets, wake: make(chan struct{}, 1)}
 	ls.mu.Lock()
 	ls.arrived++
 	c.number = ls.arrived
-	key, busy := ls.busyLocked(c, nil)
+	b, busy := ls.busyLocked(c, nil)
+	key := b.Key
+	c.cost = b.Cost
 	ls.mu.Unlock()
-	again := func(Request) (Answer[K], error) { return call() }
 	if !busy { // as at low load
 		if _, err := wait.Left(ctx); err != nil {
 			return err
 		}
-		a, err := call()
+		a, err := call(Request{})
 		switch {
 		case err != nil:
 			return err
@@ -255,7 +266,7 @@ func (ls *Lines[K]) Try(ctx context.Context, keys []K, call func() (Answer[K], e
 		ls.line(key).denied(time.Now(), c.cost, 0, a)
 		ls.mu.Unlock()
 	}
-	return ls.wait(ctx, key, c, again)
+	return ls.wait(ctx, key, c, call)
 }
 
 // late returns an error if a denied caller cannot be served before its deadline.
@@ -344,11 +355,11 @@ func (ls *Lines[K]) mayCall(ctx context.Context, l *line[K], c *caller[K]) (*lin
 		now := time.Now()
 		ls.pumpLocked(l, now)
 		if c.state == isCalling && c.tries { // a caller that came before it, and waits in another line, is not overtaken
-			if key, busy := ls.busyLocked(c, l); busy {
+			if b, busy := ls.busyLocked(c, l); busy {
 				l.endCall(c)
 				l.due = l.due.Add(-l.pace.span(int64(c.need)))
 				ls.leftLocked(l) // there is nothing to give back, because tries book nothing
-				l = ls.line(key)
+				l, c.cost = ls.line(b.Key), b.Cost
 				l.insert(c)
 				ls.pumpLocked(l, now)
 			}
@@ -357,6 +368,7 @@ func (ls *Lines[K]) mayCall(ctx context.Context, l *line[K], c *caller[K]) (*lin
 		if l.first == c {
 			_, at = l.ready(c, now)
 		}
+		in := l.start.Sub(now)
 		select {
 		case <-c.wake: // this round handles the wake-up
 		default:
@@ -364,6 +376,12 @@ func (ls *Lines[K]) mayCall(ctx context.Context, l *line[K], c *caller[K]) (*lin
 		ls.mu.Unlock()
 		if called {
 			return l, nil
+		}
+		if left, err := wait.Left(ctx); c.tries && err == nil && in > left {
+			ls.mu.Lock()
+			spare := ls.departLocked(l, c)
+			ls.mu.Unlock()
+			return l, also(&LateError{In: in}, giveBack(spare))
 		}
 		stop()
 		var due <-chan time.Time
@@ -407,7 +425,7 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 		if c.far {
 			ahead = left
 		}
-		a, err = call(Request{Cost: c.need, Ahead: ahead, Between: c.between, After: c.after})
+		a, err = call(Request{Cost: c.need, Ahead: ahead, Between: c.between, After: c.after, Early: c.early})
 		if u, goesOn := err.(*Unfinished[K]); goesOn {
 			ended = true
 			return false, also(u.Err, giveBack(ls.leaveCall(l, c, begin, ahead, u)))
@@ -748,7 +766,7 @@ func (ls *Lines[K]) Moved(key K) {
 		}
 	}
 	l.moves++
-	l.again = time.Time{}
+	l.again, l.polled = time.Time{}, time.Time{}
 	ls.pumpLocked(l, now)
 }
 
@@ -799,19 +817,19 @@ func (ls *Lines[K]) line(key K) *line[K] {
 	return l
 }
 
-// busyLocked returns a key of a caller in whose line other callers wait that came before it. It skips the line except.
-func (ls *Lines[K]) busyLocked(c *caller[K], except *line[K]) (key K, busy bool) {
+// busyLocked returns the budget of a caller in whose line other callers wait that came before it. It skips the line except.
+func (ls *Lines[K]) busyLocked(c *caller[K], except *line[K]) (b Budget[K], busy bool) {
 	var latest time.Time
-	for _, k := range c.keys {
-		l := ls.lines[k]
+	for _, x := range c.budgets {
+		l := ls.lines[x.Key]
 		if l == nil || l == except || l.first == nil || l.first.number > c.number {
 			continue
 		}
 		if at := later(l.again, l.due); !busy || at.After(latest) {
-			key, busy, latest = k, true, at
+			b, busy, latest = x, true, at
 		}
 	}
-	return key, busy
+	return b, busy
 }
 
 // departLocked removes a caller that leaves. It returns the parts to be given back.
@@ -902,6 +920,7 @@ func (ls *Lines[K]) pumpLocked(l *line[K], now time.Time) {
 		case l.pace.Units == 0:
 		case c.tries:
 			l.due = l.due.Add(l.pace.span(int64(c.need))) // the instant after this call
+			c.early = l.due.After(now)
 		case l.due.After(now):
 			l.due = later(l.due.Add(l.spanOf(int64(c.need))), l.least)
 		}
@@ -985,7 +1004,9 @@ func (l *line[K]) denied(now time.Time, cost int, ahead time.Duration, a Answer[
 	l.pace, l.room, l.regain, l.least = a.Pace, 0, 0, time.Time{}
 	l.start = now.Add(min(a.Retry, math.MaxInt64/4) + ahead)
 	l.due = l.start.Add(-l.pace.span(int64(cost)))
-	l.again = now.Add(min(max(0, a.Retry-l.trip/2), Horizon) + slack)
+	if l.again = now.Add(min(a.Retry, Horizon)); !a.Here {
+		l.again = now.Add(min(max(0, a.Retry-l.trip/2), Horizon) + slack)
+	}
 }
 
 // deniedTo records the denial of a caller's request for an instant at most that far ahead.
@@ -993,9 +1014,15 @@ func (l *line[K]) deniedTo(c *caller[K], now time.Time, ahead time.Duration, a A
 	if c.tries || a.Late > 0 {
 		ahead = 0
 	}
+	expected := l.due
 	l.denied(now, c.need, ahead, a)
 	if c.moves != l.moves {
-		l.again = time.Time{}
+		l.again, l.polled = time.Time{}, time.Time{}
+	}
+	if c.tries && l.start.Sub(expected) > Horizon { // something has changed, and some may be too late now
+		for x := l.first; x != nil; x = x.next {
+			x.rouse()
+		}
 	}
 }
 
