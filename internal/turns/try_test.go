@@ -52,6 +52,12 @@ func (s *tries) try(ctx context.Context, number, cost int) error {
 	return err
 }
 
+func (s *tries) made() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls
+}
+
 // come lets n callers come one after the other, and returns a function that waits for the last of them.
 func (s *tries) come(ctx context.Context, n int) (wait func()) {
 	var all sync.WaitGroup
@@ -81,7 +87,7 @@ func TestTheFirstTriesAtOnceWhenTheBudgetMayHaveGrown(t *testing.T) {
 		require.True(t, s.l.Allow("k", 10))
 		done := s.come(t.Context(), 5)
 		time.Sleep(2500 * time.Millisecond) // it has tried twice
-		before := s.calls
+		before := s.made()
 		require.NoError(t, s.l.Adjust(t.Context(), "k", -5))
 		begin := time.Now()
 		s.lines.Moved("k")
@@ -89,7 +95,7 @@ func TestTheFirstTriesAtOnceWhenTheBudgetMayHaveGrown(t *testing.T) {
 		assert.Zero(t, time.Since(begin))
 		assert.Equal(t, 0, s.served[0], "the others follow at the same instant")
 		assert.Len(t, s.served, 5)
-		assert.Equal(t, 5, s.calls-before)
+		assert.Equal(t, 5, s.made()-before)
 		assert.Positive(t, s.early)
 	})
 }
