@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/policysql"
 )
 
-// engines are the engines that rules can be checked against, each without its server.
+// engines are the engines with which rules can be checked. None needs its server.
 var engines = map[string]func() policy.Engine{
 	"memory": func() policy.Engine { return policy.Memory(nil) },
 	"redis": func() policy.Engine {
@@ -38,10 +38,10 @@ var engines = map[string]func() policy.Engine{
 	"sql": func() policy.Engine { return policysql.New(sql.OpenDB(noDatabase{}), nil) },
 }
 
-// engineNames returns the names of the engines, for people.
+// engineNames returns the names of the engines as text.
 func engineNames() string { return strings.Join(slices.Sorted(maps.Keys(engines)), ", ") }
 
-// noDatabase is a database for a check, which never calls it.
+// noDatabase is a database that no check calls.
 type noDatabase struct{}
 
 func (noDatabase) Connect(context.Context) (driver.Conn, error) {
@@ -50,7 +50,7 @@ func (noDatabase) Connect(context.Context) (driver.Conn, error) {
 
 func (noDatabase) Driver() driver.Driver { return nil }
 
-// checked is the result of check for a file, as JSON. Line, column, rule and error belong to its first error.
+// checked is the result of check for a file, in JSON. Line, column, rule and error are those of the first error.
 type checked struct {
 	File    string     `json:"file"`
 	Valid   bool       `json:"valid"`
@@ -73,7 +73,7 @@ type oneError struct {
 	Error  string `json:"error"`
 }
 
-// check reads files, and prints for each whether it is valid, and all its errors.
+// check reads files, and prints for each file whether it is valid, and its errors.
 func (t *tool) check(files []string) (status int) {
 	if len(files) == 0 {
 		return t.usage("check needs a file")
@@ -105,7 +105,7 @@ func (t *tool) check(files []string) (status int) {
 		switch {
 		case c.Valid:
 			fmt.Fprintf(t.out, "%s: valid, %d rules, version %q\n", c.File, c.Rules, c.Version)
-		case len(c.Errors) == 0: // it could not be read
+		case len(c.Errors) == 0: // the file could not be read
 			fmt.Fprintln(t.errs, c.Error)
 		}
 		for _, e := range c.Errors {
@@ -129,7 +129,7 @@ func (c *checked) see(set *policy.Set, found []*policy.Error) {
 	c.Line, c.Column, c.Rule, c.Error = first.Line, first.Column, first.Rule, c.File+": "+first.Error
 }
 
-// listed returns errors as they are printed. Errors about the whole file are at its beginning.
+// listed returns errors as they are printed. Errors about the whole file have the place of its beginning.
 func listed(errs []*policy.Error) (all []oneError) {
 	for _, e := range errs {
 		all = append(all, oneError{max(1, e.Line), max(1, e.Column), e.Rule, e.Field, e.Error()})

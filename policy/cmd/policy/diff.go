@@ -101,7 +101,7 @@ func compare(from, to *policy.Set) (changes []change) {
 			what = "added, but disabled:"
 		}
 		changes = append(changes, change{Rule: r.Name, What: what, To: effect(r), Whom: whom(r)})
-		// Its other fields are reported as the difference from a rule without them.
+		// The other fields are reported as differences from a rule that does not have them.
 		changes = append(changes, compareRules(&policy.Rule{Match: r.Match, Key: r.Key, Allow: r.Allow, Limit: r.Limit, Share: r.Share, Disabled: r.Disabled}, r)...)
 	}
 	by := map[string]string{}
@@ -118,7 +118,7 @@ func compare(from, to *policy.Set) (changes []change) {
 	return changes
 }
 
-// compareLists returns the changes of the lists. Their values may be keys, and are counted.
+// compareLists returns the changes of the lists. It only counts their values, which may be keys.
 func compareLists(from, to map[string]policy.List) (changes []change) {
 	for _, name := range names(from, to) {
 		o, n := from[name], to[name]
@@ -137,7 +137,7 @@ func compareLists(from, to map[string]policy.List) (changes []change) {
 	return changes
 }
 
-// lacking returns the number of values that others do not have.
+// lacking returns the number of values that are not in others.
 func lacking(values, others []string) (n int) {
 	have := make(map[string]bool, len(others))
 	for _, v := range others {
@@ -151,7 +151,7 @@ func lacking(values, others []string) (n int) {
 	return n
 }
 
-// whom describes the requests that a rule applies to.
+// whom describes the requests to which a rule applies.
 func whom(r *policy.Rule) string {
 	var parts []string
 	parts = append(parts, words.Match(r.Match, true)...)
@@ -167,7 +167,7 @@ func whom(r *policy.Rule) string {
 	return strings.Join(parts, ", ")
 }
 
-// compareRules returns the differences between two rules of one name. It compares the values, and not the texts that are shown.
+// compareRules returns the differences between two rules of one name. It compares values, and not the texts that it shows.
 func compareRules(o, r *policy.Rule) (changes []change) {
 	add := func(differs bool, what, from, to, whom string) {
 		if differs {
@@ -224,7 +224,7 @@ func effect(r *policy.Rule) string {
 	return r.Limit.String()
 }
 
-// question is one kind of condition of a match on attributes.
+// question is one kind of condition on attributes.
 type question struct {
 	how    string
 	values map[string][]string
@@ -234,8 +234,8 @@ func conditions(m policy.Match) []question {
 	return []question{{" ", m.Attributes}, {" not ", m.Not}, {" beginning with ", m.Prefix}, {" ending with ", m.Suffix}}
 }
 
-// sameMatch reports whether two rules apply to the same requests,
-// regardless of the order and the repetition of patterns and values.
+// sameMatch reports whether two rules apply to the same requests.
+// It ignores the order of patterns and values, and repeated ones.
 func sameMatch(a, b policy.Match) bool {
 	if !sameSet(a.Route, b.Route) || !sameSet(a.Absent, b.Absent) {
 		return false
@@ -268,7 +268,7 @@ func keyText(r *policy.Rule) string {
 	return strings.Join(r.Key, " and ")
 }
 
-// insteadText lists the rules that a rule takes the place of.
+// insteadText lists the rules that a rule replaces.
 func insteadText(r *policy.Rule) string { return cmp.Or(words.List(r.Instead, ", "), "no rule") }
 
 func lower(names []string) []string {
@@ -289,7 +289,7 @@ func names[V any](a, b map[string]V) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// planLimit returns a plan's own limit, or else the rule's.
+// planLimit returns a plan's own limit, or otherwise the rule's.
 func planLimit(r *policy.Rule, plan string) ratelimit.Limit {
 	if l, ok := r.Plans[plan]; ok {
 		return l.Named("")
@@ -297,7 +297,7 @@ func planLimit(r *policy.Rule, plan string) ratelimit.Limit {
 	return r.Limit.Named("")
 }
 
-// planShare returns a plan's own weight, or else the rule's.
+// planShare returns a plan's own weight, or otherwise the rule's.
 func planShare(r *policy.Rule, plan string) int { return cmp.Or(r.Shares[plan], r.Share) }
 
 // shareChange describes a change of a rule's weight.
@@ -316,8 +316,8 @@ func shareText(weight int) string {
 	return strconv.Itoa(weight)
 }
 
-// overrides returns the texts of the limits and weights of single keys, by a text for each key that no other key has.
-// An override that holds for a time is one of its own.
+// overrides returns texts of the limits and weights of single keys, each by a
+// text that is unique to its key. An override with a time has its own text.
 func overrides(r *policy.Rule) map[string]string {
 	all := map[string]string{}
 	for _, o := range r.Overrides {

@@ -51,7 +51,7 @@ func (t *tool) explain(args []string) int {
 		return t.fail(misuse, err)
 	}
 	for i := range ex.Rules {
-		ex.Rules[i].Decision = nil // nothing has been spent in this process
+		ex.Rules[i].Decision = nil // this process has spent nothing
 	}
 	if t.json {
 		t.print(ex)
@@ -64,7 +64,7 @@ func (t *tool) explain(args []string) int {
 	return fine
 }
 
-// queryTime bounds how long a service may take.
+// queryTime is the maximum time for the answer of a service.
 const queryTime = 10 * time.Second
 
 // query calls a running service.
@@ -101,7 +101,7 @@ func (t *tool) query(request policy.Attributes) int {
 		return t.fail(misuse, fmt.Errorf("%s: status %s, and not the answer of package policy/admin", t.service, w.Status))
 	case answer.Failed != "":
 		return t.fail(misuse, fmt.Errorf("%s: status %s: %s", t.service, w.Status, answer.Failed))
-	case len(answer.Explanation) == 0: // such as after a redirect, which makes a POST a GET
+	case len(answer.Explanation) == 0: // for example after a redirect, which turns a POST into a GET
 		return t.fail(misuse, fmt.Errorf("%s: status %s, and no explanation: %s %s was answered", t.service, w.Status, w.Request.Method, w.Request.URL))
 	}
 	text, refused, err := shown.Text(answer.Explanation)

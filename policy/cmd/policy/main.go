@@ -1,12 +1,13 @@
-// Command policy checks policy files, compares them, and explains their answer to a request.
+// Command policy checks policy files, compares them, and shows how they apply to a request.
 //
 //	policy check [-engine memory|redis|sql] FILE…
 //	policy diff OLD NEW
 //	policy explain [-cost N] FILE [ATTRIBUTE=VALUE]…
 //	policy explain [-cost N] -service URL [ATTRIBUTE=VALUE]…
 //
-// Each takes -json for output that scripts read. The exit status is 0 if all is well; 1 if a file that is checked is invalid,
-// the files differ, or the request would be refused with any remaining budget; 2 if the call is wrong or a file cannot be read.
+// With -json, each prints output for scripts. The exit status is 0 for success. It is 1 if
+// a checked file is invalid, if the files differ, or if the request would be refused with
+// any remaining budget. It is 2 if the arguments are invalid or a file cannot be read.
 //
 //	policy explain rules.yaml method=POST path=/v1/charges user=ann plan=free
 //	policy explain -service http://localhost:8081/admin path=/v1/charges user=ann
@@ -36,7 +37,7 @@ import (
 // The exit statuses.
 const (
 	fine   = 0
-	differ = 1 // invalid, different, refused
+	differ = 1 // the file is invalid, the files differ, or the request is refused
 	misuse = 2
 )
 
@@ -49,7 +50,7 @@ type tool struct {
 	engine    string // that files are checked against, or ""
 	cost      int
 	service   string   // the URL of a running service, or ""
-	headers   []string // sent to it
+	headers   []string // the headers of the query
 }
 
 func run(args []string, out, errs io.Writer) int {
@@ -111,7 +112,7 @@ func (t *tool) usage(wrong string) int {
 	return misuse
 }
 
-// load reads a file. If it cannot, status is the exit status of the command.
+// load reads a file. If it fails, status is the exit status of the command.
 func (t *tool) load(path string) (set *policy.Set, status int, err error) {
 	data, err := t.read(path)
 	if err != nil {
@@ -124,7 +125,7 @@ func (t *tool) load(path string) (set *policy.Set, status int, err error) {
 	return parsed.(*policy.Set), fine, nil
 }
 
-// maxRead is the maximum size of a file or an answer: more than policy.Parse takes.
+// maxRead is the maximum size of a file or an answer. It is above the maximum of policy.Parse.
 const maxRead = 8 << 20
 
 func (t *tool) read(path string) ([]byte, error) {

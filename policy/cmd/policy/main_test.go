@@ -23,7 +23,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/byhand"
 )
 
-// files writes files into a folder, in which the test then is.
+// files writes files into a folder, and makes that the test's working directory.
 func files(t *testing.T, texts map[string]string) {
 	t.Helper()
 	t.Chdir(t.TempDir())
@@ -108,7 +108,7 @@ rule gone: removed; its budgets are kept for ten minutes fixed-window 1/s (every
 	}
 }
 
-// TestCheckAgainstAnEngine: each engine's bounds are those of its package, and no server is asked.
+// TestCheckAgainstAnEngine: each engine has the bounds of its package, and no server is called.
 func TestCheckAgainstAnEngine(t *testing.T) {
 	files(t, map[string]string{"rules": "rules:\n- {name: a, limit: sliding-log 5000/h}\n- {name: b, limit: fixed-window 9/1500ns, plans: {pro: sliding-log 2001/h, free: sliding-log 2000/h}}\n"})
 	for engine, want := range map[string][]string{
@@ -221,8 +221,7 @@ func TestDiffListsTheWordsOfARule(t *testing.T) {
 	assert.Equal(t, "rule api: added fixed-window 9/s (every request)\nrule api: actual none → tokens (every request)\n", out.String())
 }
 
-// TestDiffListsChangedDecisions draws pairs of sets that look alike. Where diff finds no difference,
-// both decide alike about every request.
+// TestDiffListsChangedDecisions draws pairs of similar sets. If diff finds no difference, both decide alike on every request.
 func TestDiffListsChangedDecisions(t *testing.T) {
 	r := rand.New(rand.NewPCG(35, 1))
 	pick := func(words ...string) string { return words[r.IntN(len(words))] }
@@ -267,7 +266,7 @@ func TestDiffListsChangedDecisions(t *testing.T) {
 	for range pairs {
 		a := set()
 		b := set()
-		if r.IntN(2) == 0 && len(a.Rules) > 0 { // almost the same
+		if r.IntN(2) == 0 && len(a.Rules) > 0 { // the sets are almost the same
 			copied := *a
 			copied.Rules = slices.Clone(a.Rules)
 			rule := &copied.Rules[r.IntN(len(a.Rules))]
@@ -407,7 +406,7 @@ func TestExplainCallsARunningService(t *testing.T) {
 	}
 }
 
-// An editor jumps to file:line:column, for one error as for many.
+// An editor jumps to file:line:column, whether there is one error or many.
 func TestCheckAlwaysReportsLineAndColumn(t *testing.T) {
 	for name, row := range map[string]struct{ text, at string }{
 		"a limit":                  {"rules:\n- name: a\n  limit: often\n", "3:10"},

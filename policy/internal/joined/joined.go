@@ -1,5 +1,5 @@
-// Package joined makes one text of the values of a key, takes it apart, and hashes it. It is a package because packages policy, admin and
-// audit share it.
+// Package joined joins the values of a key to one text, splits such
+// a text, and hashes it, for packages policy, admin and audit.
 package joined
 
 import (
@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Key returns one text for several values, such that no two lists of values share one.
-// A single value is its own.
+// Key returns one text for several values. Different lists of values
+// have different texts. The text of a single value is the value.
 func Key(values []string) string {
 	switch len(values) {
 	case 0:
@@ -28,7 +28,7 @@ func Key(values []string) string {
 	return b.String()
 }
 
-// Values returns the n values of which a key was joined, or fewer if it was not.
+// Values returns the n values of a key, or fewer if the key does not consist of n values.
 func Values(key string, n int) (values []string) {
 	if n == 0 {
 		return nil
@@ -47,7 +47,7 @@ func Values(key string, n int) (values []string) {
 	return values
 }
 
-// Hash returns the first 32 hex digits of the HMAC-SHA256 of a text: the code of a key on the page and in the audit.
+// Hash returns the first 32 hex digits of the HMAC-SHA256 of a text. It is the code of a key on the page and in the audit.
 func Hash(hashKey []byte, text string) string {
 	h := hmac.New(sha256.New, hashKey)
 	h.Write([]byte(text))

@@ -1,4 +1,5 @@
-// Package jsontree reads JSON into the tree that YAML is read into. JSON is not quite a part of YAML, and has escapes of its own.
+// Package jsontree reads JSON into a tree of YAML nodes. A YAML parser
+// could not read all JSON, because JSON has different escapes, for example.
 package jsontree
 
 import (
@@ -12,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Read reads JSON that has been found valid. Nodes have their lines and columns.
+// Read reads valid JSON. The nodes have lines and columns.
 func Read(data []byte) (*yaml.Node, error) {
 	t := &reader{dec: json.NewDecoder(bytes.NewReader(data)), data: data, line: 1, column: 1}
 	t.dec.UseNumber()
@@ -23,13 +24,13 @@ type reader struct {
 	dec    *json.Decoder
 	data   []byte
 	at     int // the end of the last token
-	begun  int // its beginning
-	line   int // where that is
+	begun  int // the beginning of the last token
+	line   int // the line and column of the last token's beginning
 	column int
 }
 
-// next returns the next token, and finds out where it begins, from where the last one did: a file may be one long line.
-// No token has a line break in it.
+// next returns the next token, and computes its place from the place of the last
+// one, because a file may be one long line. A token contains no line break.
 func (t *reader) next() (json.Token, error) {
 	token, err := t.dec.Token()
 	if err != nil {
@@ -91,7 +92,7 @@ func (t *reader) inside(n *yaml.Node) error {
 // HasNull reports whether a value in the tree is null.
 func HasNull(n *yaml.Node) bool { return n.Tag == "!!null" || slices.ContainsFunc(n.Content, HasNull) }
 
-// Repeats reports whether a mapping in the tree has a field twice.
+// Repeats reports whether a mapping in the tree has the same field twice.
 func Repeats(n *yaml.Node) bool {
 	seen := map[string]bool{}
 	for i, c := range n.Content {

@@ -10,22 +10,23 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Bounds of a cache.
+// The bounds of a cache.
 const (
-	maxGiven = 10_000 // limits that attributes have brought, and are kept
-	maxText  = 1024   // bytes of a text
+	maxGiven = 10_000 // the number of limits that are kept
+	maxText  = 1024   // the bytes of a text
 )
 
-// Cache keeps the limits for the texts of an attribute, so that most decisions parse nothing. It is safe for concurrent use.
+// Cache keeps the limits for the values of an attribute, so that most
+// decisions need not parse a text. It is safe for concurrent use.
 type Cache struct {
 	mu     sync.RWMutex
-	byText map[string]*ratelimit.Limit // nil for a text that is no limit
+	byText map[string]*ratelimit.Limit // nil for a text that is not a limit
 }
 
 // NewCache returns an empty cache.
 func NewCache() *Cache { return &Cache{byText: map[string]*ratelimit.Limit{}} }
 
-// Get returns the limit of a text, nil if it is none.
+// Get returns the limit of a text, or nil if the text is not a limit.
 func (c *Cache) Get(text string, parse func(string) (ratelimit.Limit, error)) *ratelimit.Limit {
 	if len(text) > maxText {
 		return nil
@@ -51,7 +52,8 @@ func (c *Cache) Get(text string, parse func(string) (ratelimit.Limit, error)) *r
 	return l
 }
 
-// Scaled returns a limit with the number of units that text holds, and the burst in proportion, rounded down to 1 at least. No units are blocked.
+// Scaled returns a limit with the given number of units. text is that number. The burst is
+// scaled in proportion and rounded down, but not below 1. For 0 units it returns Blocked.
 func Scaled(l ratelimit.Limit, units int, text string) (ratelimit.Limit, error) {
 	switch {
 	case units < 0 || text[0] == '-':

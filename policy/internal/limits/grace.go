@@ -7,18 +7,19 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Grace is the share of a limit, in percent, that a rule allows above it. 0 allows none. A rule with a grace has its budgets under a larger limit,
-// the enforced one, and denies by that. Its decisions are shown under the limit of the file.
+// Grace is the share of a limit, in per cent, that a rule allows above it. 0 allows
+// nothing more. A rule with a grace holds its budgets under a larger limit, the enforced
+// one, and denies under that. Its decisions are shown under the limit of the file.
 type Grace int
 
-// of returns the units that a grace adds to a number of units.
+// of returns the number of units that a grace adds to units.
 func (g Grace) of(units int) int {
 	high, low := bits.Mul64(uint64(max(0, units)), uint64(g))
-	extra, _ := bits.Div64(high, low, 100) // high is below 100, as the grace is at most that
+	extra, _ := bits.Div64(high, low, 100) // high is below 100, because the grace is at most 100
 	return int(min(extra, uint64(math.MaxInt-max(0, units))))
 }
 
-// Enforced returns the limit by which the rule denies, given the limit of the file.
+// Enforced returns the limit under which the rule denies, given the limit of the file.
 func (g Grace) Enforced(l ratelimit.Limit) ratelimit.Limit {
 	if g == 0 || !Counts(l) {
 		return l
@@ -36,7 +37,7 @@ func (g Grace) Shown(l ratelimit.Limit) ratelimit.Limit {
 	if g == 0 || !Counts(l) {
 		return l
 	}
-	less := func(units int) int { // the only number that the grace makes of units, as more give more
+	less := func(units int) int { // the grace makes more units of more, so only one number gives the enforced one
 		low, high := 0, units
 		for low < high {
 			if middle := low + (high-low)/2; middle+g.of(middle) < units {
@@ -55,7 +56,8 @@ func (g Grace) Shown(l ratelimit.Limit) ratelimit.Limit {
 	return l
 }
 
-// Show returns how a decision of the rule alone is shown: it has that much less remaining, and Debt in place of less than nothing.
+// Show returns a rule's decision as it is shown. Remaining is lower
+// by the grace. If it would be negative, Debt is positive instead.
 func (g Grace) Show(d ratelimit.Decision) ratelimit.Decision {
 	if g == 0 || !Counts(d.Limit) || d.Limit.Algorithm == 0 {
 		return d

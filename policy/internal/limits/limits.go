@@ -1,5 +1,5 @@
-// Package limits derives limits from those of a rule: with a grace, by an attribute of a request, for one of several processes. It reads the
-// standing of a key from a decision.
+// Package limits derives limits from the limit of a rule: with a grace, by an attribute of a
+// request, or for one of several processes. It also computes the state of a key from a decision.
 package limits
 
 import (
@@ -12,7 +12,7 @@ func Counts(l ratelimit.Limit) bool {
 	return l.Algorithm != ratelimit.AlgorithmUnlimited && l.Algorithm != ratelimit.AlgorithmBlocked
 }
 
-// ShareOf returns the part of a limit for one of several processes.
+// ShareOf returns the part of a limit that one of several processes enforces.
 func ShareOf(limit ratelimit.Limit, processes int) ratelimit.Limit {
 	if processes <= 1 {
 		return limit

@@ -9,28 +9,28 @@ import (
 	"github.com/weir-go/ratelimit/internal/merge"
 )
 
-// Empty reports whether nothing is left under the limit by which the rule denies. Then even a cost of 0 is denied.
+// Empty reports whether no unit is left under the limit under which the rule denies. Then it denies even a cost of 0.
 func Empty(d *ratelimit.Decision) bool {
 	return d.Remaining <= 0 && d.Limit.Algorithm != ratelimit.AlgorithmUnlimited
 }
 
-// DenyEmpty makes a decision on a cost of 0 a denial.
+// DenyEmpty turns a decision on a cost of 0 into a denial.
 func DenyEmpty(d ratelimit.Decision) ratelimit.Decision {
 	d.Allowed, d.Delay, d.RetryAfter = false, 0, d.NextAfter
 	return d
 }
 
-// Longer reports whether a denial lasts longer than another. One without an end lasts longest.
+// Longer reports whether denial a lasts longer than denial b. A denial without an end lasts longest.
 func Longer(a, b *ratelimit.Decision) bool {
 	endless := func(d *ratelimit.Decision) bool { return d.RetryAfter == 0 }
 	return !endless(b) && (endless(a) || a.RetryAfter > b.RetryAfter)
 }
 
 // RoomAfter returns the time until a key has room for a cost that does not fit now. It
-// computes the time from a decision's figures. They are not enough for sliding windows,
-// for leaky buckets, which delay, and for a debt under periods of different length.
+// computes the time from the figures of a decision. It returns false if they are not enough:
+// for sliding windows, for leaky buckets, and for a debt under periods of different length.
 func RoomAfter(d *ratelimit.Decision, cost int) (time.Duration, bool) {
-	const longest = 50 * 365 * 24 * time.Hour // later instants may be cut
+	const longest = 50 * 365 * 24 * time.Hour // later instants may be capped
 	units, per := int64(d.Limit.Rate.Units), int64(d.Limit.Rate.Per)
 	if d.ResetAfter >= longest {
 		return 0, false
@@ -44,7 +44,7 @@ func RoomAfter(d *ratelimit.Decision, cost int) (time.Duration, bool) {
 		sooner, _ := bits.Div64(high, low, uint64(units))
 		return max(0, d.ResetAfter-time.Duration(min(sooner, math.MaxInt64))), true
 	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmCalendar:
-		spent := SpentOf(d) // each window takes as many units of it, and at the end of the last the key is fresh
+		spent := SpentOf(d) // each window takes its units off, and at the end of the last window the key is fresh
 		switch {
 		case (spent+int64(cost)-1)/units > (spent-1)/units:
 			return d.ResetAfter, true
@@ -55,12 +55,13 @@ func RoomAfter(d *ratelimit.Decision, cost int) (time.Duration, bool) {
 	return 0, false
 }
 
-// SpentOf returns the spending of a key, given a decision on it.
+// SpentOf returns a key's spending, given a decision on the key.
 func SpentOf(d *ratelimit.Decision) int64 {
 	return int64(max(0, d.Limit.Capacity()-d.Remaining)) + int64(d.Debt)
 }
 
-// Room returns the caller's largest cost for which a rule has room, by its decision. If own is true, the rule charges cost, whatever the caller's.
+// Room returns the caller's largest cost for which a rule has room, given its
+// decision. If own is true, the rule charges cost, whatever the caller's cost is.
 func Room(d *ratelimit.Decision, own bool, cost int) int {
 	if own {
 		return merge.Room(int64(d.Remaining), int64(cost), 0)

@@ -1,10 +1,12 @@
-// Package mark has types by which packages of this module recognize each other's values. No other module can name them.
+// Package mark has types with which packages of this module recognize
+// each other's values. Other modules cannot name these types.
 package mark
 
-// Validated is the result of a method of sources whose Load validates each set, so that it need not be validated again.
+// Validated is the result type of a method of a source. The method means that
+// the source's Load validates each set, so that nobody need validate it again.
 type Validated struct{}
 
-// Switched is an error of a source about a set whose kill switch could be read all the same.
+// Switched is a source's error about a set whose kill switch could be read nevertheless.
 type Switched struct {
 	On  bool
 	Err error

@@ -13,39 +13,39 @@ import (
 type Condition struct {
 	name     string
 	kind     Kind
-	values   []string // without networks
+	values   []string // the values that are not networks
 	set      map[string]bool
 	networks networks // of "ip"
 
-	wildcards *Wildcards // if it is on one of these, else nil
-	wildcard  string     // the name of it
+	wildcards *Wildcards // the wildcards, if the condition is on one of them; otherwise nil
+	wildcard  string     // the name of the wildcard
 }
 
-// Of returns the condition on a wildcard of some patterns, in place of an attribute.
+// Of returns the same condition on a wildcard of some patterns instead of an attribute.
 func (c Condition) Of(w *Wildcards, wildcard string) Condition {
 	c.wildcards, c.wildcard = w, wildcard
 	return c
 }
 
-// Kind is the way in which a value is compared.
+// Kind is how a value is compared.
 type Kind uint8
 
-// The kinds of conditions. If the attribute is "ip", a network among the values of OneOf and NoneOf stands for
-// the addresses in it. An address and a host are the same however they are spelt: see [Spelt].
+// The kinds of conditions. If the attribute is "ip", a network among the values of OneOf and NoneOf
+// stands for its addresses. The spelling of an address or a host does not matter: see [Spelt].
 const (
 	OneOf      Kind = iota // the value is one of the given values
-	NoneOf                 // it is none of them, or the request does not have the attribute
-	BeginsWith             // it begins with one of them
-	EndsWith               // it ends with one of them
-	Absent                 // the request does not have the attribute, or it is empty
-	NoneBegin              // it begins with none of them, or the request does not have the attribute
-	NoneEnd                // it ends with none of them, or the request does not have the attribute
+	NoneOf                 // the value is none of them, or the request lacks the attribute
+	BeginsWith             // the value begins with one of them
+	EndsWith               // the value ends with one of them
+	Absent                 // the request lacks the attribute, or it is empty
+	NoneBegin              // the value begins with none of them, or the request lacks the attribute
+	NoneEnd                // the value ends with none of them, or the request lacks the attribute
 )
 
-// fewValues is how many values are compared one by one.
+// fewValues is the maximum number of values that are compared one by one.
 const fewValues = 8
 
-// NewCondition returns a condition on a named attribute. [Absent] takes no values.
+// NewCondition returns a condition on a named attribute. For [Absent] there must be no values.
 func NewCondition(kind Kind, name string, values []string) Condition {
 	c := Condition{name: name, kind: kind}
 	single := kind == OneOf || kind == NoneOf
@@ -74,13 +74,14 @@ func NewCondition(kind Kind, name string, values []string) Condition {
 // mostEntries is the maximum number of entries that one condition has in the index.
 const mostEntries = 1 << 20
 
-// exact reports whether a request that holds is found by one of the values, in each of so many places: the index looks for them.
+// exact reports whether the index can find a request that meets the
+// condition by its value, if the rule has the given number of places.
 func (c *Condition) exact(places int) bool {
 	return c.kind == OneOf && len(c.networks) == 0 && c.wildcards == nil && len(c.values)*max(1, places) <= mostEntries
 }
 
-// holdsOfWildcard is holds for a condition on a wildcard. A path that can be read in several ways may give the wildcard
-// several texts. If all, the condition must hold for each of them, and otherwise for one.
+// holdsOfWildcard is holds for a condition on a wildcard. If a path can be read in several ways, the
+// wildcard may have several texts. If all is true, each of them must meet the condition; otherwise one must.
 func (c *Condition) holdsOfWildcard(r Request, all bool) bool {
 	found, holds := false, all
 	c.wildcards.values(r, c.wildcard, func(v string) bool {
@@ -103,13 +104,13 @@ func (c *Condition) holds(r Request) bool {
 	return c.holdsOf(v, ok)
 }
 
-// holdsUncleaned is holds for the path as a server sees it that decodes paths and does not clean them.
+// holdsUncleaned is holds for a path as a server sees it that decodes paths but does not clean them.
 func (c *Condition) holdsUncleaned(r Request) bool {
 	v, ok := r.Attribute(c.name)
 	return c.holdsOf(unescape(v), ok)
 }
 
-// holdsOf is holds for the value of a request, in the spelling that others are compared by.
+// holdsOf is holds for a value in the spelling in which values are compared.
 func (c *Condition) holdsOf(v string, ok bool) bool {
 	switch c.kind {
 	case OneOf:
@@ -128,8 +129,8 @@ func (c *Condition) holdsOf(v string, ok bool) bool {
 	return !ok || !slices.ContainsFunc(c.values, func(part string) bool { return strings.HasSuffix(v, part) })
 }
 
-// Spelt returns the one spelling of an attribute's value that others are compared by. Hosts are in lower case, and paths
-// are decoded and cleaned.
+// Spelt returns an attribute's value in the spelling in which values are
+// compared. Hosts are in lower case, and paths are decoded and cleaned.
 func Spelt(attribute, v string) string {
 	switch attribute {
 	case attrHost:
@@ -142,11 +143,11 @@ func Spelt(attribute, v string) string {
 	return v
 }
 
-// address returns the one spelling of an address that others are compared by: an IPv4 address in IPv6 is the IPv4 address, and
-// zones, ports and brackets play no part. A text that is no address is returned unchanged.
+// address returns an address in the spelling in which addresses are compared. An IPv4 address in IPv6 becomes the
+// IPv4 address, and zones, ports and brackets are removed. A text that is not an address is returned unchanged.
 func address(v string) string {
 	if !strings.ContainsAny(v, ": ") {
-		return v // IPv4 has one spelling
+		return v // IPv4 has only one spelling
 	}
 	if addr := clientaddr.Parse(strings.TrimSpace(v)); addr.IsValid() {
 		return textOf(addr, v)
@@ -154,7 +155,7 @@ func address(v string) string {
 	return v
 }
 
-// textOf returns the text of an address. It allocates nothing if that is v, as it mostly is.
+// textOf returns the text of an address. If that equals v, as in most cases, it allocates nothing.
 func textOf(addr netip.Addr, v string) string {
 	var memory [64]byte
 	if text := addr.AppendTo(memory[:0]); string(text) != v {
@@ -163,8 +164,9 @@ func textOf(addr netip.Addr, v string) string {
 	return v
 }
 
-// Client returns the one spelling of the client that a program's ip belongs to, cut as [httplimit.RemoteIP] cuts the addresses of requests:
-// an IPv6 address to its /64. A network of a client, such as a /64, is the client. Another text is returned unchanged.
+// Client returns the client to which a program's ip belongs, in one spelling. It cuts an
+// IPv6 address to its /64, as [httplimit.RemoteIP] does. A network that is one client,
+// such as a /64, is returned as that client. Any other text is returned unchanged.
 func Client(v string) string {
 	if !strings.ContainsAny(v, ":/ ") {
 		return v
@@ -180,7 +182,7 @@ func Client(v string) string {
 	return v
 }
 
-// clientBits returns the least number of bits of a network that is one client's.
+// clientBits returns the minimum number of bits of a network that belongs to one client.
 func clientBits(addr netip.Addr) int {
 	if addr.Is4() {
 		return 32
@@ -188,8 +190,9 @@ func clientBits(addr netip.Addr) int {
 	return 64
 }
 
-// among reports whether v, spelt as the values are, is one of them or in one of the networks. An address is, too, if its client is: rules
-// name a client by the first address of its /64, as the addresses of requests are cut.
+// among reports whether v, in the spelling of the values, is one of the values or in one
+// of the networks. An address is also among them if its client is, because rules name a
+// client by the first address of its /64, to which addresses of requests are cut.
 func (c *Condition) among(v string) bool {
 	if c.has(v) {
 		return true

@@ -2,15 +2,15 @@ package match
 
 import "slices"
 
-// group holds rules that agree in their route. Each is found by one attribute of its conditions, if it has any.
+// group is rules with the same route. Each is found by one attribute of its conditions, if it has a suitable one.
 type group struct {
-	always []int            // rules that need no value of an attribute, in order, without duplicates
-	by     []attributeIndex // where the others are found
+	always []int            // the rules that are found without an attribute, in order, without duplicates
+	by     []attributeIndex // the other rules
 
-	members []int // while the index is built
+	members []int // used while the index is built
 }
 
-// attributeIndex holds rules by a value of one attribute.
+// attributeIndex finds rules by the value of one attribute.
 type attributeIndex struct {
 	name   string
 	values map[string][]int
@@ -42,7 +42,8 @@ func (g *group) build(rules []*Rule) {
 	g.members = nil
 }
 
-// rarest returns the condition on values whose most common value is in the fewest rules, if there is such a condition.
+// rarest returns the condition whose most common value is in the fewest
+// rules. It only considers conditions for which the index can look.
 func rarest(r *Rule, sizes map[[2]string]int) (best Condition, ok bool) {
 	fewest := 0
 	for _, c := range r.Conditions {
@@ -75,7 +76,7 @@ func (g *group) collect(r Request, found []int) []int {
 	return append(g.find(r, found), g.always...)
 }
 
-// find appends the rules that are found by an attribute.
+// find appends the rules that are found by the attribute.
 func (g *group) find(r Request, found []int) []int {
 	for i := range g.by {
 		a := &g.by[i]
@@ -94,7 +95,7 @@ func (g *group) find(r Request, found []int) []int {
 	return found
 }
 
-// candidates is [Index.Candidates] for a request that meets no other group.
+// Candidates is [Index.Candidates] for a request that reaches no other group.
 func (g *group) Candidates(r Request, memory *Memory) []int {
 	found := g.find(r, memory.rules[:0])
 	if len(found) == 0 {
@@ -104,13 +105,13 @@ func (g *group) Candidates(r Request, memory *Memory) []int {
 	return inOrder(memory.rules)
 }
 
-// inOrder sorts the numbers of rules, each once. A request seldom matches more than a few:
-// then a call of [slices.Sort] takes longer than the sorting.
+// inOrder sorts the numbers of rules and removes duplicates. A request seldom
+// matches more than a few rules, for which a call of [slices.Sort] takes longer.
 func inOrder(some []int) []int {
 	if len(some) > 12 {
 		slices.Sort(some)
 	}
-	for i := 1; i < len(some); i++ { // one pass, if they are sorted
+	for i := 1; i < len(some); i++ { // one pass if they are sorted already
 		for j := i; j > 0 && some[j] < some[j-1]; j-- {
 			some[j], some[j-1] = some[j-1], some[j]
 		}

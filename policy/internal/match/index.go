@@ -1,6 +1,6 @@
-// Package match finds the rules that match a request, at a cost that depends on how many rules match and not on how many there
-// are. Routes are looked up in a tree of path segments, attributes in maps. It knows the conditions of rules, and nothing of
-// limits.
+// Package match finds the rules that match a request. The cost depends on the number of matching
+// rules, and not on the number of all rules. The package looks routes up in a tree of path
+// segments, and attributes in maps. It only reads the conditions of rules, and not their limits.
 package match
 
 import "slices"
@@ -10,7 +10,7 @@ type Request interface {
 	Attribute(name string) (value string, ok bool)
 }
 
-// The names of the attributes that this package reads, as package policy documents them.
+// The names of the attributes that this package reads. Package policy documents them.
 const (
 	attrMethod = "method"
 	attrHost   = "host"
@@ -18,18 +18,18 @@ const (
 	attrIP     = "ip"
 )
 
-// Rule is the condition of one rule for requests: one of its patterns, if it has any, all of its conditions, and no pattern of
-// Except.
+// Rule is the condition of one rule on requests: one of its patterns must match, if
+// it has any, all of its conditions must hold, and no pattern of Except may match.
 type Rule struct {
 	Patterns   []Pattern
 	Conditions []Condition
-	Except     *Tree // nil if it excepts no pattern
-	Disabled   bool  // it matches nothing
-	Exempts    bool  // every reading of a path has to match, instead of one of them: see [readings]
+	Except     *Tree // nil if there are no excepted patterns
+	Disabled   bool  // whether the rule matches nothing
+	Exempts    bool  // whether every reading of a path must match, instead of one: see [readings]
 }
 
-// Holds reports whether a request meets the rule's conditions. It ignores the rule's patterns. It is short, so that the
-// compiler inlines it, for rules without conditions.
+// Holds reports whether a request meets the rule's conditions. It ignores the rule's
+// patterns. It is so short that the compiler inlines it, for rules without conditions.
 func (r *Rule) Holds(request Request) bool {
 	return len(r.Conditions) == 0 && r.Except == nil || r.holdsAll(request)
 }
@@ -50,8 +50,8 @@ func (r *Rule) holdsAll(request Request) bool {
 	return r.Except == nil || !r.excepts(request)
 }
 
-// excepts reports whether a request matches a pattern of Except. The rule limits a request unless all readings of its path
-// are excepted, and exempts it only if none is.
+// excepts reports whether a request matches a pattern of Except. A rule that limits excepts a request
+// only if all readings of its path match. A rule that exempts excepts it if one of them does.
 func (r *Rule) excepts(request Request) bool {
 	path, ok := request.Attribute(attrPath)
 	if !ok {
@@ -70,18 +70,18 @@ func (r *Rule) excepts(request Request) bool {
 	return !r.Exempts
 }
 
-// Index finds rules. Make one with [New]. It does not change, and is safe for concurrent use.
+// Index finds rules. Make one with [New]. It never changes, and is safe for concurrent use.
 //
-// Rules that agree in their route are one [group], which finds them by attributes. The groups of one path are a [place] in the
-// tree, one for each method. The most frequent results are merged beforehand: see [merged].
+// Rules with the same route form one [group], which finds them by attributes. The groups of one path form a [place]
+// in the tree, with one group for each method. The most frequent results are merged in advance: see [merged].
 type Index struct {
 	rules    []*Rule
-	anywhere *group             // rules without a route
-	tree     Tree               // the others
-	paths    map[string]*merged // the results on paths that are known beforehand: see [merger]
+	anywhere *group             // the rules without a route
+	tree     Tree               // the rules with a route
+	paths    map[string]*merged // the results for paths that are known in advance: see [merger]
 }
 
-// New returns the index of some rules, which must not be changed any more.
+// New returns the index of rules, which the caller must not change afterwards.
 func New(rules []*Rule) *Index {
 	x := &Index{rules: rules, anywhere: new(group)}
 	places := x.enter()
@@ -93,7 +93,7 @@ func New(rules []*Rule) *Index {
 	return x
 }
 
-// enter puts the rules into groups by their routes, and returns all places of the tree.
+// enter adds the rules to groups by their routes, and returns all places of the tree.
 func (x *Index) enter() (places []*place) {
 	groups := []*group{x.anywhere}
 	for i, r := range x.rules {
@@ -112,7 +112,7 @@ func (x *Index) enter() (places []*place) {
 			if len(g.members) == 0 {
 				groups = append(groups, g)
 			}
-			if n := len(g.members); n == 0 || g.members[n-1] != i { // a rule may name a route twice
+			if n := len(g.members); n == 0 || g.members[n-1] != i { // a rule may contain a route twice
 				g.members = append(g.members, i)
 			}
 		}
@@ -133,17 +133,17 @@ func (x *Index) Match(r Request) (matching []int) {
 	return matching
 }
 
-// Memory is the working memory of a search, so that it allocates nothing. Its zero value can be used. It is not safe for
-// concurrent use.
+// Memory is the working memory of a search, so that searches allocate
+// nothing. Its zero value is ready to use. It is not safe for concurrent use.
 type Memory struct {
 	rules   []int
 	places  []*place
-	several []int // rules found by several readings of a path
+	several []int // the rules that several readings of a path find
 }
 
-// Candidates returns rules in order, each once. All that match the request are among them. The others have a route that
-// matches, and conditions on an attribute that was not looked at: see [Rule.Holds]. The result must not be changed. It is valid
-// until memory is used again.
+// Candidates returns rules in order, without duplicates. All rules that match the request are among them.
+// The others have a route that matches, but they have conditions on attributes that were not checked: see
+// [Rule.Holds]. The caller must not change the result, which is valid until memory is used again.
 func (x *Index) Candidates(r Request, memory *Memory) []int {
 	if x.tree.empty() {
 		return x.anywhere.Candidates(r, memory)
@@ -164,12 +164,12 @@ func (x *Index) Candidates(r Request, memory *Memory) []int {
 	}
 	memory.places = x.tree.find(host, method, path, memory.places[:0])
 	found := x.among(memory.places, r, method, memory)
-	clear(memory.places) // they need not outlive the index
+	clear(memory.places) // they must not keep the index alive
 	return found
 }
 
-// ofReadings is Candidates for a path that can be read in several ways. A rule is found if one reading matches its
-// patterns; a rule that exempts requests, if all do.
+// ofReadings is Candidates for a path that can be read in several ways. A rule is found if one
+// reading matches its patterns. A rule that exempts requests is found only if all readings do.
 func (x *Index) ofReadings(r Request, host *node, method, path string, memory *Memory) []int {
 	several, n := memory.several[:0], 0
 	for reading := range readings(path) {
@@ -193,7 +193,7 @@ func (x *Index) ofReadings(r Request, host *node, method, path string, memory *M
 	return found
 }
 
-// among is Candidates for a request that meets the given places.
+// among is Candidates for a request that reaches the given places.
 func (x *Index) among(places []*place, r Request, method string, memory *Memory) []int {
 	switch {
 	case len(places) == 0:

@@ -25,13 +25,13 @@ func (a Attributes) Attribute(name string) (string, bool) {
 	return v, ok
 }
 
-// Match is the condition of a rule: routes, and values of attributes.
+// Match is the condition of a rule: its routes, and the values of attributes.
 type Match struct {
 	Route      []string
 	Attributes map[string][]string
 }
 
-// rulesFor returns rules, one for each match.
+// rulesFor returns a rule for each match.
 func rulesFor(t testing.TB, matches ...Match) (rules []*Rule) {
 	t.Helper()
 	for _, m := range matches {
@@ -113,9 +113,9 @@ func TestADisabledRuleDoesNotMatch(t *testing.T) {
 	assert.Equal(t, []int{1}, New(rules).Match(Attributes{"path": "/"}))
 }
 
-// TestRoutesMatchEveryReadingOfAPath compares random patterns with net/http on random requests, however they are
-// spelled. A mux that knows only the pattern serves the request after it has sent the client to the clean path, if the
-// request's is not. For other servers' readings of the path, the pattern is compared segment by segment.
+// TestRoutesMatchEveryReadingOfAPath compares random patterns with net/http on random requests, in any
+// spelling. A mux that has only the pattern redirects the client if the request's path is not clean, and then
+// serves the clean path. For the readings of other servers, the test compares the pattern segment by segment.
 func TestRoutesMatchEveryReadingOfAPath(t *testing.T) {
 	patterns := testsize.Of(600, 10_000)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -132,7 +132,7 @@ func TestRoutesMatchEveryReadingOfAPath(t *testing.T) {
 			path("a", "b", "a%20b", "é", "%2F", "%2f", "%2E%2e", "%61", "a%2Fb", "", ".", "..", "{x#}", "{x#}") + pick("/a", "/", "/{$}", "/{y...}", "/%2F", "/{z}")
 		p, err := ParsePattern(route)
 		if err != nil {
-			continue // net/http refuses it, or it can never match
+			continue // net/http refuses the pattern, or it can never match
 		}
 		x := New(rulesFor(t, Match{Route: []string{route}}))
 		mux := http.NewServeMux()
@@ -168,7 +168,7 @@ func TestRoutesMatchEveryReadingOfAPath(t *testing.T) {
 	assert.Greater(t, others, matches/30)
 }
 
-// topMux knows a pattern's method and host, and matches every path.
+// topMux compares the method and the host of a pattern, and matches every path.
 type topMux struct{ *http.ServeMux }
 
 func atTop(route string) topMux {
@@ -184,7 +184,7 @@ func (m topMux) serves(req *http.Request) bool {
 	return pattern != ""
 }
 
-// serves reports whether a server would serve an escaped path by the path of a pattern.
+// serves reports whether a server would serve an escaped path under the path of a pattern.
 func serves(route, escaped string, decodedFirst, clean bool) bool {
 	if decodedFirst {
 		u, err := url.PathUnescape(escaped)
@@ -206,7 +206,7 @@ func serves(route, escaped string, decodedFirst, clean bool) bool {
 		if i == len(segments) {
 			return false
 		}
-		end := segments[i] == "" && i == len(segments)-1 // a slash at the end
+		end := segments[i] == "" && i == len(segments)-1 // the path ends with a slash
 		segment, _ := url.PathUnescape(segments[i])
 		if decodedFirst {
 			segment = segments[i]
@@ -232,8 +232,8 @@ func serves(route, escaped string, decodedFirst, clean bool) bool {
 	return len(pattern) == len(segments)
 }
 
-// muxServes reports whether a mux hands a request to a handler. It goes where the mux sends the client
-// for the sake of the path's cleanness, and not where that adds a slash to it.
+// muxServes reports whether a mux passes a request to a handler. It follows
+// a redirect to the clean path, but not a redirect that adds a slash.
 func muxServes(t *testing.T, mux *http.ServeMux, req *http.Request) bool {
 	for range 3 {
 		w := httptest.NewRecorder()
@@ -246,7 +246,7 @@ func muxServes(t *testing.T, mux *http.ServeMux, req *http.Request) bool {
 		require.NoError(t, err)
 		clean := cleanPath(req.URL.EscapedPath())
 		if to.EscapedPath() == req.URL.EscapedPath() || req.Method == "CONNECT" || clean == req.URL.EscapedPath() {
-			return false // to the same with a slash
+			return false // a redirect that adds a slash
 		}
 		u, err := url.ParseRequestURI("http://h" + clean)
 		require.NoError(t, err)
@@ -256,8 +256,7 @@ func muxServes(t *testing.T, mux *http.ServeMux, req *http.Request) bool {
 	return false
 }
 
-// TestTheMergedIndexMatchesAsTheTreeDoes compares requests for which something is merged with
-// the same requests to an index that has merged nothing.
+// TestTheMergedIndexMatchesAsTheTreeDoes makes the same requests to an index with merged results and to one without.
 func TestTheMergedIndexMatchesAsTheTreeDoes(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	pick := func(words ...string) string { return words[r.IntN(len(words))] }

@@ -1,17 +1,16 @@
 package match
 
-// A request mostly meets the rules without a route and the rules of one place, or it has the path of a pattern without
-// wildcards. For these, the results are merged into one group when the index is made: then nothing has to be collected and
-// sorted, and the path of a pattern needs no walk through the tree.
+// Most requests find the rules without a route and the rules of one place, or have the path of a
+// pattern without wildcards. For these, the index merges the results into one group when it is made.
+// Then a search need not collect and sort rules, and a known path needs no walk through the tree.
 
-// merged is all that is found at some places, with the rules without a route: one group for
-// each method.
+// merged is all rules at some places, with the rules without a route, as one group for each method.
 type merged struct {
 	by     byMethod
-	others *group // for all other methods
+	others *group // the group for all other methods
 }
 
-// of returns the group for a request's method.
+// of returns the group for a method.
 func (m *merged) of(method string) *group {
 	if g := m.by.of(method); g != nil {
 		return g
@@ -19,29 +18,29 @@ func (m *merged) of(method string) *group {
 	return m.others
 }
 
-// A merged group takes memory, and time when rules are put in force: a file could have thousands of rules on each of thousands
-// of paths. So merging is bounded, in words of memory, for each path and for all. Rules that are not merged are found in the
-// tree.
+// A merged group takes memory, and time when rules are put in force. A file could have
+// thousands of rules on each of thousands of paths. So merging is bounded, in words of memory,
+// for each path and for all together. Rules that are not merged are found in the tree.
 const (
 	mostForOne = 1 << 10
 	mostForAll = 1 << 22
 	groupWords = 16 // the size of an empty group
-	mostPlaces = 8  // that are merged
+	mostPlaces = 8  // the number of places that are merged
 )
 
-// merger merges groups, as long as there is room.
+// merger merges groups while there is room.
 type merger struct {
 	anywhere *group
 	room     int
 }
 
-// merge returns the rules found at places, nil if they are too many.
+// merge returns the rules at places, or nil if they are too many.
 func (g *merger) merge(places []*place) *merged {
 	if len(places) > mostPlaces {
 		g.room -= len(places)
 		return nil
 	}
-	rest := max(0, g.room-mostForOne) // the room that has to be left
+	rest := max(0, g.room-mostForOne) // the room that must remain
 	m := &merged{others: g.group("", places)}
 	for _, method := range methodsOf(places) {
 		if g.room < rest {
@@ -55,7 +54,7 @@ func (g *merger) merge(places []*place) *merged {
 	return m
 }
 
-// methodsOf returns the methods whose requests find rules at places that other methods do not find.
+// methodsOf returns the methods for which places have rules that other methods do not find.
 func methodsOf(places []*place) (names []string) {
 	seen := map[string]bool{}
 	add := func(name string) {
@@ -74,7 +73,7 @@ func methodsOf(places []*place) (names []string) {
 	return names
 }
 
-// group returns the rules that a request with that method meets at places, as far as there is room.
+// group returns the rules that a request with a method finds at places. If there is no room, some are missing.
 func (g *merger) group(method string, places []*place) *group {
 	sum := new(group)
 	g.room -= groupWords
@@ -88,7 +87,7 @@ func (g *merger) group(method string, places []*place) *group {
 	return sum
 }
 
-// add adds a part to a sum, unless there is no room.
+// add adds a part to a sum if there is room.
 func (g *merger) add(sum, part *group) {
 	if g.room -= len(part.always) + 3*len(part.by); g.room < 0 {
 		return
@@ -97,10 +96,10 @@ func (g *merger) add(sum, part *group) {
 	sum.by = append(sum.by, part.by...)
 }
 
-// paths returns the merged group of each path that a pattern without wildcards names, for requests to a host that no pattern
-// names.
+// paths returns the merged groups of paths that patterns without
+// wildcards name, for requests to a host that no pattern names.
 func (g *merger) paths(rules []*Rule, x *Tree) map[string]*merged {
-	ready := map[string]*merged{} // nil where it is too much
+	ready := map[string]*merged{} // nil if the rules are too many
 	for _, r := range rules {
 		for _, p := range r.Patterns {
 			if !isPlain(p.path) || p.host != "" || r.Disabled {

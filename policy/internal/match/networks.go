@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// networks is a set of networks. Two networks either nest or have no address in common, so the outermost ones, in the order of
-// their addresses, suffice: at most one of them can contain an address, the last that begins at or below it. A look-up among
-// 10,000 networks compares 14 addresses.
+// networks is a set of networks. Two networks are either nested or disjoint, so the
+// outermost networks, sorted by address, are enough. Only the last one that begins at or
+// below an address can contain it. A look-up among 10,000 networks compares 14 addresses.
 type networks []netip.Prefix
 
-// newNetworks returns the set of some networks, which may nest and repeat.
+// newNetworks returns a set of networks, some of which may be nested or equal.
 func newNetworks(all []netip.Prefix) networks {
 	sorted := make(networks, len(all))
 	for i, n := range all {
@@ -31,7 +31,8 @@ func newNetworks(all []netip.Prefix) networks {
 	return slices.Clip(outermost)
 }
 
-// contain reports whether one of the networks has an address in it. The address has no zone, and is no IPv4 address in IPv6.
+// contain reports whether one of the networks contains an address.
+// The address must not have a zone, nor be an IPv4 address in IPv6.
 func (s networks) contain(addr netip.Addr) bool {
 	i, begins := slices.BinarySearchFunc(s, addr, func(n netip.Prefix, addr netip.Addr) int { return n.Addr().Compare(addr) })
 	if begins {

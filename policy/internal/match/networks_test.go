@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestANetworkIsFoundAmongMany compares a set of networks with a walk over all of them: networks that nest, repeat, lie side by
-// side, and addresses at their ends and just outside.
+// TestANetworkIsFoundAmongMany compares a set of networks with a linear search. Networks
+// are nested, equal or adjacent, and addresses are at their ends or just outside.
 func TestANetworkIsFoundAmongMany(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 300 {

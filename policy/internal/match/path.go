@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// reading is a path as a server may read it.
+// reading is a path, as some server reads it.
 type reading struct {
 	path    string
-	decoded bool // its segments are not escaped
+	decoded bool // whether its segments are decoded
 }
 
-// readings returns the ways in which servers read a path that is not plain. Some servers split it into segments before
-// they decode it, and others decode it first. Some route it as it was sent, and others clean it first. If a server read
-// a path differently from its rules, a client could reach it by a spelling for which the rules have no limit.
+// readings returns the ways in which servers read a path that is not plain. Some servers split it into segments
+// before they decode it, and others decode it first. Some route it as it was sent, and others clean it first. If
+// rules read a path in only one way, a client could reach a server by a spelling that the rules do not limit.
 func readings(escaped string) iter.Seq[reading] {
 	return func(yield func(reading) bool) {
 		decoded := unescape(escaped)
@@ -33,11 +33,11 @@ func readings(escaped string) iter.Seq[reading] {
 	}
 }
 
-// isPlain reports whether a path has one reading.
+// isPlain reports whether a path has only one reading.
 func isPlain(p string) bool { return isClean(p) && strings.IndexByte(p, '%') < 0 }
 
-// plainPath returns the path that conditions and keys see: decoded, and then cleaned. A text that is no path stays as
-// it is.
+// plainPath returns the path that conditions and keys use, which is decoded
+// and then cleaned. A text that is not a path is returned unchanged.
 func plainPath(p string) string {
 	if isPlain(p) || !strings.HasPrefix(p, "/") {
 		return p
@@ -45,8 +45,8 @@ func plainPath(p string) string {
 	return cleanPath(unescape(p))
 }
 
-// cleanPath returns the path that a mux would serve: without empty segments, "." and
-// "..". So a detour of that kind does not evade a rule.
+// cleanPath returns the path that a mux would serve, without empty segments,
+// "." and "..". So a client cannot evade a rule with such segments.
 func cleanPath(p string) string {
 	if p == "" {
 		return "/"
@@ -64,8 +64,8 @@ func cleanPath(p string) string {
 	return clean
 }
 
-// isClean reports whether a path begins with a slash and has no segment but the last that is
-// empty, and none that begins with a dot.
+// isClean reports whether a path begins with a slash, has no empty
+// segment except the last, and no segment that begins with a dot.
 func isClean(p string) bool {
 	for i := 1; i < len(p); i++ {
 		if p[i-1] == '/' && (p[i] == '/' || p[i] == '.') {

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/keytext"
 )
 
-// Pattern is a pattern of [http.ServeMux], taken apart.
+// Pattern is a parsed pattern of [http.ServeMux].
 type Pattern struct {
 	method   string // "" for all
 	host     string // "" for all, else in lower case
@@ -21,7 +21,7 @@ type Pattern struct {
 
 // segment is a part of a pattern's path.
 type segment struct {
-	text string // of a literal, decoded; a slash for {$}, see [firstSegment]
+	text string // the decoded text of a literal; a slash for {$}: see [firstSegment]
 	name string // of a wildcard, "" for a slash at the end
 	kind segmentKind
 }
@@ -30,12 +30,11 @@ type segmentKind uint8
 
 const (
 	literal  segmentKind = iota
-	wildcard             // {name}: exactly one segment
-	rest                 // {name...}, or a slash at the end: all that follows
+	wildcard             // {name}, which matches exactly one segment
+	rest                 // {name...} or a slash at the end, which match the rest of a path
 )
 
-// ParsePattern takes a pattern apart. Package net/http decides whether a pattern is valid: the pattern is registered with a mux
-// of its own.
+// ParsePattern parses a pattern. Package net/http determines whether it is valid: ParsePattern registers it with a new mux.
 func ParsePattern(s string) (Pattern, error) {
 	if err := register(s); err != nil {
 		return Pattern{}, err
@@ -48,7 +47,7 @@ func ParsePattern(s string) (Pattern, error) {
 	if strings.ContainsAny(s[:i], " \t") {
 		return Pattern{}, fmt.Errorf("the host %q has a space in it: a pattern has at most one method, a host and a path", s[:i])
 	}
-	p.host = Host("CONNECT", s[:i]) // with its port: then it is a pattern for CONNECT
+	p.host = Host("CONNECT", s[:i]) // a host with its port means a pattern for CONNECT
 	clean := s[i:] == cleanPath(s[i:])
 	if !clean && p.method != "CONNECT" {
 		return Pattern{}, fmt.Errorf("the path %q can never match: paths are cleaned first, to %q", s[i:], cleanPath(s[i:]))
@@ -82,15 +81,15 @@ func toSegment(text string, last bool) segment {
 		return segment{kind: rest, name: strings.TrimSuffix(strings.TrimPrefix(text, "{"), "...}")}
 	case text == "{$}":
 		return segment{text: "/"}
-	case text == "", strings.HasPrefix(text, "{"): // the mux takes an empty segment for a wildcard
+	case text == "", strings.HasPrefix(text, "{"): // the mux reads an empty segment as a wildcard
 		return segment{kind: wildcard, name: strings.Trim(text, "{}")}
 	}
 	return segment{text: unescape(text)}
 }
 
-// firstSegment returns the first segment of a path that begins with a slash, decoded, and the rest of the path. Unless the path
-// is decoded already, it decodes the segment. For a slash at the end the segment is a slash, and so it is for %2F: the mux does
-// not distinguish the two. Wildcards do not match it.
+// firstSegment returns the first segment of a path that begins with a slash, and the rest of the path. It
+// decodes the segment, unless the path is decoded already. For a slash at the end the segment is a slash.
+// It is also a slash for %2F, because the mux does not distinguish the two. Wildcards do not match it.
 func firstSegment(p string, decoded bool) (segment, after string) {
 	if p == "/" {
 		return "/", ""
@@ -105,7 +104,7 @@ func firstSegment(p string, decoded bool) (segment, after string) {
 	return unescape(segment), after
 }
 
-// unescape decodes a segment. A segment that is escaped wrongly stands for itself, as in net/http.
+// unescape decodes a segment. A malformed segment is returned unchanged, as in net/http.
 func unescape(s string) string {
 	if strings.IndexByte(s, '%') < 0 {
 		return s
@@ -116,8 +115,8 @@ func unescape(s string) string {
 	return s
 }
 
-// Host returns a host as routes compare it: in lower case, without a dot at its end, and without a
-// port. A mux takes the host of a CONNECT request as it is, with its port.
+// Host returns a host in the form in which routes compare it: in lower case, without a dot at its
+// end, and without a port. For a CONNECT request a mux uses the host unchanged, with its port.
 func Host(method, host string) string {
 	if method == "CONNECT" {
 		return strings.ToLower(strings.TrimSuffix(host, "."))

@@ -1,26 +1,25 @@
 package match
 
-// Tree finds the places of the patterns that match a request, in a tree of path segments. Its zero value is
-// empty.
+// Tree finds the places of the patterns that match a request in a tree of path segments. Its zero value is empty.
 type Tree struct {
-	allHosts *node            // of patterns without a host
-	hosts    map[string]*node // of others, by the host
+	allHosts *node            // the patterns without a host
+	hosts    map[string]*node // the other patterns, by host
 }
 
 // node is the part of the tree below some segments.
 type node struct {
 	next children // after a literal segment
 	wild *node    // after a wildcard
-	end  *place   // of patterns that end here
-	rest *place   // of patterns that take all that follows
+	end  *place   // the patterns that end here
+	rest *place   // the patterns that match the rest of a path
 }
 
-// place is where the patterns of one path end. It holds their rules by method.
+// place is the rules of patterns with one path, by method.
 type place struct {
-	all *group // of patterns without a method
+	all *group // the rules of patterns without a method
 	by  byMethod
 
-	alone *merged // the rules that a request finds that meets no other place; nil if they are too many
+	alone *merged // the rules for a request that reaches no other place; nil if they are too many
 }
 
 type methodGroup struct {
@@ -28,14 +27,14 @@ type methodGroup struct {
 	*group
 }
 
-// serves reports whether a pattern with the group's method matches a request with that one.
+// serves reports whether a pattern with the group's method matches a request with the given one.
 func (g *methodGroup) serves(method string) bool {
 	return g.method == method || g.method == "GET" && method == "HEAD"
 }
 
 type byMethod []methodGroup
 
-// of returns the group of a method, nil if there is none.
+// of returns the group of a method, or nil if there is none.
 func (x byMethod) of(method string) *group {
 	for i := range x {
 		if x[i].method == method {
@@ -61,7 +60,7 @@ func (x *Tree) enter(p Pattern) (found *place, isNew bool) {
 	return *at, isNew
 }
 
-// leaf returns where the place of patterns with the segments is kept.
+// leaf returns a pointer to the place of patterns with the segments.
 func (n *node) leaf(segments []segment) **place {
 	for _, s := range segments {
 		if s.kind == rest {
@@ -72,7 +71,7 @@ func (n *node) leaf(segments []segment) **place {
 	return &n.end
 }
 
-// root returns where the paths of a host begin.
+// root returns the node at which the paths of a host begin.
 func (x *Tree) root(host string) *node {
 	if host == "" {
 		if x.allHosts == nil {
@@ -104,11 +103,10 @@ func (n *node) child(s segment) *node {
 	return c
 }
 
-// children are the nodes after a literal segment. A few are looked at one by one, which
-// is faster than a map.
+// children are the nodes after a literal segment. A few nodes are compared one by one, which is faster than a map.
 type children struct {
 	list []child
-	many map[string]*node // all of them, if they are more than fewChildren; then the list is empty
+	many map[string]*node // all nodes, if they are more than fewChildren; then list is empty
 }
 
 type child struct {
@@ -133,7 +131,7 @@ func (c *children) add(text string, n *node) {
 	c.list = nil
 }
 
-// get returns nil if there is no such child.
+// get returns a child, or nil if there is none.
 func (c *children) get(text string) *node {
 	for i := range c.list {
 		if c.list[i].text == text {
@@ -143,7 +141,7 @@ func (c *children) get(text string) *node {
 	return c.many[text]
 }
 
-// groupOf returns the group of a method, a new one if it is the first.
+// groupOf returns the group of a method, which it creates if necessary.
 func (m *place) groupOf(method string) *group {
 	if method == "" {
 		if m.all == nil {
@@ -201,8 +199,7 @@ func (x *Tree) ofHost(r Request) *node {
 	return x.hosts[Host(method, host)]
 }
 
-// find appends the places of the patterns that match a request, by the reading of its path that a mux has. The methods
-// of the patterns are not compared.
+// find appends the places of the patterns that match a request, in a mux's reading of its path. It does not compare methods.
 func (x *Tree) find(host *node, method, p string, places []*place) []*place {
 	if method != "CONNECT" {
 		p = cleanPath(p)
@@ -210,7 +207,7 @@ func (x *Tree) find(host *node, method, p string, places []*place) []*place {
 	return x.walkBoth(host, reading{path: p}, places)
 }
 
-// walkBoth appends the places on a path: for all hosts, and for the request's own if it is not nil.
+// walkBoth appends the places of a path: those for all hosts, and those for the request's host if that node is not nil.
 func (x *Tree) walkBoth(host *node, r reading, places []*place) []*place {
 	if r.path == "" || r.path[0] != '/' {
 		return places
@@ -222,7 +219,7 @@ func (x *Tree) walkBoth(host *node, r reading, places []*place) []*place {
 	return places
 }
 
-// serves reports whether one of the patterns matches a path by its reading, and the method.
+// serves reports whether one of the patterns matches a reading of a path and the method.
 func (x *Tree) serves(host *node, method string, r reading) bool {
 	var memory [8]*place
 	for _, p := range x.walkBoth(host, r, memory[:0]) {
@@ -238,7 +235,7 @@ func (x *Tree) serves(host *node, method string, r reading) bool {
 	return false
 }
 
-// walk appends the places on the rest of a path, which is empty or begins with a slash.
+// walk appends the places for the rest of a path, which is empty or begins with a slash.
 func (n *node) walk(p string, decoded bool, places []*place) []*place {
 	for n != nil && p != "" {
 		if n.rest != nil {
@@ -256,8 +253,8 @@ func (n *node) walk(p string, decoded bool, places []*place) []*place {
 	return places
 }
 
-// Worst returns in how many places of the tree a request is looked up at most. No path may reach that: it is
-// counted as if each wildcard's branch met the same words as the words' own.
+// Worst returns an upper bound of the number of nodes at which a request is looked up. It may be too
+// high, because it assumes that a wildcard's branch contains the same words as the literal branches.
 func (x *Tree) Worst() int {
 	most := 0
 	for _, n := range x.hosts {

@@ -5,21 +5,21 @@ import (
 	"slices"
 )
 
-// Wildcards finds the texts that the wildcards of some patterns stand for, as net/http's PathValue returns them. It does not change, and is safe
-// for concurrent use.
+// Wildcards finds the texts of wildcards in some patterns, as net/http's
+// PathValue returns them. It never changes, and is safe for concurrent use.
 type Wildcards struct {
-	patterns []Pattern // the most specific first, as a mux chooses
+	patterns []Pattern // the most specific first, as a mux would choose
 }
 
-// NewWildcards returns the wildcards of patterns.
+// NewWildcards returns the wildcards of some patterns.
 func NewWildcards(patterns []Pattern) *Wildcards {
 	w := &Wildcards{slices.Clone(patterns)}
 	slices.SortStableFunc(w.patterns, moreSpecific)
 	return w
 }
 
-// moreSpecific compares two patterns that match one request: a mux chooses the lower one. If it would refuse the two beside each other, the one
-// with a literal segment first is lower.
+// moreSpecific compares two patterns that match the same request. The lower one is the one that a mux
+// would choose. If a mux would not accept both, the pattern whose literal segment comes first is lower.
 func moreSpecific(a, b Pattern) int {
 	if c := cmp.Compare(len(b.host), len(a.host)); c != 0 && (a.host == "" || b.host == "") {
 		return c
@@ -32,10 +32,12 @@ func moreSpecific(a, b Pattern) int {
 	return cmp.Compare(methodRank(a.method), methodRank(b.method))
 }
 
-// methodRank orders the patterns that serve one method: a HEAD is served by those for HEAD, for GET, and for all.
+// methodRank ranks patterns that serve the same method. For example,
+// patterns for HEAD, for GET and for all methods serve HEAD.
 func methodRank(method string) int { return slices.Index([]string{"GET", ""}, method) }
 
-// Wildcards returns the names of a pattern's wildcards, and of the last one if it takes all that follows, which may be nothing.
+// Wildcards returns the names of a pattern's wildcards. rests is the name
+// of the last one if it matches the rest of the path, which may be empty.
 func (p Pattern) Wildcards() (names []string, rests string) {
 	for _, s := range p.segments {
 		if s.name != "" {
@@ -48,8 +50,8 @@ func (p Pattern) Wildcards() (names []string, rests string) {
 	return names, rests
 }
 
-// Value returns the text of a wildcard in a request. The first reading of the path that matches a pattern counts, and a mux's reading comes
-// first. Value reports false if no pattern matches.
+// Value returns the text of a wildcard in a request. It uses the first reading of the path that
+// matches a pattern, beginning with a mux's reading. It returns false if no pattern matches.
 func (w *Wildcards) Value(r Request, name string) (value string, ok bool) {
 	w.values(r, name, func(v string) bool {
 		value, ok = v, true
@@ -58,7 +60,8 @@ func (w *Wildcards) Value(r Request, name string) (value string, ok bool) {
 	return value, ok
 }
 
-// values passes the text that a wildcard stands for by each reading of a request's path that matches a pattern, until f returns false.
+// values calls f with the text of the wildcard in each reading of
+// a request's path that matches a pattern, until f returns false.
 func (w *Wildcards) values(r Request, name string, f func(v string) bool) {
 	path, ok := r.Attribute(attrPath)
 	if !ok {
@@ -80,7 +83,7 @@ func (w *Wildcards) values(r Request, name string, f func(v string) bool) {
 	}
 }
 
-// of returns the text of a wildcard by one reading of a path.
+// of returns the text of a wildcard in one reading of a path.
 func (w *Wildcards) of(host, method string, r reading, name string) (string, bool) {
 	if r.path == "" || r.path[0] != '/' {
 		return "", false

@@ -14,7 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// TestAWildcardStandsForTheTextOfPathValue draws patterns that a mux takes beside each other, and paths with escaped letters and slashes.
+// TestAWildcardStandsForTheTextOfPathValue draws patterns that a
+// mux accepts together, and paths with escaped letters and slashes.
 func TestAWildcardStandsForTheTextOfPathValue(t *testing.T) {
 	r := rand.New(rand.NewPCG(74, 15))
 	pick := func(words ...string) string { return words[r.IntN(len(words))] }
@@ -36,7 +37,7 @@ func TestAWildcardStandsForTheTextOfPathValue(t *testing.T) {
 			}
 			text += pick("", "", "/", "/{$}", "/{"+names[0]+"...}")
 			func() {
-				defer func() { _ = recover() }() // a conflict
+				defer func() { _ = recover() }() // the patterns conflict
 				mux.HandleFunc(text, func(_ http.ResponseWriter, req *http.Request) {
 					served = text
 					for _, name := range []string{"id", "path", "ip", "host"} {
@@ -51,7 +52,7 @@ func TestAWildcardStandsForTheTextOfPathValue(t *testing.T) {
 			path += pick("/a", "/b", "/b%2Fc", "/%61", "/x%20y", "/%zz", "/%2f", "/") + pick("", "", "%41")
 		}
 		if path != cleanPath(path) {
-			continue // a mux redirects it
+			continue // a mux redirects the request
 		}
 		u := &url.URL{Scheme: "http", Host: "a.example"}
 		decoded, err := url.PathUnescape(path)
@@ -98,9 +99,9 @@ func TestAConditionOnAWildcardHoldsByAnyReadingOrByAll(t *testing.T) {
 		"/users/42/":      {0, 1},
 		"/users/%34%32/":  {0, 1},
 		"/users/7/":       {2, 3},
-		"/users/42%2Fx/":  {0, 2}, // 42/x if it is split first, and 42 if it is decoded first
-		"/users/42%2Fx":   {0},    // it is no such path if it is split first
-		"/users/x/../42/": {0, 2}, // x if it is not cleaned
+		"/users/42%2Fx/":  {0, 2}, // 42/x for a server that splits first, and 42 for one that decodes first
+		"/users/42%2Fx":   {0},    // for a server that splits first, this path does not match
+		"/users/x/../42/": {0, 2}, // x for a server that does not clean the path
 		"/others/42/":     nil,
 	} {
 		assert.Equal(t, want, x.Match(Attributes{"path": path}), path)

@@ -1,11 +1,10 @@
-// Package notices finds the shares of a limit that a key's spending has crossed, and remembers the notices of a
-// process.
+// Package notices finds the shares of a limit that a key's spending
+// has crossed, and remembers which notices a process has sent.
 //
-// A notice reports a crossing: a charge, a settlement or an adjustment by which a key's settled spending reaches a
-// share of its limit. Settled spending leaves out the estimates of open reservations: see [Opens]. The changes of a key
-// have an order, and the engine answers each with the spending after it. So exactly one process finds a crossing,
-// without a record of the keys. For two kinds of notices a single answer is not enough, and a short memory is needed:
-// see [Notices].
+// A notice reports a crossing: a charge, a settlement or an adjustment by which a key's settled spending reaches a share
+// of its limit. Settled spending excludes the estimates of open reservations: see [Opens]. The changes of a key have an
+// order, and the engine answers each with the spending after it. So exactly one process finds a crossing, without a
+// record of the keys. For two kinds of notices one answer is not enough, and [Notices] remembers what is missing.
 package notices
 
 import (
@@ -19,17 +18,17 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Settled returns the part of a spending that is not an estimate.
+// Settled returns a spending without its estimates.
 func Settled(spent, open int64) int64 { return max(0, spent-open) }
 
-// isAtLeast reports whether a spending is at least so many percent of a capacity.
+// isAtLeast reports whether a spending is at least the given percentage of a capacity.
 func isAtLeast(spent int64, percent, capacity int) bool {
 	spentHigh, spentLow := bits.Mul64(uint64(max(0, spent)), 100)
 	high, low := bits.Mul64(uint64(max(0, capacity)), uint64(percent))
 	return capacity > 0 && (spentHigh > high || spentHigh == high && spentLow >= low)
 }
 
-// crossed returns the thresholds that lie between two spendings.
+// crossed returns the thresholds between two spendings.
 func crossed(thresholds []int, before, after int64, capacity int) []int {
 	first := 0
 	for first < len(thresholds) && isAtLeast(before, thresholds[first], capacity) {
@@ -42,37 +41,37 @@ func crossed(thresholds []int, before, after int64, capacity int) []int {
 	return thresholds[first:last]
 }
 
-// maxNotices is the maximum number of keys whose notices are remembered.
-// Beyond it, a notice of a further crossing or denial may be sent too early.
+// maxNotices is the maximum number of keys whose notices are remembered. A notice for a further key may be sent too early.
 const maxNotices = 1 << 16
 
-// Notices remember, until keys have regained their budgets, of what this process has notified: of denials, and under limits that regain all
-// the time, under which traffic may cross a share back and forth for hours.
+// Notices remember the notices of this process until keys have regained their budgets. They are needed for denials,
+// and for limits that regain all the time, under which traffic may cross a share back and forth for hours.
 type Notices struct {
 	n    atomic.Int64
-	mu   sync.Mutex // never held while a notice is passed on
+	mu   sync.Mutex // never held while a notice is sent
 	keys map[Key]*notice
 }
 
-// Key is a key of a rule, both as the budgets know them.
+// Key is a key of a rule, in the names of the budgets.
 type Key struct{ Rule, Key string }
 
 type notice struct {
 	shares []share
-	until  time.Duration // when the key is fresh again, by the policies' clock
+	until  time.Duration // the time at which the key is fresh again, by the policies' clock
 }
 
 // share is the highest threshold of a limit for which a notice was sent.
 type share struct {
 	capacity, percent int
-	denied            bool // of a denial
+	denied            bool // whether the notice was of a denial
 }
 
-// maxShares bounds the limits of one key whose notices are remembered.
+// maxShares is the maximum number of limits of one key whose notices are remembered.
 const maxShares = 8
 
-// notified returns the highest threshold of a limit that needs no notice: it, or the same share of a larger limit, was notified of. A key
-// whose limit has been raised, as by another plan, is notified of the shares of that.
+// notified returns the highest threshold of a limit for which no notice is needed, because
+// one was sent for it, or for the same share of a larger limit. If a key's limit is
+// raised, for example by another plan, notices for the shares of the new limit are sent.
 func (n *notice) notified(capacity int) (percent int) {
 	for _, s := range n.shares {
 		if s.capacity >= capacity {
@@ -82,7 +81,7 @@ func (n *notice) notified(capacity int) (percent int) {
 	return percent
 }
 
-// denied reports whether a notice of a denial was sent for all of this limit, or of a larger one.
+// denied reports whether a notice of a denial was sent for this limit or for a larger one.
 func (n *notice) denied(capacity int) bool {
 	return slices.ContainsFunc(n.shares, func(s share) bool { return s.denied && s.capacity >= capacity })
 }
@@ -96,7 +95,7 @@ func (n *notice) add(added share) {
 	n.shares = append(n.shares, added)
 }
 
-// regainsAlways reports whether keys regain all the time, and not at the end of a window.
+// regainsAlways reports whether keys regain all the time, and not only at the end of a window.
 func regainsAlways(l ratelimit.Limit) bool {
 	return l.Algorithm != ratelimit.AlgorithmFixedWindow && l.Algorithm != ratelimit.AlgorithmCalendar
 }
@@ -104,11 +103,11 @@ func regainsAlways(l ratelimit.Limit) bool {
 // Change is a change of a key's spending, or a denial.
 type Change struct {
 	Before, After int64              // the settled spending
-	Decision      ratelimit.Decision // how the key stands
-	Lacks         bool               // the key was denied for lack of budget
+	Decision      ratelimit.Decision // the decision that shows the key's state
+	Lacks         bool               // whether the key was denied for lack of budget
 }
 
-// Due returns the thresholds whose notices are due after a change, and remembers them.
+// Due returns the thresholds for which notices are due after a change, and records that these are sent.
 func (n *Notices) Due(id Key, thresholds []int, x *Change, now time.Duration) []int {
 	capacity := x.Decision.Limit.Capacity()
 	all := crossed(thresholds, x.Before, x.After, capacity)
@@ -137,7 +136,7 @@ func (n *Notices) Due(id Key, thresholds []int, x *Change, now time.Duration) []
 			all = all[1:]
 		}
 	}
-	if k := len(all) - 1; k >= 0 && all[k] == 100 && known != nil && known.denied(capacity) { // the denial was the notice
+	if k := len(all) - 1; k >= 0 && all[k] == 100 && known != nil && known.denied(capacity) { // the denial has sent the notice
 		all = all[:k]
 	}
 	if len(all) == 0 {
@@ -154,7 +153,7 @@ func (n *Notices) Due(id Key, thresholds []int, x *Change, now time.Duration) []
 	return all
 }
 
-// new returns a key's new notice. The caller holds the lock.
+// new returns a new notice for a key. The caller holds the lock.
 func (n *Notices) new(id Key, until time.Duration) *notice {
 	if n.keys == nil {
 		n.keys = map[Key]*notice{}
@@ -171,7 +170,7 @@ func (n *Notices) new(id Key, until time.Duration) *notice {
 	return known
 }
 
-// Forget forgets the notices of a key.
+// Forget drops the notices of a key.
 func (n *Notices) Forget(id Key) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -6,27 +6,29 @@ import (
 	"sync/atomic"
 )
 
-// Opens are the estimates of the open reservations of this process, by key: they are charged, but are no spending yet. Of a key that has
-// regained more than was settled, the estimates are at most what is left. They are bounded: a key beyond maxOpens has its estimates
-// counted as spent.
+// Opens are the estimates of this process's open reservations, by key. They are charged, but they are
+// not spending yet. If a key has regained more than was settled, its estimates are at most its remaining
+// spending. The number of keys is bounded: for keys beyond maxOpens, estimates count as spent.
 //
-// In memory a key's sum changes under the lock of its account, so each answer has the spending and the estimates of one moment.
+// In memory, a key's sum changes under the lock of its account, so
+// that each answer has the spending and the estimates of one moment.
 type Opens struct {
-	n    atomic.Int64 // of keys
+	n    atomic.Int64 // the number of keys
 	mu   sync.Mutex
 	keys map[Key]*Open
 }
 
-// Open is the sum of a key's estimates. Reservations refer to it: once the key has none, or was reset, later ones have another.
+// Open is the sum of a key's estimates. Reservations refer to it. When the key
+// has no more estimates, or was reset, later reservations refer to a new one.
 type Open struct {
 	id  Key
 	sum int64
 }
 
-// maxOpens bounds the keys with estimates.
+// maxOpens is the maximum number of keys with estimates.
 const maxOpens = 1 << 16
 
-// Of returns a key's estimates, which are at most what it has spent.
+// Of returns a key's estimates. They are at most spent.
 func (o *Opens) Of(id Key, spent int64) int64 {
 	if o.n.Load() == 0 {
 		return 0
@@ -36,7 +38,7 @@ func (o *Opens) Of(id Key, spent int64) int64 {
 	return o.find(id, spent).Total()
 }
 
-// find returns the estimates of a key, nil if it has none. The caller holds the lock.
+// find returns the estimates of a key, or nil if it has none. The caller holds the lock.
 func (o *Opens) find(id Key, spent int64) *Open {
 	x := o.keys[id]
 	if x == nil {
@@ -49,7 +51,7 @@ func (o *Opens) find(id Key, spent int64) *Open {
 	return x
 }
 
-// Total returns the sum, 0 of nil.
+// Total returns the sum, or 0 if x is nil.
 func (x *Open) Total() int64 {
 	if x == nil {
 		return 0
@@ -57,7 +59,7 @@ func (x *Open) Total() int64 {
 	return x.sum
 }
 
-// drop forgets a key's estimates. The caller holds the lock.
+// drop drops a key's estimates. The caller holds the lock.
 func (o *Opens) drop(x *Open) {
 	if x.sum = 0; o.keys[x.id] == x {
 		delete(o.keys, x.id)
@@ -65,7 +67,7 @@ func (o *Opens) drop(x *Open) {
 	}
 }
 
-// Add adds an estimate to those of a key that has spent so much without it.
+// Add adds an estimate to those of a key. spent is the key's spending without it.
 func (o *Opens) Add(id Key, spent, cost int64) (before int64, x *Open) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -86,7 +88,7 @@ func (o *Opens) Add(id Key, spent, cost int64) (before int64, x *Open) {
 	return before, x
 }
 
-// Settle takes an estimate out of the sum x, if there is one, and returns what the key has left.
+// Settle subtracts an estimate from x, unless x is nil, and returns the key's remaining estimates.
 func (o *Opens) Settle(x *Open, id Key, cost int64) int64 {
 	if o.n.Load() == 0 {
 		return 0
@@ -101,7 +103,7 @@ func (o *Opens) Settle(x *Open, id Key, cost int64) int64 {
 	return o.keys[id].Total()
 }
 
-// Forget forgets the estimates of a key that is reset.
+// Forget drops the estimates of a key that is reset.
 func (o *Opens) Forget(id Key) {
 	if o.n.Load() == 0 {
 		return

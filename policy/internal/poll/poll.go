@@ -1,5 +1,4 @@
-// Package poll is shared by the sources of rules and the audit, which are packages of their own: it looks at a value now and
-// then, and reports a change once.
+// Package poll helps the sources of rules and the audit to check a value at intervals, and to report each change once.
 package poll
 
 import (
@@ -7,7 +6,7 @@ import (
 	"time"
 )
 
-// Every calls look now and then until the context ends.
+// Every calls look at intervals until the context ends.
 func Every(ctx context.Context, every time.Duration, look func()) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()

@@ -1,4 +1,4 @@
-// Package shares has the limits that the keys of a rule share, by weight.
+// Package shares has limits that the keys of a rule share by weight.
 package shares
 
 import (
@@ -15,15 +15,15 @@ type Limiter interface {
 	SetLimit(limit ratelimit.Limit) error
 }
 
-// Terms are the limit that the keys of a rule share, and their weights. They do not change.
+// Terms are the limit that the keys of a rule share, and their weights. They never change.
 type Terms struct {
 	Limit ratelimit.Limit
 	Keys  map[string]int // the weights of single keys
-	Plans map[string]int // the weights of other keys by their plan
-	Rest  int            // the weight of all others
+	Plans map[string]int // the weights of other keys, by plan
+	Rest  int            // the weight of all other keys
 }
 
-// Of returns the weight of a key, and whether it is its plan's.
+// Of returns the weight of a key, and whether the weight is that of its plan.
 func (t *Terms) Of(key, plan string) (weight int, ofPlan bool) {
 	if weight, ok := t.Keys[key]; ok {
 		return weight, false
@@ -47,31 +47,31 @@ func New(t *Terms) *Pool {
 	return &Pool{weigher: w}
 }
 
-// Again returns a pool without a Limiter that knows the calls under way in p.
+// Again returns a pool without a Limiter that shares p's calls under way.
 func (p *Pool) Again() *Pool { return &Pool{weigher: p.weigher} }
 
 // Weight returns the weight of a key.
 func (p *Pool) Weight(key string) int { return p.weigher.weight(key) }
 
-// Adopt puts a limit and weights in force, also for calls in line. The engine has accepted the limit.
+// Adopt puts a limit and weights in force, even for waiting calls. The engine must have accepted the limit.
 func (p *Pool) Adopt(t *Terms) {
 	if t.Limit != p.weigher.terms.Load().Limit {
 		_ = p.SetLimit(t.Limit)
 	}
 	for _, key := range p.weigher.adopt(t) {
-		_, _ = p.Take(context.Background(), key, 0) // it charges nothing, and brings the weight
+		_, _ = p.Take(context.Background(), key, 0) // this charges nothing, and passes the weight to the limiter
 	}
 }
 
-// Call runs a call of the limiter for a key of a plan.
+// Call runs a call of the limiter for a key with a plan.
 func (p *Pool) Call(key, plan string, do func(l Limiter) error) error {
 	p.weigher.enter(key, plan)
 	defer p.weigher.leave(key)
 	return do(p.Limiter)
 }
 
-// weigher holds the weights of keys with calls under way. The pool's limiter gets them here, because a limiter has no
-// plans. The weights are those of the newest set, also for calls that began under an earlier one.
+// weigher holds the weights of keys with calls under way. The pool's limiter reads them here, because a limiter
+// has no plans. The weights are those of the newest set, even for calls that began under an earlier one.
 type weigher struct {
 	terms atomic.Pointer[Terms]
 	mu    sync.Mutex
@@ -79,12 +79,12 @@ type weigher struct {
 }
 
 type weighed struct {
-	calls  int // under way
+	calls  int // the number of calls under way
 	plan   string
 	weight int
 }
 
-// enter begins a call for a key of a plan. leave ends it.
+// enter begins a call for a key with a plan. leave ends it.
 func (w *weigher) enter(key, plan string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -117,7 +117,7 @@ func (w *weigher) weight(key string) int {
 	return w.terms.Load().Rest
 }
 
-// adopt puts weights in force, and returns the keys with calls under way whose weight it changes.
+// adopt puts weights in force. It returns the keys with calls under way whose weight changes.
 func (w *weigher) adopt(t *Terms) (changed []string) {
 	w.terms.Store(t)
 	w.mu.Lock()

@@ -1,4 +1,4 @@
-// Package shown has the texts in which a policy's answers are shown: by the command policy, by the page of package admin, and as JSON.
+// Package shown has the texts of a policy's answers, for the command policy, for the page of package admin, and for JSON.
 package shown
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Explanation is a policy.Explanation as JSON.
+// Explanation is the JSON form of a policy.Explanation.
 type Explanation struct {
 	KillSwitch bool   `json:"kill_switch"`
 	Exempt     string `json:"exempt,omitempty"` // the rule that exempts the request from all others
@@ -40,7 +40,7 @@ type Rule struct {
 	Now      *Standing `json:"now,omitempty"` // absent if the engine cannot look
 }
 
-// Standing is how a key stands under a rule.
+// Standing is the state of a key under a rule.
 type Standing struct {
 	Allowed    bool    `json:"allowed"`
 	Remaining  int     `json:"remaining"`
@@ -49,7 +49,7 @@ type Standing struct {
 	ResetAfter float64 `json:"reset_after"`    // in seconds
 }
 
-// Text returns the text for the JSON of an explanation, and whether the request would be refused.
+// Text returns an explanation in JSON as text, and whether the request would be refused.
 func Text(data []byte) (text string, refused bool, err error) {
 	var ex Explanation
 	if err := json.Unmarshal(data, &ex); err != nil {
@@ -118,7 +118,7 @@ func (r Rule) Text() string {
 	return line
 }
 
-// Text returns the answer in words.
+// Text returns the state as text.
 func (s Standing) Text() string {
 	switch {
 	case s.Allowed:
@@ -129,7 +129,7 @@ func (s Standing) Text() string {
 	return fmt.Sprintf("denies it, %s; a retry never passes", Left(s.Remaining, s.Debt))
 }
 
-// Left returns the text of a budget: the units that are left, and a debt.
+// Left returns the text of a budget: its remaining units, and its debt.
 func Left(remaining, debt int) string {
 	if debt > 0 {
 		return fmt.Sprintf("%d left, %d above the limit", remaining, debt)
@@ -137,19 +137,19 @@ func Left(remaining, debt int) string {
 	return fmt.Sprintf("%d left", remaining)
 }
 
-// StandingOf returns how a decision is shown.
+// StandingOf returns the state of a key, given a decision on it.
 func StandingOf(d *ratelimit.Decision, allowed bool) *Standing {
 	return &Standing{Allowed: allowed, Remaining: d.Remaining, Debt: d.Debt, RetryAfter: d.RetryAfter.Seconds(), ResetAfter: d.ResetAfter.Seconds()}
 }
 
-// inSeconds returns a time as text, in milliseconds at the finest, rounded up: after it a retry passes.
+// inSeconds returns a number of seconds as a duration, rounded up to a millisecond, so that a retry after it passes.
 func inSeconds(seconds float64) time.Duration {
 	d := time.Duration(seconds * float64(time.Second))
 	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
-// Visible escapes a text's invisible characters, and those that change the order in which others are displayed. It
-// escapes them as Go does.
+// Visible escapes a text's invisible characters, and characters
+// that change the order in which others are displayed, as Go does.
 func Visible(text string) string {
 	if strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
 		return text

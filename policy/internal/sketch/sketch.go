@@ -1,9 +1,9 @@
-// Package sketch counts which keys are met most often of late, in bounded memory. It is the space-saving algorithm of Metwally,
-// Agrawal and El Abbadi, for two windows of time.
+// Package sketch counts which keys have occurred most often lately, in bounded memory. It is
+// the space-saving algorithm of Metwally, Agrawal and El Abbadi, over two windows of time.
 //
-// A window has a number of counters. A key without a counter takes over the counter of the key that was met least, and begins
-// at its count: so a count is never too low, and the key remembers by how much it may be too high. A key that is met more often
-// than the number of keys met, divided by the number of counters, has a counter.
+// A window has a number of counters. A key without a counter takes over the counter with the lowest count, and
+// continues from that count. So a count is never too low, and the counter records by how much it may be too high. A
+// key has a counter if it occurs more often than the number of all occurrences divided by the number of counters.
 package sketch
 
 import (
@@ -16,13 +16,14 @@ import (
 )
 
 const (
-	// Window is how long one window is. Counts cover the window that runs and the one before: 5 to 10 minutes.
+	// Window is the length of a window. Counts cover the present window and the one before, so 5 to 10 minutes.
 	Window = 5 * time.Minute
 
 	// Counters is the number of counters in a window of a shard.
 	Counters = 256
 
-	// shards share the keys, so that denials of many keys seldom wait for one lock.
+	// shards is the number of shards among which keys are divided,
+	// so that denials of many keys seldom wait for the same lock.
 	shards = 8
 )
 
@@ -38,7 +39,7 @@ func (id ID) owned() ID {
 	return id
 }
 
-// Count is how often a key was met: Count at most, and at least Count-Error.
+// Count is the number of times that a key has occurred. The true number is at most Count, and at least Count-Error.
 type Count struct {
 	ID
 	Count, Error int64
@@ -51,7 +52,7 @@ type Sketch struct {
 	shards [shards]shard
 }
 
-// New returns a sketch that has counted nothing.
+// New returns an empty sketch.
 func New() *Sketch { return &Sketch{start: time.Now(), seed: maphash.MakeSeed()} }
 
 // Add counts a key.
@@ -76,7 +77,7 @@ func (s *Sketch) All() (all []Count) {
 	return all
 }
 
-// shadowsLast compares two counts of one key of one rule: the rule has been a shadow, and enforced, of late.
+// shadowsLast compares two counts of one key of one rule. There are two if the rule was both a shadow and enforced lately.
 func shadowsLast(a, b Count) int {
 	switch {
 	case a.Shadow == b.Shadow:
@@ -87,18 +88,18 @@ func shadowsLast(a, b Count) int {
 	return -1
 }
 
-// window returns the number of the window that runs.
+// window returns the number of the present window.
 func (s *Sketch) window() int64 { return int64(time.Since(s.start) / Window) }
 
-// shard counts the keys of one hash, in the window that runs and in the one before.
+// shard counts the keys with one hash, in the present window and in the one before.
 type shard struct {
 	mu        sync.Mutex
-	window    int64 // that now is about
+	window    int64 // the number of the present window
 	now, last summary
 }
 
-// turn begins a window, if another one runs. A window that has ended is known already to be older than the window that runs:
-// time does not run backwards.
+// turn begins a window if its number is new. A number below the present
+// one comes from a call that has waited for the lock, and changes nothing.
 func (sh *shard) turn(window int64) {
 	if window <= sh.window {
 		return
@@ -112,8 +113,8 @@ func (sh *shard) turn(window int64) {
 	sh.window = window
 }
 
-// appendTo appends the sums of both windows. A key without a counter in a window that is full was met in it
-// as often as the key with the lowest count, at most.
+// appendTo appends the sums of both windows. If a window is full and a key has no
+// counter in it, the key has occurred at most as often as the key with the lowest count.
 func (sh *shard) appendTo(all []Count, window int64) []Count {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -141,13 +142,13 @@ func (sh *shard) appendTo(all []Count, window int64) []Count {
 
 // summary is the counters of one window. Its zero value is empty.
 type summary struct {
-	heap []*counter // the lowest count first; the memory behind it waits to be used again
+	heap []*counter // the lowest count first; the memory behind the slice is reused
 	at   map[ID]*counter
 }
 
 type counter struct {
 	Count
-	place int // in the heap
+	place int // the index in the heap
 }
 
 func (s *summary) clear() {
@@ -158,7 +159,7 @@ func (s *summary) clear() {
 	clear(s.at)
 }
 
-// least returns how often a key without a counter was met at most.
+// least returns the maximum number of times that a key without a counter has occurred.
 func (s *summary) least() int64 {
 	if len(s.heap) < Counters {
 		return 0
@@ -184,7 +185,7 @@ func (s *summary) add(id ID) {
 	s.sink(c)
 }
 
-// counter returns a counter that stands at 0, with its place in the heap.
+// counter returns a counter of 0, with its place in the heap.
 func (s *summary) counter() *counter {
 	if s.at == nil {
 		s.heap, s.at = make([]*counter, 0, Counters), make(map[ID]*counter, Counters)
@@ -196,13 +197,13 @@ func (s *summary) counter() *counter {
 	}
 	c := s.heap[n]
 	c.place = n
-	for c.place > 0 { // to the top: no count is lower
+	for c.place > 0 { // moves it to the top, because no count is lower
 		s.swap(c, s.heap[(c.place-1)/2])
 	}
 	return c
 }
 
-// sink moves a counter down while one below it is lower.
+// sink moves a counter down while a counter below it has a lower count.
 func (s *summary) sink(c *counter) {
 	for {
 		low := c

@@ -17,8 +17,8 @@ import (
 
 var rounds = flag.Int("rounds", testsize.Of(4, 100), "how many random floods are compared with an exact count")
 
-// TestAgreesWithAnExactCount draws floods of keys, of any skew and with pauses, and compares them with exact counts
-// for each window.
+// TestAgreesWithAnExactCount draws floods of keys with any skew and with
+// pauses, and compares the sketch with exact counts for each window.
 func TestAgreesWithAnExactCount(t *testing.T) {
 	for seed := range *rounds {
 		synctest.Test(t, func(t *testing.T) {
@@ -76,7 +76,7 @@ func check(t *testing.T, s *Sketch, exact map[int64]map[ID]int64, w int64) {
 			require.True(t, listed[id], "%v was met %d times of %d", id, n, total)
 		}
 	}
-	if len(want) <= Counters { // then nothing shares a counter
+	if len(want) <= Counters { // then no two keys share a counter
 		require.Len(t, got, len(want))
 		for _, c := range got {
 			require.Zero(t, c.Error)

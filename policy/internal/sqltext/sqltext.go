@@ -1,9 +1,9 @@
-// Package sqltext has the differences between databases that the statements of packages sqlsource and audit meet.
+// Package sqltext has the differences between databases that matter for the statements of packages sqlsource and audit.
 package sqltext
 
 import "fmt"
 
-// The databases, by the numbers of package sqlsource's dialects.
+// The databases, with the numbers of package sqlsource's dialects.
 const (
 	PostgreSQL = iota
 	MySQL
@@ -20,7 +20,7 @@ func Check(dialect uint8) error {
 	return nil
 }
 
-// Quote returns a name that may be a word of the language.
+// Quote returns a quoted name, which may be a keyword.
 func Quote(dialect uint8, name string) string {
 	if dialect == MySQL {
 		return "`" + name + "`"
@@ -28,7 +28,7 @@ func Quote(dialect uint8, name string) string {
 	return `"` + name + `"`
 }
 
-// Place returns the i-th place for an argument, from 1.
+// Place returns the placeholder of the i-th argument, from 1.
 func Place(dialect uint8, i int) string {
 	if dialect == PostgreSQL {
 		return fmt.Sprintf("$%d", i)

@@ -1,5 +1,5 @@
-// Package words is the table of the fields of a rule that people see by name and text alone: in the differences between two sets, on the page
-// of package admin, and in the column more of a table of rules.
+// Package words has the fields of a rule that are only shown by name and text: in the differences
+// between two sets, on the page of package admin, and in the column more of a table of rules.
 package words
 
 import (
@@ -15,13 +15,14 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// Word is a field of a rule.
+// Word is a field of a rule, as it is shown.
 type Word struct {
 	Name string
 	Text string // "" if the rule does not have the field
 }
 
-// names are the words, in the order in which they are shown. Each is a field of policy.Rule, by the name in its tag.
+// names are the names of the words in the order in which they are
+// shown. Each is the name in the tag of a field of policy.Rule.
 var names = []string{"budget", "from", "until", "grace", "costs", "actual", "charge"}
 
 // Names returns the names of the words.
@@ -40,8 +41,8 @@ var places = func() (all []int) {
 	return all
 }()
 
-// Of returns the words of a rule, always the same ones in the same order. Without values, the values of conditions, which may be keys, are
-// counted only.
+// Of returns the words of a rule, always the same words in the same order. If
+// values is false, it only counts the values of conditions, which may be keys.
 func Of(r *policy.Rule, values bool) []Word {
 	all := make([]Word, len(names))
 	for k, i := range places {
@@ -50,7 +51,7 @@ func Of(r *policy.Rule, values bool) []Word {
 	return all
 }
 
-// text returns the text of a field, "" if the rule does not have it.
+// text returns the text of a field, or "" if the rule does not have it.
 func text(field any, values bool) string {
 	switch v := field.(type) {
 	case string:
@@ -70,7 +71,7 @@ func text(field any, values bool) string {
 	panic(fmt.Sprintf("words: a word is a %T, which has no text: a bug in this package", field))
 }
 
-// Copy gives a rule the words of another.
+// Copy copies the words of a rule to another rule.
 func Copy(to, from *policy.Rule) {
 	for _, i := range places {
 		reflect.ValueOf(to).Elem().Field(i).Set(reflect.ValueOf(from).Elem().Field(i))
@@ -85,7 +86,7 @@ func costs(all []policy.Cost, values bool) string {
 	return strings.Join(texts, "; ")
 }
 
-// instant returns the text of a time, "" for none.
+// instant returns the text of a time, or "" for the zero time.
 func instant(at time.Time) string {
 	if at.IsZero() {
 		return ""
@@ -93,7 +94,7 @@ func instant(at time.Time) string {
 	return at.Format(time.RFC3339Nano)
 }
 
-// Time returns the text of the time of an override, "" if it always holds.
+// Time returns the text of the time of an override, or "" if it always holds.
 func Time(o *policy.Override) (text string) {
 	if !o.From.IsZero() {
 		text = " from " + instant(o.From)
@@ -138,7 +139,7 @@ func Match(m policy.Match, show bool) (all []string) {
 	return all
 }
 
-// Counted returns the text of values that may be keys: their number, and the lists among them by their names.
+// Counted returns a text for values that may be keys: their number, and the names of the lists among them.
 func Counted(values []string) string {
 	named := []string{}
 	for _, v := range values {
@@ -160,7 +161,7 @@ func ListText(l policy.List) string {
 	return fmt.Sprintf("%d values", len(l.Values))
 }
 
-// List lists texts such that no two lists read alike: a text that is not plain is in quotes.
+// List joins texts so that no two lists have the same result. Texts that are not plain are quoted.
 func List(list []string, between string) string {
 	out := make([]string, len(list))
 	for i, s := range list {
@@ -171,5 +172,5 @@ func List(list []string, between string) string {
 	return strings.Join(out, between)
 }
 
-// plain matches texts that need no quotes in a list: a word, and a route with its method.
+// plain matches texts that need no quotes in a list, which are words and routes with methods.
 var plain = regexp.MustCompile(`^([A-Z]+ )?[^\s,"]+$`)
