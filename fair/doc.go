@@ -11,10 +11,10 @@
 //
 //	  - The total is exact: over any time t, all tenants together are granted at most burst + rate·t. While a call is denied, at
 //	    least 97 % of the rate is spent.
-//	  - A tenant that wants more than its share gets at least 97 % of it if it waits, or if it comes back after RetryAfter,
-//	    exactly or in whole seconds, with costs of up to a tenth of the burst; 90 % with costs of up to half of it. The others
-//	    may poll. Clients that come back after whole seconds need a burst of 2.5 seconds of the rate.
-//	  - A tenant that wants less gets all of it, if the burst is large enough: see the README.
+//	  - A tenant that wants more than its share must wait, or come back after RetryAfter, even if the others poll. With costs
+//	    of up to a tenth of the burst it gets at least 97 % of its share, and with costs of up to half of the burst 90 %. If it
+//	    comes back after whole seconds, the burst must be 2.5 seconds of the rate.
+//	  - A tenant that wants less than its share gets all that it wants, if the burst is large enough: see the README.
 //	  - A tenant that is alone gets four fifths of the burst at once, and then the whole rate.
 //	  - A denied cost of at most half of the burst keeps a place in line, until 1.5 seconds after the time of RetryAfter. A larger
 //	    cost should Wait: Take denies it while others take all they can.

@@ -36,13 +36,13 @@ type Event struct {
 
 // Stats count requests. Each request counts in one of the first seven fields.
 type Stats struct {
-	Skipped    uint64 // exempt by Options.Skip
-	Allowed    uint64 // within the limits, and served
-	Denied     uint64 // denied for now, at once or after they were held
+	Skipped    uint64 // requests exempt by Options.Skip
+	Allowed    uint64 // requests within the limits, which were served
+	Denied     uint64 // requests denied for now, at once or after a hold
 	Exceeds    uint64 // can never pass
-	Rejected   uint64 // without a valid key, with a cost below 0, or with a client that has gone
+	Rejected   uint64 // requests without a valid key, with a cost below 0, or with a client that has gone
 	Failed     uint64 // no decision was possible
-	FailedOpen uint64 // no decision was possible; they passed by FailOpen
+	FailedOpen uint64 // requests that passed by FailOpen, because no decision was possible
 
 	Degraded  uint64 // requests on which a stand-in decided
 	Unsettled uint64 // requests whose charge could not be settled

@@ -81,14 +81,14 @@ type TransportOptions struct {
 // Requests of one key wait in a queue. If the deadline of a request is before its turn, it
 // fails at once with an error that wraps [context.DeadlineExceeded]. A Transport obeys:
 //
-//   - Retry-After, X-RateLimit-Retry-After, Retry-After-Ms and x-ms-retry-after-ms of a 403, 408, 413, 418, 420, 429, 500, 502, 503 or 529:
-//     seconds, 0 included, a span such as "30s", a date or a Unix time; of several the longest.
+//   - Retry-After, X-RateLimit-Retry-After, Retry-After-Ms and x-ms-retry-after-ms of a 403, 408, 413, 418, 420, 429, 500, 502, 503 or 529.
+//     They have seconds (0, too), a span such as "30s", a date or a Unix time. Of several, the longest counts.
 //   - In the first KiB of a refusal's body: Google's RetryInfo, "try again in 20s", GitHub's secondary limit.
 //   - x-should-retry: false, Stripe-Should-Retry: false, and a throttling error in x-amzn-errortype.
 //   - The remaining budget until a reset: RateLimit (drafts 07 to 11, and a and w of the next), RateLimit-Remaining, the fields of OpenAI,
 //     Anthropic, HubSpot, Shopify, GitHub, Discord, X and Okta. Where the budget is in tokens, a request counts as its cost ([WithCost]).
-//   - A 429 or 529 without these: nothing is sent for a second, then twice as long each time, up to a minute.
-//   - From the second error of the connection in a row on: nothing is sent for a second, then twice as long each time, up to 15 s.
+//   - A 429 or 529 without these. Then nothing is sent for a second, and twice as long after each further one, up to a minute.
+//   - The second connection error in a row. Then nothing is sent for a second, and twice as long after each further one, up to 15 s.
 //
 // If a server's answers have no remaining budget, the Transport learns a pace. After a refusal it sends
 // requests at intervals. Each refusal lengthens them, and each served request shortens them. Six refusals in a

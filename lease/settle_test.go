@@ -308,7 +308,7 @@ func TestReservationsFetchAheadOfNeed(t *testing.T) {
 			synctest.Wait()
 		}
 		s.received(&s.requested)
-		for range l.Stats().Held { // from half of the batch to all of it
+		for range l.Stats().Held { // spends at least half of the batch, and at most all of it
 			r := reserve(t, l, 1)
 			require.NoError(t, r.Settle(1))
 			synctest.Wait()

@@ -1,20 +1,20 @@
 package meter
 
-// algorithm is the contract of the algorithms: arithmetic on one key's spending at a
-// given time. An algorithm holds no lock, reads no clock and does not depend on the key.
+// algorithm is the arithmetic of one algorithm on one key's spending at a
+// given time. It holds no lock, reads no clock and does not depend on the key.
 //
 // Costs are from 1 to the capacity. Instants are in ticks. now is never before the state's last instant: a key's time does not
 // go back.
 //
-// Questions leave the state as it is. The other methods return a new state. They may
-// change the detail behind its pointer in place, so the old state must not be used again.
+// Questions leave the state as it is. The other methods return a new state. They may change
+// the detail behind the old state's pointer, so the old state must not be used again.
 type algorithm interface {
 	// earliest returns the first instant, from now on, at which the cost fits after all spending and bookings.
 	earliest(s State, now, cost int64) int64
 	// spend spends at an instant that earliest has returned. If the cost does not fit, the excess is a debt.
 	spend(s State, at, cost int64) State
-	// refund refunds the difference between the cost of a spending and its real cost, as far as it has not been regained since.
-	// A part that cannot be determined is not refunded: the bound matters more.
+	// refund refunds the difference between the cost of a spending and its real cost, as far as it has not
+	// been regained since. It does not refund a part that it cannot determine, because the bound matters more.
 	refund(s State, now int64, sp Spending, actual int64) State
 	// charge spends n at now, whether it fits or not.
 	charge(s State, now, n int64) State
@@ -22,8 +22,8 @@ type algorithm interface {
 	forgive(s State, now, n int64) State
 	// advance drops the spending that has been regained by now.
 	advance(s State, now int64) State
-	// remaining returns the largest cost whose earliest is now, 0 if there is none. Only
-	// if it is 0, remaining also returns the debt: the spending above the capacity.
+	// remaining returns the largest cost whose earliest is now, or 0 if there is none. Only
+	// in that case it also returns the debt, which is the spending above the capacity.
 	remaining(s State, now int64) (n, debt int64)
 	// regained returns the first instant at which all is regained. It may be past.
 	regained(s State) int64

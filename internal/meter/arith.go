@@ -8,11 +8,10 @@ import (
 // never is an instant before all others.
 const never = math.MinInt64
 
-// farAhead is above every booking's distance from now, and can be subtracted from any instant.
+// farAhead is above every booking's distance from now. It can be subtracted from any instant.
 const farAhead = math.MaxInt64 / 2
 
-// Add returns a + b, or the largest number if that overflows. It does not guard against
-// sums below the smallest.
+// Add returns a + b, or the largest number if the sum overflows. It does not check for sums below the smallest number.
 func Add(a, b int64) int64 {
 	if c := a + b; c >= a || b < 0 {
 		return c
@@ -49,7 +48,7 @@ func GCD(a, b int64) int64 {
 func left(n int64) (remaining, debt int64) { return max(0, n), max(0, -n) }
 
 // span is a time of ticks + frac/units ticks, 0 ≤ frac < units. The units
-// are those of the bucket's rate in lowest terms, so no rate needs rounding.
+// are those of the bucket's rate in lowest terms, so each rate is exact.
 type span struct{ ticks, frac int64 }
 
 func (d span) less(e span) bool { return d.ticks < e.ticks || d.ticks == e.ticks && d.frac < e.frac }

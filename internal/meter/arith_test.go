@@ -71,7 +71,7 @@ func TestBoundsOfABucket(t *testing.T) {
 	}
 }
 
-// A debt in one bucket is worth the same in another, rounded up to 1/units ns.
+// A debt in one bucket is worth the same in another, rounded up to 1/units of a ns.
 func TestConvertedDebtIsRoundedUpToTheLastFraction(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 4))
 	for range 20_000 {
@@ -79,7 +79,7 @@ func TestConvertedDebtIsRoundedUpToTheLastFraction(t *testing.T) {
 		to := bucketOf(1+rnd.Int64N(30), 1+rnd.Int64N(30), 5)
 		owed := span{rnd.Int64N(1000), rnd.Int64N(from.units)}
 		got := to.convert(&from, State{At: owed.ticks, N: owed.frac}, 0)
-		// got / to.per ≥ owed / from.per, and one fraction less is not
+		// got / to.per is at least owed / from.per, and one fraction less is not
 		want := new(big.Int).Mul(owed.units(&from), big.NewInt(to.per))
 		want.Add(want, big.NewInt(from.per-1)).Div(want, big.NewInt(from.per))
 		require.Equal(t, want.String(), span{got.At, got.N}.units(&to).String(), "%+v: %+v to %+v", owed, from, to)
@@ -93,7 +93,7 @@ func TestConvertedDebtIsAtMostACentury(t *testing.T) {
 	from = bucketOf(3, 7, 5) // a fraction of a unit is left
 	s = to.convert(&from, State{At: century - 1}, 0)
 	assert.Equal(t, State{At: century}, s)
-	from, to = bucketOf(1, 2, 5), bucketOf(5, 7, 5) // the debt becomes 0.7 of it: a century and 0.3 ns
+	from, to = bucketOf(1, 2, 5), bucketOf(5, 7, 5) // the debt shrinks to 0.7 of itself: a century and 0.3 ns
 	s = to.convert(&from, State{At: (century/7*10 + century%7*10/7) + 1}, 0)
 	assert.Equal(t, State{At: century}, s)
 }
@@ -122,7 +122,7 @@ func TestNoMoreIsCarriedOverThanALimitLetsAKeyOwe(t *testing.T) {
 func TestNothingIsBookedThatIsDue(t *testing.T) {
 	for _, kind := range kinds {
 		if kind == LeakyBucket {
-			continue // a full queue delays, it does not book
+			continue // a full queue delays the cost, but does not book it
 		}
 		a, b := meterOf(kind, 1, second, 1), meterOf(TokenBucket, 1, hour, 7)
 		s := a.spend(State{}, 0, 1)

@@ -5,11 +5,11 @@ package meter
 type rest struct {
 	units, until int64
 
-	log *older // if the former limit was a sliding log, too; else nil
+	log *older // set if the former limit was a sliding log, too; otherwise nil
 }
 
 // older is the rest of a log: entries that no longer count, all before those that count. They keep their
-// instants. So they can count again for as long as they would have, however often the limit changes.
+// instants. So, however often the limit changes, they can count again until they would have lapsed.
 type older struct {
 	totals
 	per int64 // the longest window of the logs under which they counted: each lapses that long after its instant
@@ -58,8 +58,8 @@ func (o *older) put(at, cost, until int64) {
 	o.per = max(o.per, until-at)
 }
 
-// lost is the number of units that passed while the state was a full former one, and so did not count them.
-// It keeps them until the state has regained the units that it counts. A settlement takes from them first.
+// lost is the number of units that passed while the state was a full former one, so that it did not count them.
+// It keeps them until the state has regained the units that it counts. A settlement takes from these units first.
 type lost struct {
 	units, until int64
 	over         int64 // the part of units that is regained, and that does not count again when the limit is raised

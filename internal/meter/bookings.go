@@ -2,8 +2,8 @@ package meter
 
 import "slices"
 
-// This file holds the operations of a meter on a state that may have bookings. The algorithms know only the instant of the last
-// booking, except the sliding log: its bookings are entries like all others.
+// This file holds the operations of a meter on a state that may have bookings. The algorithms see only the
+// instant of the last booking. The sliding log is an exception: its bookings are entries like all others.
 
 // bookings returns the ledger of a state, nil if nothing is booked.
 func (m *Meter) bookings(s State) *ledger {
@@ -16,7 +16,7 @@ func (m *Meter) bookings(s State) *ledger {
 	return nil
 }
 
-// book spends at an instant after now, in such a way that the booking can be given back.
+// book spends at an instant after now, so that the spending can be given back until then.
 func (m *Meter) book(s State, sp Spending) State {
 	if m.log {
 		return m.spend(s, sp.At, sp.Cost)
@@ -63,10 +63,10 @@ func (m *Meter) popDue(s State, now int64) State {
 		return s
 	}
 	s = m.closeGaps(s)
-	if k := l.search(now + 1); k > 0 { // all of it may have been given back
+	if k := l.search(now + 1); k > 0 { // all bookings may have been given back
 		l.popFront(m, k)
 	}
-	return m.trimmed(s) // the state itself rather than the base, because a calendar's state may have reached a later window
+	return m.trimmed(s) // the state itself, not the base, because a calendar's state may have reached a later window
 }
 
 // popFront forgets the oldest k bookings. The base is the state after them.
@@ -116,8 +116,7 @@ func (m *Meter) closeGaps(s State) State {
 	return m.trimmed(s)
 }
 
-// refold spends again the bookings that a change has touched and the bookings
-// behind them, until the state equals its former value. That closes the gaps.
+// refold spends the bookings after a change again, until the state equals its former value. That closes the gaps.
 func (l *ledger) refold(m *Meter) {
 	kept := min(int(l.changed), len(l.list))
 	s := l.base

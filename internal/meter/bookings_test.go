@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// oneByOne is the definition of a ledger's state: the base with the bookings spent on top.
+// oneByOne defines a ledger's state: the base with the bookings spent on top, one by one.
 func oneByOne(m *Meter, base State, list []booking) State {
 	for i := range list {
 		base = m.replay(base, &list[i])
@@ -19,7 +19,7 @@ func oneByOne(m *Meter, base State, list []booking) State {
 	return base
 }
 
-// booked is a state with bookings, and the same bookings as a slice.
+// booked is a state with bookings, together with the same bookings as a slice.
 type booked struct {
 	m    *Meter
 	s    State
@@ -51,7 +51,7 @@ func (b *booked) do() {
 				b.m.Advance(&b.base, b.now)
 			}
 			if sp.At, sp.Part = b.m.leaky.leaves(b.s, b.now); sp.At-b.now > century {
-				return // the queue is not that long
+				return // the queue does not reach that far
 			}
 		}
 		b.s = b.m.book(b.s, sp)
@@ -112,7 +112,7 @@ func TestAStateIsItsBookingsOneByOne(t *testing.T) {
 			for step := range 300 {
 				b.do()
 				if b.rnd.IntN(3) > 0 {
-					continue // several changes come before the next question
+					continue // make several changes before the next question
 				}
 				b.s = b.m.refold(b.s)
 				got := b.s

@@ -19,7 +19,7 @@ type tokenBucket struct {
 	per, units int64 // one unit of cost takes per/units ticks to regain, in lowest terms
 	capacity   int64
 	one, full  span  // the spans in which a cost of 1, and the whole capacity, are regained
-	horizon    int64 // the maximum debt
+	horizon    int64 // the maximum debt, as a span of time
 }
 
 func newTokenBucket(l Limit) tokenBucket {
@@ -40,8 +40,8 @@ func (t *tokenBucket) bounds(most int64) (maxDebt, maxAhead int64) {
 	return maxDebt, max(0, t.price(maxDebt).ticks-t.full.ticks)
 }
 
-// price returns the time in which n units are regained, at most the horizon. A cost of 1 is
-// by far the most frequent, and its price is known.
+// price returns the time in which n units are regained, at most the horizon.
+// A cost of 1 is by far the most frequent, so its price is precomputed.
 func (t *tokenBucket) price(n int64) span {
 	if n == 1 {
 		return t.one
@@ -135,7 +135,7 @@ func (t *tokenBucket) owe(s State, at, cost int64) State {
 }
 
 // refund assumes that the spending was the first to be regained since its instant. If others
-// came before it, refund gives back less than it could, and the bound holds for every interval.
+// came before it, refund gives back less than possible. So the bound holds for every interval.
 func (t *tokenBucket) refund(s State, now int64, sp Spending, actual int64) State {
 	if sp.Changed {
 		return s // the amount regained at the other rate is not known

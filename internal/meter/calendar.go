@@ -4,8 +4,8 @@ import "math"
 
 // calendar counts spending in the windows of a calendar. State.N is the spending in the window
 // whose ordinal is State.M, since State.At, the key's first decision there. Only a later ordinal
-// begins a new window. So a key gets each window's units once, even if the wall clock is set: if
-// it is set back, the window that the key has reached lasts until the next one begins again.
+// begins a new window. So a key gets each window's units once, even if the wall clock is set. If
+// the clock is set back, the window that the key has reached lasts until the next one begins again.
 //
 // As in a fixed window, spending above units in one window runs over into the following windows. In each window at most units
 // pass.
@@ -47,7 +47,7 @@ func (c *calendar) earliest(s State, now, cost int64) int64 {
 }
 
 // begins returns the beginning of the k-th window after the state's. At the present instant
-// that is mostly the end of the present window, and needs no other look at the wall clock.
+// that is usually the end of the present window, so the wall clock need not be read again.
 func (c *calendar) begins(s State, now, k int64) int64 {
 	if w := c.windows.At(now); k == 1 && s.M == w.Ordinal {
 		return w.To
@@ -61,10 +61,9 @@ func (c *calendar) spend(s State, at, cost int64) State {
 	return s
 }
 
-// refund refunds a spending that the current window counts. Where the caller counts on the wall
-// clock's own axis, the ordinal identifies the window, unless the limit has changed: then a window
-// of another calendar may have begun at the same time. Otherwise the instant of the spending
-// identifies the window: setting the wall clock moves windows on that axis, but no instants of keys.
+// refund refunds a spending that the current window counts. On the wall clock's own axis the ordinal identifies the window,
+// unless the limit has changed: then a window of another calendar may have begun at the same time. On other axes the instant
+// of the spending identifies the window. Setting the wall clock moves windows on such an axis, but not the instants of keys.
 func (c *calendar) refund(s State, now int64, sp Spending, actual int64) State {
 	s = c.roll(s, now)
 	if sp.Part != 0 && (sp.Changed || sp.Part != s.M) || sp.Part == 0 && sp.At < s.At {

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// even is a calendar of equal windows. It can be compared with the algorithms whose windows need no calendar.
+// even is a calendar of equal windows. Such a calendar can be compared with the algorithms whose windows need none.
 type even int64
 
 func (e even) At(instant int64) Window {

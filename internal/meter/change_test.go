@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// changing is the key of a token bucket whose limit changes. It exists twice: as
-// it is, and with each settled reservation at its real cost from the beginning.
+// changing is the key of a token bucket whose limit changes. It has two copies: the real
+// one, and one in which each settled reservation had its real cost from the beginning.
 type changing struct {
 	m      *Meter
 	s      State

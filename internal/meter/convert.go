@@ -56,7 +56,7 @@ func carrySums(from, to *Meter, s State, now int64) State {
 		case from.kind != to.kind:
 			s = State{At: s.At, N: from.spent(s, now)}
 		case from.kind == SlidingCounter && shorter(to, from):
-			// The previous window would overlap by a smaller part, and a limit that is changed back and forth
+			// The previous window would overlap by a smaller part, and a limit that changes back and forth
 			// would regain the difference each time. So all spending goes into a window that begins now.
 			s = State{At: now, N: from.spent(s, now)}
 		}

@@ -35,9 +35,9 @@ func (l *slidingLog) between(from *slidingLog, s State, now int64, x leaving) (S
 	return s, restOf(all, now)
 }
 
-// replaced returns a state of another log with its debt placed again: as much of it as
-// fits now, as if it had just been charged, and the rest behind everything else. A debt
-// that lies behind a booking may be a part of that booking, and does not come before it.
+// replaced returns a state of another log with its debt placed again. The part that fits
+// now is placed as if it had just been charged, and the rest behind everything else. A
+// debt behind a booking may be a part of that booking, so it is not placed before it.
 func (l *slidingLog) replaced(s State, now int64) State {
 	debt, at := s.M, s.At
 	if debt == 0 {

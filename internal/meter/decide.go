@@ -53,8 +53,8 @@ func (m *Meter) allow(s *State, now, cost int64) bool {
 // Simple reports whether the state has no bookings and the meter never delays a cost. If so, Spend is a shorter way.
 func (m *Meter) Simple(s *State) bool { return s.detail == nil && m.leaky == nil }
 
-// Spend spends a cost if it fits now, and returns now. Otherwise it returns the instant at
-// which the cost fits. The state is Simple. It is Take for a caller that books nothing.
+// Spend is Take for a caller that books nothing. It spends a cost if that fits now, and returns
+// now. Otherwise it returns the instant at which the cost fits. The state must be Simple.
 func (m *Meter) Spend(s *State, now, cost int64) (at int64) {
 	if m.advances {
 		*s = m.advance(*s, now)

@@ -32,8 +32,8 @@ type formers struct {
 	// a window under them. The instant follows from the charges alone, and never from the time of a look.
 	idle int64
 
-	// The key is not forgotten before that instant. Until then, the limit under which units were spent regains them, if
-	// a full former limit has not counted them. If full is set, the limit in force will be such a former limit, too.
+	// The instant before which the key is not forgotten. If a full former limit has not counted some units, the limit under
+	// which they were spent regains them until then. If full is set, the limit in force will be such a former limit, too.
 	hold int64
 	full bool
 }
@@ -52,8 +52,8 @@ const (
 	// mostFormer is the maximum number of former limits.
 	mostFormer = 8
 
-	// formerFor is the number of times that the capacity of a former limit is regained until the limit is forgotten. A limit that
-	// changes so seldom loses a small part at each change.
+	// formerFor bounds how long a former limit is kept, as a multiple of the time in which its
+	// capacity is regained. A limit that changes less often loses only a small part at each change.
 	formerFor = 50
 )
 
@@ -192,8 +192,8 @@ func (p *formers) over(now int64) bool {
 	return len(p.list) == 0 && p.hold <= now
 }
 
-// drop drops the limits that do not count any more. Once such a limit has ended, only a charge could change
-// it, and every charge calls drop first. So it makes no difference whether drop was called in between.
+// drop drops the limits that do not count any more. After such a limit has ended, only a charge could
+// change it, and every charge calls drop first. So it does not matter whether drop was called in between.
 func (p *formers) drop(now int64) {
 	if len(p.list) > 0 {
 		p.list = slices.DeleteFunc(p.list, func(f former) bool { return p.gone(f, now) })
@@ -206,7 +206,7 @@ func (p *formers) gone(f former, now int64) bool {
 }
 
 // held returns the first instant at which a fresh key may be forgotten with its former limits. By
-// then all that they count is regained, or it counts under the limit in force and is regained there.
+// then all that they count is regained, or counts under the limit in force and is regained there.
 func (p *formers) held() int64 { return p.hold }
 
 // lasts brings formers.idle up to date after a charge, or a change of the limit.
@@ -371,7 +371,7 @@ func (l *slidingLog) oldest(s State, r rest, now int64) older {
 		return older{r.log.clone(), max(l.per, r.log.per)}
 	}
 	all := older{per: l.per}
-	if r.units > 0 { // another algorithm has kept no entries for these units: none of them is newer than the first entry
+	if r.units > 0 { // another algorithm kept no entries for these units, and none of them is newer than the first entry
 		all.put(s.log.first(now), r.units, r.until)
 	}
 	return all

@@ -226,8 +226,8 @@ func (l *leakyBucket) among(st State, now int64, list []booking) int64 {
 	return max(0, min(n, most))
 }
 
-// gap returns the first instant from which on a cost counts beside the entries before it, and leaves room for all entries after it. Nothing
-// goes before the last part of a debt.
+// gap returns the first instant at which a cost fits beside the entries before it and
+// leaves room for all entries after it. Nothing goes before the last part of a debt.
 func (l *slidingLog) gap(s State, now, cost int64) int64 {
 	if s.M > 0 {
 		now = max(now, l.lastDebt(s).at)

@@ -27,7 +27,7 @@ func TestAfterARaiseFarBookingsTakeOnlyWhatTheyTake(t *testing.T) {
 				booked++
 			}
 		}
-		require.GreaterOrEqual(t, booked, 300, "%v", kind) // a counter's spendings lie wider apart
+		require.GreaterOrEqual(t, booked, 300, "%v", kind) // the spendings of a counter are farther apart
 		s = to.Migrate(&from, s, 0)
 		_, debt, _ := to.Standing(s, 0)
 		require.Zero(t, debt, "%v", kind)
@@ -74,7 +74,7 @@ func (f *fitting) allFit(at, cost int64) bool {
 	}
 	for _, b := range f.list[i:] {
 		if m.log && b.at >= at+m.algorithm.(*slidingLog).per {
-			break // no window contains both
+			break // no window contains both costs
 		}
 		same := m.regainedEqual(with, without, b.at)
 		if (m.kind == FixedWindow || m.kind == SlidingCounter) && !same && m.regained(m.advance(without, b.at)) <= b.at && !(open && m.advance(with, b.at).At == b.at) {
@@ -147,7 +147,7 @@ func TestACostGoesBeforeLooseBookingsWhereAllOfThemStillFit(t *testing.T) {
 					want++
 				}
 				got := m.first(s, now, cost)
-				if want > at { // it goes behind all
+				if want > at { // the cost goes behind all bookings
 					require.Greater(t, got, at, name)
 					continue
 				}
@@ -245,7 +245,7 @@ func TestCostsBeforeAFarBookingLeaveAQueueAsWithoutIt(t *testing.T) {
 		var s, alone State
 		require.True(t, slow.Allow(&s, 0, 1))
 		alone = fast.Migrate(&slow, s, 0)
-		require.False(t, slow.Take(&s, Moment{}, 1, 2000, Booked).Denied(0)) // it leaves at 1000
+		require.False(t, slow.Take(&s, Moment{}, 1, 2000, Booked).Denied(0)) // the cost leaves at 1000
 		s = fast.Migrate(&slow, s, 0)
 		for now := int64(0); now < 60; now += r.Int64N(4) {
 			cost := 1 + r.Int64N(3)

@@ -22,7 +22,7 @@ type Line struct {
 	cost        int64 // the cost of all turns
 	most        int64 // the maximum cost of a turn
 	uneven      int   // the number of turns with another cost than the turn before
-	now         int64 // an instant by which no turn was due
+	now         int64 // an instant at which no turn was due
 
 	end end // the end of the line
 
@@ -35,10 +35,10 @@ type Line struct {
 type end struct {
 	known  bool
 	late   bool // turns have left since it was computed
-	left   int  // the cost of an exact end that has been put off: see Line.shorter
+	left   int  // the cost of turns by which an exact end was postponed: see Line.shorter
 	state  State
 	detail detail
-	ledger ledger // begins with a booking of cost 0: later costs queue behind it, before or behind all that follow
+	ledger ledger // begins with a booking of cost 0, behind which later costs queue, whether they go before or behind the bookings after it
 	room   [1]booking
 }
 
@@ -48,12 +48,12 @@ type Turn struct {
 	Open   bool          // see Spending
 	Wake   chan struct{} // has a buffer of one
 	Number uint64        // the number of its arrival; 0 if it comes now
-	// the caller is woken when the turn is due, and tries to spend its
-	// cost here and elsewhere; until then the turn stays the first
+	// the caller is woken when the turn is due, and then tries to spend
+	// its cost here and elsewhere; meanwhile the turn stays the first
 	Tries bool
 
 	Over    bool     // it has left the line
-	Refused bool     // its cost is above the capacity
+	Refused bool     // its cost exceeds the capacity
 	Free    bool     // it passed without a charge
 	Spent   Spending // the spending once it was served; its cost is 0 if Free
 	Line    *Line
@@ -71,7 +71,7 @@ func Arrival() uint64 { return arrivals.Add(1) }
 func (t *Turn) Rouse() {
 	select {
 	case t.Wake <- struct{}{}:
-	default: // it is awake, or will be
+	default: // the call is awake, or will be
 	}
 }
 
@@ -85,7 +85,7 @@ func (l *Line) Rouse() {
 	}
 }
 
-// forget makes turns follow no booking after the newest, because later ones were cancelled.
+// forget makes turns follow no booking after newest, because the later ones were cancelled.
 func (l *Line) forget(newest int64) {
 	for t := l.last; t != nil && t.behind > newest; t = t.prev {
 		t.behind = newest

@@ -6,7 +6,7 @@ import (
 	"sort"
 )
 
-// This file computes the end of a line: the state of a key after all who wait are served, if nothing changes.
+// This file computes the end of a line, which is the state of a key after all waiting calls are served, if nothing changes.
 
 // replayed spends turns and bookings in their order, on a copy of a state.
 type replayed struct {

@@ -1,7 +1,7 @@
 package meter
 
-// Attach gives a state the line of another state, which was of another limit or of the same key before it was
-// dropped. If the state has a line, the new line's turns come behind. Turns above the capacity are refused.
+// Attach gives a state the line of another state, which belonged to another limit, or to the same key before it was
+// dropped. If the state already has a line, the other line's turns go behind it. Turns above the capacity are refused.
 func (m *Meter) Attach(s *State, now int64, l *Line) {
 	if other := s.Line(); other != nil && other != l {
 		for t := other.first; t != nil; {
@@ -22,7 +22,7 @@ func (m *Meter) Attach(s *State, now int64, l *Line) {
 	*s = m.moved(*s)
 }
 
-// Join puts a turn at the end of the line. An offer was made for it.
+// Join puts a turn at the end of the line. o is the offer that was made for its cost.
 func (m *Meter) Join(s *State, now int64, t *Turn, o Offer) {
 	l := m.lineOf(s, now)
 	t.Number = Arrival()
@@ -72,9 +72,9 @@ func (m *Meter) Leave(s *State, t *Turn) {
 	*s = m.moved(*s)
 }
 
-// shorter is called when a turn has left. It reports true if the end of the line stays
-// although it is too late now, because examining each turn of a long line each time would
-// take too long. An end that stays is late by less than a 64th of the line's turns.
+// shorter is called when a turn has left. It reports whether the end of the line stays,
+// although it is now too late. Otherwise each turn of a long line would have to be
+// examined each time. An end that stays is late by less than a 64th of the line's turns.
 func (m *Meter) shorter(l *Line) bool {
 	const long, share = 1024, 64
 	e := &l.end
@@ -183,7 +183,7 @@ func (m *Meter) serve(s State, now int64) State {
 		return m.trimmed(s)
 	}
 	if served {
-		l.first.Rouse() // it sets its timer
+		l.first.Rouse() // the first caller sets its timer
 	}
 	return s
 }

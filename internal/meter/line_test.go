@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// oneTurnAfterTheOther defines the end of a line: it spends all turns and bookings in order.
+// oneTurnAfterTheOther defines the end of a line by spending all turns and bookings in order.
 func oneTurnAfterTheOther(m *Meter, s State, l *Line) (State, int64) {
 	r := m.replayed(s, l.now)
 	for t := l.first; t != nil; t = t.next {
@@ -100,7 +100,7 @@ func TestTheEndOfALineIsTheStateAfterAllTurns(t *testing.T) {
 				}
 				m.view(s)
 				requireEqualEnds(t, &m, want, m.view(s), now, name)
-				l.end.known = false // the end is computed anew, not extended
+				l.end.known = false // compute the end anew instead of extending it
 				got := m.view(s)
 				requireEqualEnds(t, &m, want, got, now, name)
 				if last != l.end.ledger.list[0].at {

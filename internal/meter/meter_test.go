@@ -31,7 +31,7 @@ func bucketOf(units, per, burst int64) tokenBucket {
 	return newTokenBucket(limitOf(TokenBucket, units, per, burst))
 }
 
-// A new algorithm needs a case in all of these functions. Where it has none, this test panics.
+// A new algorithm needs a case in all of these functions. If it lacks one, this test panics.
 func TestEveryAlgorithmIsNamedWhereItMatters(t *testing.T) {
 	for _, kind := range kinds {
 		m := meterOf(kind, 10, second, 10)

@@ -60,7 +60,7 @@ func (to *Meter) under(from *Meter, s State, now int64) State {
 			r = to.owe(r, now, more)
 		}
 		r = r.withLost(x)
-	} else { // it begins with all spending
+	} else { // the window begins with all spending
 		r = to.convert(from, from.found(s, now), now)
 	}
 	r = r.withFormers(f)

@@ -189,7 +189,7 @@ func (l *openList) merge(n int) {
 func (l *openList) openAt(sp Spending) int {
 	part := sp.Part
 	if sp.Changed && part != 0 {
-		part = -1 // the part may be a place in a queue
+		part = -1 // the part may stand for a place in a queue
 	}
 	return sort.Search(len(l.opens), func(i int) bool {
 		return l.opens[i].from > sp.At || l.opens[i].from == sp.At && l.opens[i].part > part

@@ -30,12 +30,12 @@ type past struct {
 	lost   []*charged // reservations that are never settled
 	rnd    *rand.Rand
 	grants bool
-	beside bool // grants take from bookings too
-	taken  int  // the number of grants that did
-	still  bool // much happens within one instant
-	passes bool // some spendings are given back within their instant, as by a call that another limiter denies
-	late   bool // some spendings that are not open are given back later
-	atOnce bool // nothing is booked
+	beside bool // whether grants take from bookings, too
+	taken  int  // the number of grants that took from bookings
+	still  bool // whether much happens within one instant
+	passes bool // whether some spendings are given back within their instant, as by a call that another limiter denies
+	late   bool // whether some spendings that are not open are given back later
+	atOnce bool // whether nothing is booked
 }
 
 // replayed returns the state of a key for which each settled reservation was charged its real cost from the beginning.
@@ -126,7 +126,7 @@ func (p *past) do() {
 		case 0:
 			p.lost = append(p.lost, e)
 			return
-		case 1: // a higher cost is charged now, or behind all bookings
+		case 1: // a higher cost is charged now or behind all bookings
 			p.m.Advance(&p.s, p.now)
 			over := 1 + p.rnd.Int64N(p.m.token.capacity)
 			p.add(&charged{at: max(p.now, p.s.behind(p.now)), real: over})

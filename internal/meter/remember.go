@@ -2,14 +2,14 @@ package meter
 
 import "math"
 
-// Remembered is the record of a forgotten state. Two figures do for every algorithm. They are never
-// below the key's spending, and are exact for a bucket. The zero Remembered means no spending.
+// Remembered is the record of a forgotten state. Its two figures suffice for every algorithm. They are
+// never below the key's spending, and are exact for a bucket. The zero Remembered means no spending.
 //
 // For a calendar, Until is no instant. It is the ordinal of a window, so that a change of the wall clock does not matter.
 type Remembered struct {
 	Until int64 // the first instant at which the key is fresh; for a calendar, the ordinal of the first such window
 	Share uint8 // the spent part of the capacity, in 255ths, rounded up; 0 if nothing is spent
-	Dated bool  // Until is an ordinal
+	Dated bool  // whether Until is an ordinal
 }
 
 // whole is the share of a key that has spent all of its capacity, or more.

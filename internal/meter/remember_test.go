@@ -20,8 +20,8 @@ func rememberLimits() []Limit {
 	return all
 }
 
-// admits returns the largest cost that is allowed now. It measures a state's spending: a state that never admits more than
-// another records at least its spending.
+// admits returns the largest cost that is allowed now. It measures spending: if a
+// state never admits more than another one, it records at least that one's spending.
 func admits(m *Meter, s State, now int64) int64 {
 	m.Refresh(&s)
 	return m.Remaining(s, now)

@@ -50,7 +50,7 @@ func (m *Meter) Forgotten(s State) int64 {
 	if s.detail != nil && s.ledger != nil && s.ledger.rest.units > 0 {
 		at = max(at, s.ledger.rest.until)
 	}
-	if x := s.lostAt(never); x.units > x.over { // all that the key counts is regained, or counts under the limit in force
+	if x := s.lostAt(never); x.units > x.over { // all units that the key counts are regained, or count under the limit in force
 		at = max(at, x.until)
 	}
 	if s.detail != nil && s.ledger != nil && s.ledger.formers != nil {

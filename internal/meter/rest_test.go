@@ -43,7 +43,7 @@ func TestALoweredLimitBarsNoKeyForLongerThanItsOwnRefill(t *testing.T) {
 			m.Advance(&s, now)
 			spent, aside := m.spent(s, now), s.asideAt(now)
 			if x := s.lostAt(now); x.units > 0 && !m.alike(to) {
-				spent += x.units - x.over // the state under another kind of limit begins with these units
+				spent += x.units - x.over // under another kind of limit, the state begins with these units
 				aside.until = max(aside.until, x.until)
 			}
 			kept := to.Migrate(m, s, now)
@@ -112,7 +112,7 @@ func within(l Limit, span int64) int64 {
 		return l.Units * span / l.Per
 	case SlidingLog:
 		return l.Units * (span / l.Per)
-	case SlidingCounter: // the weight of each window is rounded up, so one unit is regained late
+	case SlidingCounter: // the weight of each window is rounded up, so one unit comes back late
 		return min(l.Units*ended, l.Units*span/l.Per+2*ended)
 	}
 	return l.Units * ended

@@ -139,8 +139,8 @@ func TestAnySequenceOfLimitsServesWhatTheLowestWould(t *testing.T) {
 	}
 }
 
-// A key that is fresh under the limit that it leaves is fresh under the next one, also if it was under a like limit before, and owed parts of
-// a unit there.
+// A key that is fresh under the limit that it leaves is fresh under the next one. That
+// holds even if it was under a similar limit before and owed parts of a unit there.
 func TestAFreshKeyStaysFreshUnderALimitThatComesBack(t *testing.T) {
 	queue, log, bucket := New(limitOf(LeakyBucket, 5, 100, 17)), New(limitOf(SlidingLog, 20, 10, 20)), New(limitOf(TokenBucket, 1, 60, 6))
 	for now := int64(170); now < 300; now++ {

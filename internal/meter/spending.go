@@ -8,8 +8,8 @@ type Spending struct {
 	Part int64
 	Cost int64
 
-	Changed bool // at its settlement: the limit's figures have changed since it was spent
-	Open    bool // its real cost is not known yet: see Keep
+	Changed bool // at its settlement, whether the limit's figures have changed since it was spent
+	Open    bool // whether its real cost is not known yet: see Keep
 }
 
 // begin returns the spending's instant before it was rounded up.
@@ -29,8 +29,8 @@ const (
 	Open               // as Booked, and a call of Settle will bring its real cost
 )
 
-// Moment is a reading of the caller's clock, and the instant that it means for one key. Now is the later
-// of the two if the clock has stepped back. The key's budget depends on Now; its wait counts from Reading.
+// Moment is a reading of the caller's clock, with the instant for which it counts for one key. Now is later
+// than Reading if the clock has stepped back. The key's budget depends on Now, and its wait on Reading.
 type Moment struct{ Reading, Now int64 }
 
 // Free returns the offer for a cost of 0.
@@ -42,7 +42,7 @@ type Offer struct {
 	At, Part int64 // how the cost would be spent: see Spending
 	Retry    int64 // the first reading at which it would be spent
 
-	// Changes is for the caller, who counts the changes of the state's limit.
+	// Changes is for the caller, which counts the changes of the state's limit.
 	Changes uint32
 }
 

@@ -39,11 +39,11 @@ type detail struct {
 type ledger struct {
 	base State     // the state before the oldest booking; it has no detail
 	list []booking // the oldest first
-	line *Line     // the waiters, nil if there are none; a log has a ledger only for this and the rest
+	line *Line     // the waiters, or nil; a log has a ledger only for these and the rest
 	gone int32     // the number of bookings removed since list was copied last
 
-	loose    bool  // there is room before bookings: see gaps.go
-	barKnown bool  // bar is up to date
+	loose    bool  // whether there is room before bookings: see gaps.go
+	barKnown bool  // whether bar is up to date
 	bar      int64 // see barred
 
 	// From changed on, to before unchanged, the costs of bookings may have changed. No

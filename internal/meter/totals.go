@@ -19,8 +19,8 @@ type totals struct {
 	buf    []mark // its length is zero or a power of two, so that an index wraps with a mask
 	before int64  // the total before the oldest mark
 
-	// The index of the oldest mark, and the number of marks. With 32 bits
-	// each, a key's detail fits into an allocation of 48 bytes instead of 64.
+	// The index of the oldest mark, and the number of marks. They have 32 bits each,
+	// so that a key's detail fits into an allocation of 48 bytes instead of 64.
 	head, n uint32
 }
 

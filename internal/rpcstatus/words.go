@@ -6,7 +6,7 @@ type Words struct {
 	BadKey string // the key is missing or malformed
 
 	// A retry can never pass.
-	Blocked  string // by ratelimit.Blocked, or by an in-flight limit of 0
+	Blocked  string // the request is blocked, by ratelimit.Blocked or by an in-flight limit of 0
 	Exceeds  string // the cost is above the limit's capacity
 	TooLarge string // the request takes more units than an in-flight limit has
 }

@@ -48,15 +48,16 @@ type Failover interface {
 // New returns the page. It has no authentication: put it behind yours. At any path, GET returns
 // the page, or JSON for Accept: application/json. POST takes a form with the field "do":
 //
-//   - key: how a key stands. "key" holds its values, one in a line; "rule", "plan" and "cost" are optional. Without a plan
-//     a key stands under the limit of its last decision: in memory, or by this process if a store has the budgets.
-//   - limited: the keys denied now, of "rule" or all, 50 at most, by the plans of their last decisions. Without an engine in
-//     memory, where plans of keys are not known, "without_plans" lists the rules that judge all keys by their own limit.
-//   - explain: the answers of the rules to "request", with ATTRIBUTE=VALUE in each line; "cost" is optional.
-//   - reset, adjust (by "delta"): of "rule" and "key", or of "code". Only with [Options.Write]. A delta
+//   - key shows the state of a key. "key" has its values, one in each line; "rule", "plan" and "cost" are optional. Without a
+//     plan, the limit of the key's last decision applies: the last in memory or, if a store has the budgets, of this process.
+//   - limited lists at most 50 keys that are denied now, of "rule" or of all rules, by the plans of their last decisions. A
+//     store does not record plans: then "without_plans" lists the rules that judge all keys by their own limit.
+//   - explain shows the decision of each rule on "request", which has ATTRIBUTE=VALUE in each line; "cost" is optional.
+//   - reset, and adjust by "delta", change the budget of "rule" and "key", or of "code". They need [Options.Write]. A delta
 //     that gives back more than was spent is refused.
-//   - kill_switch: to "state", on or off, in the set in force. Follow leaves it until its source has another set. Only with [Options.Write].
-//   - force: "failover" to "state": open, closed or half-open. Only with [Options.Write].
+//   - kill_switch sets the switch of the set in force to "state", on or off. Follow leaves it until its source has another
+//     set. It needs [Options.Write].
+//   - force sets "failover" to "state": open, closed or half-open. It needs [Options.Write].
 //
 // A browser's POST from another origin is refused: see [http.CrossOriginProtection].
 func New(p *policy.Policies, opts *Options) http.Handler {
