@@ -39,9 +39,9 @@ type Stats struct {
 	Skipped    uint64 // requests exempt by Options.Skip
 	Allowed    uint64 // requests within the limits, which were served
 	Denied     uint64 // requests denied for now, at once or after a hold
-	Exceeds    uint64 // can never pass
+	Exceeds    uint64 // requests that can never pass
 	Rejected   uint64 // requests without a valid key, with a cost below 0, or with a client that has gone
-	Failed     uint64 // no decision was possible
+	Failed     uint64 // requests refused because no decision was possible
 	FailedOpen uint64 // requests that passed by FailOpen, because no decision was possible
 
 	Degraded  uint64 // requests on which a stand-in decided

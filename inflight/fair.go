@@ -15,7 +15,7 @@ type share struct {
 	weight float64       // 1 to maxWeight
 	used   float64       // units × nanoseconds, divided by weight; only differences between keys matter
 	until  time.Duration // the instant up to which work is counted
-	turn   uint64        // of keys with equal use, the lowest is first
+	turn   uint64        // breaks ties: of keys with equal use, the lowest turn goes first
 	waits  bool          // whether used was raised to other keys' use when a caller began to wait
 }
 

@@ -37,7 +37,7 @@ const defaultIPv6Bits = 64
 // Finder finds a client's address. It is safe for concurrent use.
 type Finder struct {
 	trusted []netip.Prefix // the trusted prefixes, normalised
-	unix    bool           // peers that connect over a Unix socket are trusted
+	unix    bool           // whether peers that connect over a Unix socket are trusted
 	header  string         // the field to read, in canonical form
 	hops    int            // the number of entries that count as trusted; if 0, addresses are compared
 	bits    int

@@ -18,7 +18,7 @@ type list struct {
 	policies string // the field's value
 	until    int64  // the time of its next change, when a calendar's window ends, in Unix seconds; 0 for none
 
-	nested atomic.Pointer[nested] // the last list that was made for use after the lines of an outer middleware
+	nested atomic.Pointer[nested] // this list, as last renamed for use inside an outer middleware
 }
 
 // nested is a list for use after the lines of an outer middleware.
