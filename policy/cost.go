@@ -57,19 +57,6 @@ func (c Cost) MarshalJSON() ([]byte, error) {
 	return []byte("null"), nil
 }
 
-// MarshalYAML returns the value that MarshalJSON encodes.
-func (c Cost) MarshalYAML() (any, error) {
-	switch {
-	case c.Match != nil:
-		return matched{c.Match, c.alone()}, nil
-	case c.Number != 0:
-		return c.Number, nil
-	case c.Attribute != "" || c.Caller:
-		return c.Attribute, nil
-	}
-	return nil, nil
-}
-
 // check returns an error if the cost is invalid.
 func (c Cost) check() error {
 	switch {

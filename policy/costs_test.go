@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v4"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/keyfunc"
@@ -198,14 +199,16 @@ func TestCostsAndActualAreCheckedWithTheirFields(t *testing.T) {
 	assert.ElementsMatch(t, []string{"rules[0].costs[0].cost", "rules[0].actual", "rules[0].costs[0].match.route[0]", "rules[0].costs[0].match.attributes.plam"}, fields)
 }
 
-func TestCostsAndActualSurviveJSON(t *testing.T) {
+func TestCostsAndActualSurviveJSONAndYAML(t *testing.T) {
 	set, err := policy.Parse([]byte("rules:\n- {name: api, limit: blocked, actual: tokens, costs: [{match: {route: [/x], not: {prefix: {a: [b]}}}, cost: 20}, {match: {absent: [a]}, cost: w}, {match: {absent: [c]}, cost: ''}]}\n"))
 	require.NoError(t, err)
-	data, err := json.Marshal(set)
-	require.NoError(t, err)
-	again, err := policy.Parse(data)
-	require.NoError(t, err)
-	assert.Equal(t, set, again)
+	for _, marshal := range []func(any) ([]byte, error){json.Marshal, yaml.Marshal} {
+		data, err := marshal(set)
+		require.NoError(t, err)
+		again, err := policy.Parse(data)
+		require.NoError(t, err, "%s", data)
+		assert.Equal(t, set, again)
+	}
 }
 
 func TestAnExplanationHasTheAttributeOfTheRealCost(t *testing.T) {

@@ -34,17 +34,12 @@ type List struct {
 	lines []int // the line of each value in File; nil if it was not read
 }
 
-// MarshalYAML returns the file or the values.
-func (l List) MarshalYAML() (any, error) { return l.plain(), nil }
-
 // MarshalJSON returns the file or the values.
-func (l List) MarshalJSON() ([]byte, error) { return json.Marshal(l.plain()) }
-
-func (l List) plain() any {
+func (l List) MarshalJSON() ([]byte, error) {
 	if l.File != "" {
-		return l.File
+		return json.Marshal(l.File)
 	}
-	return []string(l.Values)
+	return json.Marshal(l.Values)
 }
 
 // unread reports whether the list's file has not been read.

@@ -93,6 +93,40 @@ func TestASetSurvivesJSONAndYAML(t *testing.T) {
 	}
 }
 
+// Programs that write a part of a file encode its rules alone.
+func TestRulesAloneSurviveJSONAndYAML(t *testing.T) {
+	for name, marshal := range map[string]func(any) ([]byte, error){"json": json.Marshal, "yaml": yaml.Marshal} {
+		data, err := marshal(map[string]any{"version": wholeSet().Version, "rules": wholeSet().Rules})
+		require.NoError(t, err, name)
+		set, err := policy.Parse(data)
+		require.NoError(t, err, "%s", data)
+		assert.Equal(t, wholeSet().Rules, set.Rules, name)
+	}
+}
+
+// Python's yaml, for example, reads a plain yes as true.
+func TestTextsThatOtherReadersTakeForAValueAreInQuotes(t *testing.T) {
+	data, err := yaml.Marshal(policy.Set{Version: "yes", Attributes: []string{"on", "plain", "12", "0x1F", "~"}})
+	require.NoError(t, err)
+	assert.Equal(t, "version: \"yes\"\nattributes:\n    - \"on\"\n    - plain\n    - \"12\"\n    - \"0x1F\"\n    - \"~\"\nrules: []\n", string(data))
+}
+
+func TestTheZeroSetIsAWholeFile(t *testing.T) {
+	for name, marshal := range map[string]func(any) ([]byte, error){"json": json.Marshal, "yaml": yaml.Marshal} {
+		data, err := marshal(policy.Set{})
+		require.NoError(t, err, name)
+		_, err = policy.Parse(data)
+		require.NoError(t, err, "%s", data)
+	}
+}
+
+func TestASetWithAnInvalidLimitCannotBeEncoded(t *testing.T) {
+	for name, marshal := range map[string]func(any) ([]byte, error){"json": json.Marshal, "yaml": yaml.Marshal} {
+		_, err := marshal(policy.Set{Rules: []policy.Rule{{Name: "a", Limit: ratelimit.FixedWindow(ratelimit.PerDay(0))}}})
+		require.ErrorIs(t, err, ratelimit.ErrInvalidLimit, name)
+	}
+}
+
 func TestHalfAFileIsNotASetThatLimitsNothing(t *testing.T) {
 	for _, text := range []string{"", "\n", "# nothing yet\n", "---\n", "{}", "version: 1\n", "version: 1\nrules:\n", "null", "[]"} {
 		set, err := policy.Parse([]byte(text))
@@ -336,6 +370,12 @@ func FuzzParse(f *testing.F) {
 		require.NoError(t, err, "%s", again)
 		first, _ := json.Marshal(back)
 		require.Equal(t, string(again), string(first))
+		asYAML, err := yaml.Marshal(set)
+		require.NoError(t, err)
+		back, err = policy.Parse(asYAML)
+		require.NoError(t, err, "%s", asYAML)
+		second, _ := json.Marshal(back)
+		require.Equal(t, string(again), string(second))
 	})
 }
 

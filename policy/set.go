@@ -2,12 +2,14 @@ package policy
 
 import (
 	"cmp"
+	"encoding/json"
 	"slices"
 	"time"
 
 	"go.yaml.in/yaml/v4"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy/internal/jsontree"
 )
 
 // Set is the content of a policy file. The zero Set limits nothing. A Set in force must not be changed.
@@ -24,6 +26,40 @@ type Set struct {
 	Defaults *Defaults       `yaml:"defaults,omitempty" json:"defaults,omitempty"`
 	// Rules are the rules. All that match a request apply, in this order.
 	Rules []Rule `yaml:"rules" json:"rules"`
+}
+
+// MarshalYAML returns the content of the file, as JSON has it.
+func (s Set) MarshalYAML() (any, error) {
+	if s.Rules == nil {
+		s.Rules = []Rule{} // in YAML, null is a file that is not written to its end
+	}
+	return inYAML(s)
+}
+
+// inYAML returns the tree of a value's JSON.
+func inYAML(v any) (*yaml.Node, error) {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	n, err := jsontree.Read(data)
+	if err == nil {
+		err = quote(n)
+	}
+	return n, err
+}
+
+// quote puts the texts of a tree in quotes that some readers of YAML would take for another value, for example yes.
+func quote(n *yaml.Node) error {
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" {
+		return n.Encode(n.Value)
+	}
+	for _, inner := range n.Content {
+		if err := quote(inner); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Defaults are the values of fields that a [Rule] leaves out. A rule with
@@ -145,24 +181,8 @@ type Rule struct {
 	ChangedBy string `yaml:"changed_by,omitempty" json:"changed_by,omitempty"`
 }
 
-// MarshalYAML returns the fields. It includes a Match, Key and Plans that are empty but not nil.
-func (r Rule) MarshalYAML() (any, error) {
-	type fields Rule
-	n := new(yaml.Node)
-	if err := n.Encode(fields(r)); err != nil {
-		return nil, err
-	}
-	if r.Match.all() && !r.Match.leftOut() {
-		n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: "match"}, &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle})
-	}
-	if r.Key != nil && len(r.Key) == 0 {
-		n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: "key"}, &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle})
-	}
-	if r.Plans != nil && len(r.Plans) == 0 {
-		n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: "plans"}, &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle})
-	}
-	return n, nil
-}
+// MarshalYAML returns the fields, as JSON has them.
+func (r Rule) MarshalYAML() (any, error) { return inYAML(r) }
 
 // Override is the limit of a single key, or its weight in a rule with Share.
 type Override struct {

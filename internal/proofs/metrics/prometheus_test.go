@@ -175,24 +175,42 @@ ratelimit_keys{limiter="api"} 2
 		"ratelimit_policy_requests_total", "ratelimit_breaker_state", "ratelimit_breaker_forced", "ratelimit_failover_decisions_total", "ratelimit_keys"))
 }
 
-// The first call is served while the second one finds no room.
-func TestAnInterceptorOfPermitsIsMeasured(t *testing.T) {
-	i := ratelimit.Must(grpclimit.NewInflight(ratelimit.Must(inflight.New[string](1, nil)), grpclimit.Method, nil))
+// The first request and the first call are served while the second ones find no room.
+func TestMiddlewareWithPermitsIsMeasured(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	require.NoError(t, ratelimit.Must(promlimit.New(reg)).Register("permits", i))
-	call, method := i.UnaryServerInterceptor(), &grpc.UnaryServerInfo{FullMethod: "/a.Service/Method"}
+	m := ratelimit.Must(promlimit.New(reg))
+	room := func() *inflight.Limiter[string] { return ratelimit.Must(inflight.New[string](1, nil)) }
+
+	web := ratelimit.Must(httplimit.NewInflight(room(), func(*http.Request) (string, error) { return secret, nil }, nil))
+	require.NoError(t, m.Register("web", web))
+	var handler http.Handler
+	handler = web.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))
+	handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+
+	rpc := ratelimit.Must(grpclimit.NewInflight(room(), grpclimit.Method, nil))
+	require.NoError(t, m.Register("rpc", rpc))
+	call, method := rpc.UnaryServerInterceptor(), &grpc.UnaryServerInfo{FullMethod: "/a.Service/Method"}
 	_, err := call(t.Context(), nil, method, func(ctx context.Context, _ any) (any, error) { return call(ctx, nil, method, nil) })
 	require.Error(t, err)
+
 	assert.NoError(t, testutil.GatherAndCompare(reg, strings.NewReader(`
 # HELP ratelimit_grpc_calls_total gRPC calls, and messages of streams, by outcome.
 # TYPE ratelimit_grpc_calls_total counter
-ratelimit_grpc_calls_total{limiter="permits",outcome="allowed"} 1
-ratelimit_grpc_calls_total{limiter="permits",outcome="denied"} 1
-ratelimit_grpc_calls_total{limiter="permits",outcome="exceeds"} 0
-ratelimit_grpc_calls_total{limiter="permits",outcome="failed"} 0
-ratelimit_grpc_calls_total{limiter="permits",outcome="failed-open"} 0
-ratelimit_grpc_calls_total{limiter="permits",outcome="rejected"} 0
-`), "ratelimit_grpc_calls_total"))
+ratelimit_grpc_calls_total{limiter="rpc",outcome="allowed"} 1
+ratelimit_grpc_calls_total{limiter="rpc",outcome="denied"} 1
+ratelimit_grpc_calls_total{limiter="rpc",outcome="exceeds"} 0
+ratelimit_grpc_calls_total{limiter="rpc",outcome="failed"} 0
+ratelimit_grpc_calls_total{limiter="rpc",outcome="failed-open"} 0
+ratelimit_grpc_calls_total{limiter="rpc",outcome="rejected"} 0
+# HELP ratelimit_http_requests_total HTTP requests, by outcome.
+# TYPE ratelimit_http_requests_total counter
+ratelimit_http_requests_total{limiter="web",outcome="allowed"} 1
+ratelimit_http_requests_total{limiter="web",outcome="denied"} 1
+ratelimit_http_requests_total{limiter="web",outcome="exceeds"} 0
+ratelimit_http_requests_total{limiter="web",outcome="failed"} 0
+ratelimit_http_requests_total{limiter="web",outcome="failed-open"} 0
+ratelimit_http_requests_total{limiter="web",outcome="rejected"} 0
+`), "ratelimit_grpc_calls_total", "ratelimit_http_requests_total"))
 }
 
 func TestNamesKeepPrometheusHabits(t *testing.T) {
