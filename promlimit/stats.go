@@ -62,7 +62,7 @@ func newGroup(limiter string, of figures.Group) *group {
 //   - of package inflight, the calls over all keys;
 //   - of package lease, the leases;
 //   - of a redislimit.Semaphore, its slots in this process;
-//   - of a httplimit.Middleware, the requests by outcome, for example "denied";
+//   - of a httplimit.Middleware or Inflight, the requests by outcome, for example "denied";
 //   - of an Interceptor of package grpclimit or connectlimit, the calls by outcome.
 //
 // Requests and calls that Options.Skip exempts are not counted.

@@ -8,6 +8,14 @@ func ofHTTP(read func() httplimit.Stats) Group {
 	return ofOutcomes(Figure{Name: "http.requests", Unit: "{request}", By: []string{"outcome"}, Help: "HTTP requests, by outcome."}, read)
 }
 
+// ofHTTPPermits returns the figures of middleware that limits requests in flight: those without room are denied.
+func ofHTTPPermits(read func() httplimit.InflightStats) Group {
+	return ofHTTP(func() httplimit.Stats {
+		s := read()
+		return httplimit.Stats{Allowed: s.Admitted, Denied: s.Shed, Rejected: s.Rejected, Failed: s.Failed}
+	})
+}
+
 func ofRPC(read func() httplimit.Stats) Group {
 	return ofOutcomes(Figure{Name: "grpc.calls", Unit: "{call}", By: []string{"outcome"}, Help: "gRPC calls, and messages of streams, by outcome."}, read)
 }

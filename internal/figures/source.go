@@ -30,13 +30,8 @@ func Register(name string, source any, counts *RuleCounts, export func(limiter s
 		return export("", ofRuleTables(func() map[string]ratelimit.Stats { return s.Stats().Tables }))
 	case *httplimit.Middleware:
 		return export(name, ofHTTP(s.Stats))
-	case interface {
-		Stats() httplimit.InflightStats
-	}:
-		return export(name, ofHTTP(func() httplimit.Stats {
-			p := s.Stats()
-			return httplimit.Stats{Skipped: p.Skipped, Allowed: p.Admitted, Denied: p.Shed, Rejected: p.Rejected, Failed: p.Failed}
-		}))
+	case interface{ Stats() httplimit.InflightStats }:
+		return export(name, ofHTTPPermits(s.Stats))
 	case interface{ Stats() httplimit.Stats }:
 		return export(name, ofRPC(s.Stats))
 	case interface{ Stats() ratelimit.Stats }:
