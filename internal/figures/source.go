@@ -30,7 +30,9 @@ func Register(name string, source any, counts *RuleCounts, export func(limiter s
 		return export("", ofRuleTables(func() map[string]ratelimit.Stats { return s.Stats().Tables }))
 	case *httplimit.Middleware:
 		return export(name, ofHTTP(s.Stats))
-	case interface{ Stats() httplimit.InflightStats }:
+	case interface {
+		Stats() httplimit.InflightStats
+	}:
 		return export(name, ofHTTPPermits(s.Stats))
 	case interface{ Stats() httplimit.Stats }:
 		return export(name, ofRPC(s.Stats))
