@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/tentative"
 )
 
 // The first byte of an answer in the usual case, as text. The time and the stored states follow.
@@ -26,6 +27,9 @@ func (r *request) answer(reply string) (err error) {
 		if reply, err = r.sums(reply); err != nil {
 			return err
 		}
+	}
+	if r.tentative != "" {
+		reply = r.recorded(reply)
 	}
 	switch {
 	case len(reply) < 2:
@@ -58,6 +62,19 @@ func (r *request) answer(reply string) (err error) {
 		r.charges[i].verdict(reply[8+i*digestSize:], r.reading)
 	}
 	return nil
+}
+
+// recorded takes the record of a tentative booking off the reply.
+func (r *request) recorded(reply string) string {
+	size := 1 + tentativeSize - tentative.NumberSize
+	if len(reply) < size || reply[0] > answerAllowed {
+		return reply
+	}
+	reply, tail := reply[:len(reply)-size], reply[len(reply)-size:]
+	if r.record = ""; tail[0] > 0 {
+		r.record, r.shared = r.tentative+tail[1:], tail[0] > 1
+	}
+	return reply
 }
 
 // sums removes the sums from the end of a decision's reply.

@@ -120,3 +120,49 @@ func waitInFleet(addr string) {
 	}
 	select {}
 }
+
+// A process that is killed while its caller waits for an instant far ahead bars the others for no longer than a second: those who do not wait,
+// and those who wait behind it.
+func TestAKilledProcessBarsNobodyLongerThanASecond(t *testing.T) {
+	limit := ratelimit.TokenBucket(ratelimit.PerHour(3600), 1000).Named("slow")
+	if addr := os.Getenv("REDISLIMIT_KILLED_FAR"); addr != "" {
+		l, err := New(redis.NewClient(&redis.Options{Addr: addr}), limit, &Options{Timeout: 20 * time.Second})
+		if err != nil {
+			panic(err)
+		}
+		panic(l.Wait(context.Background(), "k", 100))
+	}
+	if testing.Short() {
+		t.Skip("it starts processes")
+	}
+	testsize.Alone(t)
+	s := startServer(t)
+	l := newOn(t, s.client(), limit, "slow", Options{})
+	ok, err := l.Take(t.Context(), "k", 1000)
+	require.NoError(t, err)
+	require.True(t, ok.Allowed)
+	begin := time.Now()
+	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAKilledProcessBarsNobodyLongerThanASecond$")
+	c.Env = append(os.Environ(), "REDISLIMIT_KILLED_FAR="+s.addr)
+	require.NoError(t, c.Start())
+	retry := func() time.Duration {
+		d, err := l.Peek(t.Context(), "k", 1)
+		require.NoError(t, err)
+		return d.RetryAfter
+	}
+	require.Eventually(t, func() bool { return retry() > time.Minute }, 20*time.Second, 5*time.Millisecond, "it has booked")
+	served := make(chan error, 1)
+	go func() { served <- l.Wait(t.Context(), "k", 8) }() // behind the other one
+	require.Eventually(t, func() bool { return retry() > 104*time.Second }, 20*time.Second, 5*time.Millisecond, "so has this one")
+	time.Sleep(2 * time.Second) // both stay
+	require.Greater(t, retry(), 100*time.Second)
+	killed := time.Now()
+	require.NoError(t, c.Process.Kill()) // as kill -9 does
+	_ = c.Wait()
+	require.NoError(t, <-served)
+	t.Logf("served %v after the bucket was empty, %v after the other process was killed", time.Since(begin), time.Since(killed))
+	assert.Less(t, time.Since(killed), max(8*time.Second-killed.Sub(begin), 0)+1500*time.Millisecond)
+	d, err := l.Take(t.Context(), "k", 1)
+	require.NoError(t, err)
+	assert.LessOrEqual(t, d.RetryAfter, 1100*time.Millisecond)
+}

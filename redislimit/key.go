@@ -22,6 +22,7 @@ const maxKey = 200
 //	name#{tag}:hash    Slot, a long key
 //
 // The key of the sum of a key's open estimates has "+" in the place of the colon, and "*" in the place of "#": see sumKeys.
+// The key of the records of a key's tentative bookings has "@" and "&" there. The key of the beats is name%{beats}.
 type namespace struct {
 	begin string // prefix and name
 	slot  func(key string) string

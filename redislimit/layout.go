@@ -8,6 +8,8 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/micros"
+	"github.com/weir-go/ratelimit/internal/tentative"
+	"github.com/weir-go/ratelimit/internal/turns"
 )
 
 // Stored, sent and returned data is packed: big-endian whole numbers without names, of 7 bytes each unless noted.
@@ -255,6 +257,17 @@ const (
 	fairZero    = int64(1) << 52 // stands for 0 in the credit of a reply
 )
 
+// The record of a tentative booking: the offsets of its parts. lua/tentative.lua describes it.
+const (
+	recordAt      = tentative.NumberSize
+	recordCost    = recordAt + 7
+	recordGen     = recordCost + 7
+	recordChanges = recordGen + 3
+	recordKind    = recordChanges + 1
+
+	tentativeSize = recordKind + 1
+)
+
 // names are the figures that a script's text may use. In a script, positions in a string count from 1.
 var names = map[string]int64{
 	"TOKEN": kindToken, "LEAKY": kindLeaky, "FIXED": kindFixed, "LOG": kindLog, "COUNTER": kindCounter, "CALENDAR": kindCalendar, "HELD": kindHeld,
@@ -268,6 +281,8 @@ var names = map[string]int64{
 	"SETTLE_SIZE": settleSize, "ADJUST_SIZE": adjustSize, "DIGEST_SIZE": digestSize,
 	"TAKE": opTake, "PEEK": opPeek, "KEEP": opKeep, "OPEN": opOpen, "BETWEEN": opBetween, "OPEN_KIND": kindOpen, "MAX_OPENS": maxOpens, "OLDER": olderFlag, "ADJUST": opAdjust, "EXTEND": opExtend, "SETTLE_OPEN": opSettleOpen, "SHADOW": howShadow, "BEFORE": howBefore, "BEHIND": howBehind,
 	"WRONG_TYPE": answerWrongType, "NOT_OURS": answerNotOurs, "OTHER": answerOther, "FULL": answerFull, "OUTSIDE": answerOutside,
+	"TENTATIVE_FROM": inMicros(turns.Horizon), "TENTATIVE_SIZE": tentativeSize, "TENTATIVE_STAYS": tentative.Late.Milliseconds(),
+	"BEATS_HOLD": inMicros(tentative.Holds),
 	"DATES_SIZE": datesSize, "ORDINAL_ZERO": ordinalZero,
 
 	"PROCESS": processSize, "ATTEMPT": attemptSize, "REQUEST": slotRequestSize, "LINE": lineOffset, "SINCE": sinceOffset, "TICK": 1 << 16, "COUNT": 1 << 14,

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/reports"
+	"github.com/weir-go/ratelimit/internal/tentative"
 	"github.com/weir-go/ratelimit/internal/turns"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -57,6 +58,7 @@ func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*L
 	}
 	l := &Limiter{store: newStore(client, o.Timeout, o.Batch, o.DeclareKeys, o.Hooks), space: space, limitFor: o.LimitFor,
 		lookups: lookup.New[string, ratelimit.Limit](0), onDecision: o.OnDecision, maxLog: o.MaxLog}
+	l.store.tentative = tentative.New(pulse{l.store, space.begin + "%{beats}"})
 	l.use(p)
 	if o.MaxBatch > 0 {
 		if l.leases, err = newLeases(l, o.MaxBatch); err == nil && o.LimitFor == nil {

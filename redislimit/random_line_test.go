@@ -114,3 +114,7 @@ func TestAnHourOfReservationsThatWaitUsesTheLimitOnRedisThoughAProcessIsKilled(t
 	testsize.Sequential(t)
 	realStore(t).Killed(t, testsize.Of(9, 60), .9, func(p linetest.Process) { require.NoError(t, p.(*Limiter).store.user.Close()) })
 }
+
+func TestAProcessThatDiesBarsNobodyLongerThanASecond(t *testing.T) {
+	realStore(t).Dies(t, func(p linetest.Process) { require.NoError(t, p.(*Limiter).store.user.Close()) })
+}

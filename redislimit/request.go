@@ -25,6 +25,10 @@ type request struct {
 	follows bool        // the answer has the sums of open estimates
 	opens   []int64     // the sums by key
 
+	tentative string // not "" if a booking far ahead is to be tentative: the first part of its record
+	record    string // of the tentative booking that was made, "" if none was
+	shared    bool   // the key had other records
+
 	oneKey    [1]string
 	oneCharge [1]charge
 }
@@ -72,6 +76,7 @@ func (r *request) run(ctx context.Context, op byte) error {
 		return err
 	}
 	r.open = op == opOpen
+	freed := false
 	for c, tries := &r.call, 0; ; tries++ {
 		r.test = r.store.testWords()
 		r.prepare(c, op)
@@ -79,7 +84,14 @@ func (r *request) run(ctx context.Context, op byte) error {
 		if err != nil {
 			return err
 		}
-		if err = r.answer(reply); err != errOutside || tries == maxOutside {
+		if err = r.answer(reply); err == nil && !r.allowed && op != opPeek && !freed {
+			if freed = r.frees(ctx, c.deadline); freed {
+				r.ask()
+				c = &call{undone: c.undone, deadline: c.deadline}
+				continue
+			}
+		}
+		if err != errOutside || tries == maxOutside {
 			return err
 		}
 		r.store.learn(reply)
@@ -96,6 +108,15 @@ func (r *request) finish(c *call) error {
 	return r.answer(reply)
 }
 
+// ask drops the reply, so that the decision can be made again.
+func (r *request) ask() {
+	for i := range r.charges {
+		c := &r.charges[i]
+		*c = charge{plan: c.plan, key: c.key, cost: c.cost, own: c.own, shares: c.shares, ahead: c.ahead, shadow: c.shadow, owner: c.owner,
+			instead: c.instead, behind: c.behind}
+	}
+}
+
 // prepare makes the call. After that the keys do not change.
 func (r *request) prepare(c *call, op byte) {
 	if len(r.charges) == 1 && r.charges[0].cost == 0 { // a Peek writes nothing, so the key stays under its present limit
@@ -104,6 +125,9 @@ func (r *request) prepare(c *call, op byte) {
 	c.script, c.keys, c.test = r.scriptFor(op), r.keys, r.test
 	if r.follows {
 		c.script, c.keys = following.decide, sumKeys(r.keys)
+	}
+	if r.tentative != "" {
+		c.script, c.keys = tentatively.decide, []string{r.keys[0], recordsKey(r.keys[0])}
 	}
 	b := c.room[:0]
 	if len(r.charges) > 1 {
@@ -117,6 +141,7 @@ func (r *request) prepare(c *call, op byte) {
 	for i := range r.charges {
 		b, now = r.charges[i].plan.putDates(b, r.store, now)
 	}
+	b = append(b, r.tentative...)
 	if op == opBetween {
 		b = put7(b, r.after)
 	}

@@ -101,10 +101,16 @@ type correctionFollowed struct {
 
 // correct runs the script that settles, extends and adjusts, with the necessary data of calendars, and returns its reply.
 func (s *store) correct(ctx context.Context, keys []string, payload []byte, follows bool, dates func(b []byte, now int64) []byte) (string, error) {
-	c, script := new(call), s.scripts.settle
+	script := s.scripts.settle
 	if follows {
 		script, keys = following.correct, sumKeys(keys)
 	}
+	return s.corrected(ctx, script, keys, payload, dates)
+}
+
+// corrected runs a script, again with other data of calendars if the time is outside these.
+func (s *store) corrected(ctx context.Context, script *script, keys []string, payload []byte, dates func(b []byte, now int64) []byte) (string, error) {
+	c := new(call)
 	for tries := 0; ; tries++ {
 		c = &call{script: script, keys: keys, payload: dates(slices.Clip(payload), 0), test: s.testWords(), deadline: c.deadline}
 		reply, err := s.eval(ctx, c)

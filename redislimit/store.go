@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/ratelimit/internal/tentative"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
@@ -28,6 +29,7 @@ type store struct {
 	skew      atomic.Int64  // the µs by which the server's clock is ahead of this one, by the last reply
 	slots     chan struct{} // bounds the goroutines of calls that have no lane
 	scripts   *scripts
+	tentative *tentative.Process // nil if the store has no tentative bookings
 
 	// Set by tests only:
 	clock func() int64 // the time in µs, above 0, instead of the server's
@@ -73,7 +75,7 @@ func (s *store) within(timeout time.Duration) *store {
 		return s
 	}
 	other := newStore(s.user, timeout, s.batchSize, s.declare, s.hooks)
-	other.scripts, other.clock, other.grace = s.scripts, s.clock, s.grace
+	other.scripts, other.clock, other.grace, other.tentative = s.scripts, s.clock, s.grace, s.tentative
 	return other
 }
 

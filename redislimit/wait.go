@@ -2,10 +2,12 @@ package redislimit
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/outcome"
+	"github.com/weir-go/ratelimit/internal/tentative"
 	"github.com/weir-go/ratelimit/internal/turns"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -65,14 +67,14 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 		if q.Between && p.gaps() {
 			op, r.after = opBetween, q.After
 		}
-		d, err := l.decideUnder(ctx, r, p, key, cost, ahead, op)
+		d, far, last, err := l.bookAhead(ctx, r, p, key, cost, ahead, op)
 		if u, left := err.(*unfinished); left {
 			return outcome.Made{Decision: d}, &outcome.Unfinished{Err: u.error, Made: func() (outcome.Made, error) {
-				d, err := r.decided(op, ratelimit.Decision{Limit: p.limit}, r.finish(u.call))
-				return r.made(d, cost, ahead, err)
+				d, err := last.decided(op, ratelimit.Decision{Limit: p.limit}, last.finish(u.call))
+				return l.booked(key, far, last, d, cost, ahead, err)
 			}}
 		}
-		return r.made(d, cost, ahead, err)
+		return l.booked(key, far, last, d, cost, ahead, err)
 	})
 }
 
@@ -89,4 +91,95 @@ func (r *request) made(d ratelimit.Decision, cost int, ahead time.Duration, err 
 		}
 	}
 	return made, err
+}
+
+// bookAhead books for a caller that waits. A booking further than a second ahead takes a second call, and is tentative. It also returns the
+// last request.
+func (l *Limiter) bookAhead(ctx context.Context, r *request, p *plan, key string, cost int, ahead time.Duration, op byte) (d ratelimit.Decision, far *tentative.Booking, last *request, err error) {
+	near := min(ahead, turns.Horizon)
+	if p.kind == kindLeaky || cost == 0 {
+		near = ahead // what stands in a queue cannot be given back
+	}
+	d, err = l.decideUnder(ctx, r, p, key, cost, near, op)
+	rest := ahead - near
+	switch {
+	case err != nil, d.Allowed, rest <= 0:
+		return d, nil, r, err
+	case p.dates == nil && d.RetryAfter > rest:
+		d.RetryAfter -= rest
+		return d, nil, r, nil
+	}
+	last = &request{after: r.after}
+	last.call.undone, last.call.goesOn = true, true
+	far, _ = l.store.tentative.Begin(ctx, min(rest, 2*d.RetryAfter)+turns.Horizon)
+	if err = ctx.Err(); err != nil {
+		if far != nil {
+			far.Drop()
+		}
+		return d, nil, r, ended(err, false)
+	}
+	if far != nil { // without a beat the booking is one that lasts
+		last.tentative = far.Number
+	}
+	ended := false
+	defer func() {
+		if !ended && far != nil { // it has panicked
+			l.lose(far, p, last)
+		}
+	}()
+	d, err = l.decideUnder(ctx, last, p, key, cost, ahead, op)
+	ended = true
+	return d, far, last, err
+}
+
+// booked returns what a call of Wait has booked. A booking with a record is tentative.
+func (l *Limiter) booked(key string, far *tentative.Booking, r *request, d ratelimit.Decision, cost int, ahead time.Duration, err error) (outcome.Made, error) {
+	made, err := r.made(d, cost, ahead, err)
+	switch settle := made.Settle; {
+	case far == nil:
+	case errors.Is(err, ratelimit.ErrUnanswered):
+		l.lose(far, r.charges[0].plan, r)
+	case err != nil || !d.Allowed || r.record == "":
+		far.Drop()
+	default:
+		l.keep(far, key, r, d.Delay)
+		made.Confirm = far.Confirm
+		made.Settle = func(actual int) error { return far.Settle(actual, settle) }
+	}
+	return made, err
+}
+
+// lose records that it is unknown whether a tentative booking was made.
+func (l *Limiter) lose(b *tentative.Booking, p *plan, r *request) {
+	if len(r.keys) == 0 {
+		b.Drop()
+		return
+	}
+	key := r.keys[0]
+	b.Lost(func() error { return l.store.find(key, p, b.Number) })
+}
+
+// keep records a tentative booking.
+func (l *Limiter) keep(b *tentative.Booking, key string, r *request, delay time.Duration) {
+	redisKey, record, plan := r.keys[0], r.record, r.charges[0].plan
+	made := tentative.Record{
+		Confirm: func() (bool, error) {
+			reply, err := l.store.small(context.Background(), tentatively.confirm, recordsKey(redisKey), record, time.Time{})
+			return reply == "1", err
+		},
+		Cancel: func() error {
+			_, err := l.store.giveBack(context.Background(), redisKey, plan, record)
+			return err
+		},
+	}
+	if r.shared {
+		made.Advance = func() {
+			if p, err := l.planFor(key); err == nil && p.kind != 0 {
+				if freed, _ := l.store.free(context.Background(), redisKey, p, time.Time{}, l.store.tentative.Beaten()); freed {
+					l.lines.Moved(key)
+				}
+			}
+		}
+	}
+	b.Made(time.Now().Add(delay), made)
 }

@@ -256,6 +256,9 @@ func (c *fakeConn) ExecContext(ctx context.Context, query string, args []driver.
 		err = f.step("remove", func() {
 			for i := range args {
 				key := text(i)
+				if f.has(key) {
+					n++
+				}
 				c.write(func() { delete(f.rows, key) })
 			}
 		})

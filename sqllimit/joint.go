@@ -112,19 +112,12 @@ func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q rateli
 			p.ahead = max(0, int64(q.MaxDelay)) / 1000
 		}
 	}
-	d := newDemand(ctx, parts, func(rows map[string]*account) error { return spendAll(parts, rows, q.Peek) })
-	if q.Peek {
-		if err := j.queue.look(d); err != nil {
-			return nil, err
-		}
-	} else {
-		d.undone = q.Undone
-		if err := j.queue.run(d); err != nil {
-			if q.Undone && d.stage.Load() == left {
-				go j.undo(d, parts)
-			}
-			return nil, err
-		}
+	err := j.spend(ctx, parts, q)
+	if err == nil && !q.Peek && frees(ctx, parts) {
+		err = j.spend(ctx, parts, q)
+	}
+	if err != nil {
+		return nil, err
 	}
 	for i, p := range parts {
 		c := &charges[i]
@@ -139,6 +132,20 @@ func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q rateli
 	}
 	j.extends(charges, parts)
 	return func(costs []int) error { return j.settle(parts, costs, w) }, nil
+}
+
+// spend carries a request out.
+func (j *joint) spend(ctx context.Context, parts []*part, q ratelimit.JointRequest) error {
+	d := newDemand(ctx, parts, func(rows map[string]*account) error { return spendAll(parts, rows, q.Peek) })
+	if q.Peek {
+		return j.queue.look(d)
+	}
+	d.undone = q.Undone
+	err := j.queue.run(d)
+	if err != nil && q.Undone && d.stage.Load() == left {
+		go j.undo(d, parts)
+	}
+	return err
 }
 
 // spendAll examines all parts, and spends them if the enforcing ones allow it. If it fails, nothing is changed.

@@ -17,6 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/reports"
+	"github.com/weir-go/ratelimit/internal/tentative"
 	"github.com/weir-go/ratelimit/internal/turns"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -40,6 +41,7 @@ type Limiter struct {
 
 	contended contended
 	sweeper   sweeper
+	tentative *tentative.Process
 }
 
 var (
@@ -70,6 +72,7 @@ func New(db *sql.DB, limit ratelimit.Limit, opts *Options) (*Limiter, error) {
 	l := &Limiter{store: store{db, o.Dialect, o.Table, o.Dialect.statements(o.Table), new(atomic.Bool)}, space: o.Name + ":",
 		limitFor: o.LimitFor, lookups: lookup.New[string, ratelimit.Limit](0), timeout: o.Timeout, onDecision: o.OnDecision, lines: make(map[string]*line)}
 	l.contended.seed = maphash.MakeSeed()
+	l.tentative = tentative.New(pulse{l})
 	l.plan.Store(p)
 	return l, nil
 }
@@ -156,7 +159,12 @@ func (l *Limiter) decide(ctx context.Context, key string, cost int, o *operation
 		return d, nil, nil
 	}
 	o.do, o.plan, o.cost, o.peek = (*account).take, p, int64(cost), o.peek || cost == 0
-	if err = l.run(ctx, key, o); err != nil {
+	if err = l.run(ctx, key, o); err == nil && !o.peek && l.frees(ctx, key, o) {
+		o = &operation{pending: pending{undone: o.undone}, do: o.do, plan: p, cost: o.cost, ahead: o.ahead, keep: o.keep,
+			instead: o.instead, behind: o.behind, between: o.between, from: o.from}
+		err = l.run(ctx, key, o)
+	}
+	if err != nil {
 		return d, o, err
 	}
 	return o.decision, o, nil
@@ -345,14 +353,17 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 		return ratelimit.Decision{}, ended(err, false)
 	}
 	return outcome.InLine(ctx, &l.waiting, key, cost, func(q turns.Request) (outcome.Made, error) {
-		d, o, err := l.decide(ctx, key, q.Cost, &operation{pending: pending{undone: true}, ahead: int64(q.Ahead) / 1000, keep: meter.Booked,
-			between: q.Between, from: q.After})
+		d, o, far, err := l.bookAhead(ctx, key, q)
 		made := outcome.Made{Decision: d}
 		if err == nil && o != nil {
 			made.Life, made.At = o.life(), o.spending.At
 		}
 		if err == nil && d.Allowed && q.Cost > 0 {
-			made.Settle = l.settler(key, q.Cost, o)
+			settle := l.settler(key, q.Cost, o)
+			if made.Settle = settle; far != nil {
+				made.Confirm = far.Confirm
+				made.Settle = func(actual int) error { return far.Settle(actual, settle) }
+			}
 		}
 		return made, err
 	})

@@ -2,16 +2,23 @@ package sqllimit
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/maphash"
 	"runtime"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/outcome"
+	"github.com/weir-go/ratelimit/internal/tentative"
+	"github.com/weir-go/ratelimit/internal/turns"
 )
 
 // operation is one caller's request on a key. The result may be read once done is closed.
@@ -39,6 +46,10 @@ type operation struct {
 	follows  bool   // the spending of the key before and after is wanted
 	followed followed
 	stays    bool // in a settlement: the key stays under its limit
+
+	// Of a denied decision:
+	reading int64 // the database's clock
+	booked  int64 // the time from then on until the last booking of the key
 }
 
 // booking is a booking in a key's row.
@@ -282,4 +293,273 @@ func (c *contended) note(key []byte) { c.place(key).Store(int64(time.Since(start
 func (c *contended) lately(key []byte) bool {
 	at := c.place(key).Load()
 	return at != 0 && int64(time.Since(start))-at < contendedFor
+}
+
+// A booking of a Wait that is further than a second ahead is tentative: see package tentative. Its record is a row, and so is the last beat
+// of each process. The booking is in the key's row as any other, so other versions of this package read it. The rows of records and beats
+// have keys that begin with a colon, as no key of a limiter does:
+//
+//	:name:b, process                             at: the last beat; state: version, and as a varint for how long the process may have records
+//	:name:r, 16 bytes of the key's hash, number  at: the booked instant; state: version, mark 4, and as varints changes, cost and part
+const (
+	beatKind   = "b"
+	recordKind = "r"
+	hashSize   = 16
+)
+
+func (l *Limiter) besides(kind string) string { return ":" + l.space + kind }
+
+func (l *Limiter) recordsOf(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return l.besides(recordKind) + string(sum[:hashSize])
+}
+
+// within returns a context for statements about tentative bookings.
+func (l *Limiter) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	if l.timeout < 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, l.timeout)
+}
+
+// listed returns the rows whose keys have a prefix.
+func (l *Limiter) listed(ctx context.Context, prefix string) ([]keyRow, error) {
+	end := []byte(prefix)
+	for i := len(end) - 1; ; i-- {
+		if end[i]++; end[i] != 0 {
+			end = end[:i+1]
+			break
+		}
+	}
+	return l.store.rows(ctx, l.store.db, l.store.sql.page, []byte(prefix), end)
+}
+
+// pulse is where the processes of a limiter show that they are alive.
+type pulse struct{ l *Limiter }
+
+func (p pulse) Beat(process string, left time.Duration) ([]string, error) {
+	l := p.l
+	ctx, end := l.within(context.Background())
+	defer end()
+	stays := (max(0, left) + tentative.Late).Microseconds()
+	_, err := l.store.db.ExecContext(ctx, l.store.sql.reset, []byte(l.besides(beatKind)+process), binary.AppendVarint([]byte{version}, stays), stays)
+	if err != nil {
+		return nil, err
+	}
+	return p.silent(ctx)
+}
+
+func (p pulse) Silent() ([]string, error) {
+	ctx, end := p.l.within(context.Background())
+	defer end()
+	return p.silent(ctx)
+}
+
+func (p pulse) End(process string) error {
+	_, err := p.l.remove(context.Background(), []byte(p.l.besides(beatKind)+process))
+	ctx, end := p.l.within(context.Background())
+	defer end()
+	return errors.Join(err, p.l.clear(ctx))
+}
+
+func (p pulse) silent(ctx context.Context) (silent []string, err error) {
+	rows, err := p.l.listed(ctx, p.l.besides(beatKind))
+	for _, r := range rows {
+		stays, size := binary.Varint(r.state[1:])
+		if since := r.reading - r.at; size > 0 && since >= tentative.Holds.Microseconds() && since <= stays {
+			silent = append(silent, strings.TrimPrefix(string(r.key), p.l.besides(beatKind)))
+		}
+	}
+	return silent, err
+}
+
+// clear deletes rows of records and beats that are over.
+func (l *Limiter) clear(ctx context.Context) error {
+	s := &l.store
+	clock, err := s.read(ctx, s.db, []byte(l.besides("")))
+	if err != nil {
+		return err
+	}
+	_, err = s.transact(ctx, s.db.BeginTx, func(tx *sql.Tx) error {
+		due, err := s.rows(ctx, tx, s.sql.due, clock.reading, []byte(l.besides("")), behind(":"+l.space))
+		if err != nil || len(due) == 0 {
+			return errors.Join(err, errNothing)
+		}
+		keys := make([]any, len(due))
+		for i := range due {
+			keys[i] = due[i].key
+		}
+		_, err = tx.ExecContext(ctx, s.sql.remove+s.dialect.list(len(keys)), keys...)
+		return err
+	})
+	if err == errNothing {
+		return nil
+	}
+	return err
+}
+
+// remove deletes a row of a record or a beat, and reports whether it was there.
+func (l *Limiter) remove(ctx context.Context, record []byte) (bool, error) {
+	ctx, end := l.within(ctx)
+	defer end()
+	result, err := l.store.db.ExecContext(ctx, l.store.sql.remove+l.store.dialect.list(1), record)
+	if err != nil {
+		return false, l.store.classify(err, !notDone(err))
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
+}
+
+// bookAhead books for a caller that waits. A booking further than a second ahead takes another decision, and is tentative.
+func (l *Limiter) bookAhead(ctx context.Context, key string, q turns.Request) (d ratelimit.Decision, o *operation, far *tentative.Booking, err error) {
+	near := min(q.Ahead, turns.Horizon)
+	if p, err := l.planFor(key); err == nil && p.meter.Delays() || q.Cost == 0 {
+		near = q.Ahead // what stands in a queue cannot be given back
+	}
+	book := func(ahead time.Duration) (ratelimit.Decision, *operation, error) {
+		return l.decide(ctx, key, q.Cost, &operation{pending: pending{undone: true}, ahead: int64(ahead) / 1000, keep: meter.Booked, between: q.Between, from: q.After})
+	}
+	d, o, err = book(near)
+	rest := q.Ahead - near
+	if err != nil || o == nil || d.Allowed || rest <= 0 {
+		return d, o, nil, err
+	}
+	if d.RetryAfter > rest {
+		d.RetryAfter -= rest
+		return d, o, nil, nil
+	}
+	far, _ = l.tentative.Begin(ctx, min(rest, 2*d.RetryAfter)+turns.Horizon)
+	if err = outcome.EndOf(ctx); err != nil {
+		if far != nil {
+			far.Drop()
+		}
+		return d, o, nil, ended(err, false)
+	}
+	if far == nil { // without a beat the booking is one that lasts
+		d, o, err = book(q.Ahead)
+		return d, o, nil, err
+	}
+	begun, kept := far, false
+	defer func() {
+		if !kept {
+			begun.Drop()
+		}
+	}()
+	if d, o, err = book(q.Ahead); err != nil || o == nil || !d.Allowed || d.Delay <= turns.Horizon {
+		return d, o, nil, err
+	}
+	record := l.recordOf(key, far.Number, o)
+	kept = true
+	if err = l.record(ctx, record); err != nil {
+		far.Lost(func() error { // with its record it is given back, and else it lasts
+			_, err := l.giveBack(context.Background(), key, l.latest(key, o.plan), record)
+			return err
+		})
+		return d, o, nil, l.store.classify(err, true)
+	}
+	far.Made(time.Now().Add(d.Delay), tentative.Record{
+		Confirm: func() (bool, error) { return l.remove(context.Background(), record.key) },
+		Cancel: func() error {
+			_, err := l.giveBack(context.Background(), key, l.latest(key, o.plan), record)
+			l.waiting.Moved(key)
+			return err
+		},
+		Advance: func() {
+			if freed, _ := l.free(context.Background(), key, l.tentative.Beaten()); freed {
+				l.waiting.Moved(key)
+			}
+		},
+	})
+	return d, o, far, nil
+}
+
+// recordOf returns the record of a booking.
+func (l *Limiter) recordOf(key, number string, o *operation) keyRow {
+	sp := &o.spending
+	state := binary.BigEndian.AppendUint32([]byte{version}, o.mark)
+	for _, n := range [...]int64{int64(o.changes), sp.Cost, sp.Part} {
+		state = binary.AppendVarint(state, n)
+	}
+	return keyRow{key: []byte(l.recordsOf(key) + number), row: row{at: sp.At, state: state, expires: sp.At + tentative.Late.Microseconds()}}
+}
+
+// record writes a record.
+func (l *Limiter) record(ctx context.Context, r keyRow) error {
+	ctx, end := l.within(context.WithoutCancel(ctx))
+	defer end()
+	_, err := l.store.write(ctx, l.store.db, r.key, row{}, r.row)
+	return err
+}
+
+// free gives the tentative bookings of silent processes back. It reports whether there were any.
+func (l *Limiter) free(ctx context.Context, key string, silent []string) (any bool, err error) {
+	p, err := l.planFor(key)
+	if err != nil || !p.tracks() {
+		return false, err
+	}
+	bounded, end := l.within(ctx)
+	defer end()
+	prefix := l.recordsOf(key)
+	records, err := l.listed(bounded, prefix)
+	for _, r := range slices.Backward(records) {
+		number := strings.TrimPrefix(string(r.key), prefix)
+		if len(number) != tentative.NumberSize || number[:tentative.IDSize] == l.tentative.ID || !slices.Contains(silent, number[:tentative.IDSize]) {
+			continue
+		}
+		was, failed := l.giveBack(bounded, key, p, r)
+		any, err = any || was, errors.Join(err, failed)
+	}
+	return any, err
+}
+
+// giveBack gives a tentative booking back, if its record is still there. It does not end in between with its caller.
+func (l *Limiter) giveBack(ctx context.Context, key string, p *plan, r keyRow) (was bool, err error) {
+	b := r.state
+	if len(b) < 5 || b[0] != version {
+		return false, nil
+	}
+	mark, figures := binary.BigEndian.Uint32(b[1:]), [3]int64{}
+	b = b[5:]
+	for i := range figures {
+		n, size := binary.Varint(b)
+		if size <= 0 {
+			return false, nil
+		}
+		figures[i], b = n, b[size:]
+	}
+	if err = ctx.Err(); err != nil {
+		return false, err
+	}
+	ctx = context.WithoutCancel(ctx)
+	if was, err = l.remove(ctx, r.key); err != nil || !was {
+		return false, err
+	}
+	o := &operation{plan: p, do: (*account).settle, spending: meter.Spending{At: r.at, Cost: figures[1], Part: figures[2]}, mark: mark, changes: uint64(figures[0])}
+	return true, l.run(ctx, key, o)
+}
+
+// frees reports whether a denied decision is to be made again: the key is booked ahead, and bookings of silent processes were given back.
+func (l *Limiter) frees(ctx context.Context, key string, o *operation) bool {
+	if o.decision.Allowed || o.cost == 0 || o.booked <= tentative.Near.Microseconds() {
+		return false
+	}
+	silent := l.tentative.Look(key, o.reading)
+	if silent == nil {
+		return false
+	}
+	freed, err := l.free(ctx, key, silent)
+	if err != nil {
+		l.tentative.Unlook(key)
+	}
+	return freed
+}
+
+// frees is frees of the parts that deny a request.
+func frees(ctx context.Context, parts []*part) (any bool) {
+	for _, p := range parts {
+		if !p.shadow && p.err == nil {
+			any = p.limiter.frees(ctx, strings.TrimPrefix(p.row, p.limiter.space), &p.operation) || any
+		}
+	}
+	return any
 }

@@ -40,3 +40,7 @@ func TestAnHourOfReservationsThatWaitUsesTheLimitOfADatabase(t *testing.T) {
 	testsize.Arithmetic(t)
 	fakeStore.Hour(t, 60, .95)
 }
+
+func TestAProcessThatDiesBarsNobodyLongerThanASecond(t *testing.T) {
+	fakeStore.Dies(t, func(p linetest.Process) { require.NoError(t, p.(*Limiter).store.db.Close()) })
+}

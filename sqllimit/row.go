@@ -212,6 +212,7 @@ func (a *account) take(o *operation) error {
 	}
 	if !d.Allowed {
 		d.RetryAfter = between(a.reading, offer.Retry)
+		o.reading, o.booked = a.reading, p.meter.BookedUntil(*s, a.now)-a.now
 	} else if offer.At > a.now {
 		d.Delay = between(a.reading, offer.At)
 	}

@@ -194,6 +194,14 @@ func (m *Meter) hasBookings(s State, now int64) bool {
 	return s.ledger.newest() > now
 }
 
+// BookedUntil returns the instant of the last booking of a state, now if it has none.
+func (m *Meter) BookedUntil(s State, now int64) int64 {
+	if m.Delays() || !m.hasBookings(s, now) {
+		return now
+	}
+	return m.newest(s, now)
+}
+
 // HasBooking reports whether anything is booked for an instant.
 func (m *Meter) HasBooking(s *State, at int64) bool {
 	*s = m.closeGaps(*s)

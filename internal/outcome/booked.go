@@ -25,9 +25,11 @@ type Booker struct {
 type Made struct {
 	ratelimit.Decision
 	Settle func(actual int) error // nil if there is nothing to settle
-	Life   uint64                 // of the key: see [turns.Answer]
-	At     int64                  // the instant of the cost by the store's clock
-	Ref    any                    // the store's reference, by which another booking can replace this one
+
+	Confirm func() (bool, error) // of a tentative booking: see [turns.Answer]
+	Life    uint64               // of the key: see [turns.Answer]
+	At      int64                // the instant of the cost by the store's clock
+	Ref     any                  // the store's reference, by which another booking can replace this one
 }
 
 func (m *Made) answer(err error) turns.Answer[string] {

@@ -94,7 +94,7 @@ func inLine(made Made, err error) (a turns.Answer[string], _ error) {
 	d := made.Decision
 	a.Pace = PaceOf(d.Limit)
 	a.Allowed, a.Delay, a.At, a.Remaining = d.Allowed, d.Delay, made.At, d.Remaining
-	a.Settle, a.Life = made.Settle, made.Life
+	a.Settle, a.Life, a.Confirm = made.Settle, made.Life, made.Confirm
 	if d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		a.Remaining = 0 // what remains of a queue can enter, and is let out later
 	}

@@ -141,7 +141,7 @@ func (l *line[K]) forget(c *caller[K], life uint64) (any bool) {
 }
 
 // gone reports whether the store has forgotten a part.
-func (p *part) gone() bool { return p.void && p.settle == nil }
+func (p *part) gone() bool { return p.void && (p.settle == nil || p.lost) }
 
 // holds calls f for each part of which the caller holds units, and reports whether f has returned true for one.
 func (c *caller[K]) holds(f func(*part) bool) (any bool) {

@@ -12,6 +12,9 @@
 // in that time, fewer if other processes book, too. If a caller leaves during its call, the next one takes what the call
 // books. Processes take turns at a budget.
 //
+// A booking further ahead than [Horizon] may be tentative: the store gives it back if the process falls silent, so that nobody waits for
+// the dead. A caller is served by such a booking only once the line has confirmed it, shortly before its instant.
+//
 // At low load a caller calls the store in one round trip, as if there were no line.
 package turns
 
@@ -27,8 +30,8 @@ import (
 )
 
 const (
-	// Horizon is how far ahead a waiting caller books at most, unless it is the only one of its line.
-	// If a process dies, its bookings block others for at most this time, apart from one caller's cost.
+	// Horizon is how far ahead a waiting caller books at most, unless it is the only one of its line. If a process dies, its
+	// bookings block others for at most this time: a booking further ahead is tentative.
 	Horizon = time.Second
 
 	maxBooked = 16 // the number of callers of a line that may have a booking while the budget is used up
@@ -36,7 +39,8 @@ const (
 	maxTries  = 256
 	maxLoad   = 64 // the most by which others are counted for each unit
 	minAhead  = 5 * time.Millisecond
-	slack     = 50 * time.Microsecond // the delay of a retry after the announced instant, because another clock has measured that
+	repeat    = 100 * time.Millisecond // the time after which a failed confirmation is repeated
+	slack     = 50 * time.Microsecond  // the delay of a retry after the announced instant, because another clock has measured that
 )
 
 // Pace is the rate of a limit: Units in each Per. If AtOnce, the limit has windows, and regains all units at the same
@@ -94,6 +98,10 @@ type Answer[K comparable] struct {
 
 	// Settle replaces the booked cost by the actual one. It may be nil.
 	Settle func(actual int) error
+
+	// Confirm makes a tentative booking a lasting one. It reports false if the store has given the booking back because this process was
+	// silent: then there is nothing to settle. It is nil if the booking is not tentative.
+	Confirm func() (bool, error)
 }
 
 // Unfinished is the error of a call whose caller has left before the answer came. The call goes on, and the next callers take what it books.
@@ -180,6 +188,12 @@ type part struct {
 	void       bool   // it must be given back, and nobody takes it
 	life       uint64 // the life of the key
 	number     uint64 // the number of the booking
+
+	confirm    func() (bool, error) // nil unless the booking is tentative
+	confirming bool                 // a goroutine calls confirm
+	confirmAt  time.Time            // the earliest instant of the next call
+	failed     error                // the error of the last call
+	lost       bool                 // the store has given the booking back
 }
 
 // next returns the instant at which the free units are due. In a queue, the units that other callers hold leave first.
@@ -493,7 +507,8 @@ func (l *line[K]) partOf(c *caller[K], now time.Time, a Answer[K], stale bool) *
 		l.bookedAt(now, c.need, a)
 	}
 	l.booking++
-	return &part{settle: a.Settle, due: now.Add(a.Delay), at: a.At, cost: c.need, pace: a.Pace, void: stale, life: a.Life, number: l.booking}
+	return &part{settle: a.Settle, due: now.Add(a.Delay), at: a.At, cost: c.need, pace: a.Pace, void: stale, life: a.Life, number: l.booking,
+		confirm: a.Confirm, confirmAt: now.Add(a.Delay - Horizon)}
 }
 
 // leaveCall has a caller leave while its call is under way. The others go on, and take what it books when its answer comes. It returns what
@@ -564,12 +579,17 @@ func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields 
 	}
 	for err == nil {
 		delay := time.Until(c.due())
-		if done = delay <= 0 && len(c.shares) > 0 && !yields; done || c.state == isAnew {
+		lasting, next := true, delay
+		if !yields {
+			lasting, next, err = ls.confirmLocked(l, c, delay)
+		}
+		if done = delay <= 0 && len(c.shares) > 0 && !yields && lasting; done || c.state == isAnew || err != nil {
 			break
 		}
 		if err = ctx.Err(); err != nil {
 			break
 		}
+		delay = next
 		ls.mu.Unlock()
 		timer := time.NewTimer(delay)
 		select {
@@ -720,6 +740,7 @@ func (l *line[K]) spare(now time.Time) (parts []*part) {
 		switch {
 		case p.users > 0 || !p.void && (l.first != nil || l.anew > 0 || l.stays(p, now)):
 			return false
+		case p.lost: // there is nothing to give back
 		case p.void || !l.regained(p, now):
 			parts = append(parts, p)
 		}

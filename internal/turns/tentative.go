@@ -1,0 +1,64 @@
+package turns
+
+import (
+	"math"
+	"time"
+)
+
+// confirmLocked has the tentative bookings confirmed that a caller holds, and for which it is time. It reports whether all are lasting, and
+// after which time to look again if the caller waits for a delay. The error is that of a confirmation that has failed until the last instant.
+func (ls *Lines[K]) confirmLocked(l *line[K], c *caller[K], delay time.Duration) (lasting bool, next time.Duration, err error) {
+	lasting, next = true, delay
+	for _, s := range c.shares {
+		p := s.of
+		if p.lost { // its caller is about to call again
+			lasting = false
+		}
+		if p.confirm == nil {
+			continue
+		}
+		if lasting && delay <= 0 {
+			next = math.MaxInt64 // until it is roused
+		}
+		lasting = false
+		if p.confirming {
+			continue
+		}
+		if p.failed != nil && delay <= 0 {
+			return false, 0, p.failed
+		}
+		if at := time.Until(p.confirmAt); at > 0 {
+			next = min(next, at)
+			continue
+		}
+		p.confirming = true
+		go ls.confirm(l, p)
+	}
+	return lasting, next, nil
+}
+
+// confirm confirms a tentative booking. If it is gone, its callers call again.
+func (ls *Lines[K]) confirm(l *line[K], p *part) {
+	lasts, err := p.confirm()
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	p.confirming, p.failed = false, err
+	switch {
+	case err != nil:
+		p.confirmAt = time.Now().Add(repeat)
+	case lasts:
+		p.confirm = nil
+	default:
+		p.void, p.lost, p.confirm = true, true, nil
+	}
+	for b := l.booked; b != nil; b = b.next {
+		if !b.holds(func(x *part) bool { return x == p }) {
+			continue
+		}
+		if p.gone() {
+			l.bookAnew(b)
+		}
+		b.rouse()
+	}
+	goBack(l.spare(time.Now()))
+}
