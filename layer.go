@@ -69,12 +69,12 @@ type made[R any] struct {
 	hasObserver bool             // the limiter has an OnDecision
 	shared      bool             // the limiter has one key, which all requests have
 
-	// Of a limiter of another store:
+	// Set if the limiter belongs to another store:
 	joins  Joinable                // if its store decides on several limiters at once
 	key    func(R) (string, error) // the limiter's key function
 	global bool                    // Global made the layer
 
-	// Of a limiter of another store, if it is asked alone:
+	// Set if the limiter belongs to another store, and decides alone:
 	alone Joint
 	boxed func(R) (any, error) // the limiter's key function
 

@@ -242,7 +242,7 @@ func (l *Limiter[K]) chargeLocked(t *tenant[K], m meter.Moment, cost int64, keep
 	}
 }
 
-// spendLocked charges the total for a cost that has room.
+// spendLocked charges a cost for which the shared budget has room.
 func (l *Limiter[K]) spendLocked(m meter.Moment, cost int64, keep meter.Keep, c *charge) {
 	l.budget.Accept(&l.budget.state, m.Now, meter.Offer{At: m.Now}, cost, keep)
 	if c != nil {

@@ -293,7 +293,7 @@ func ExampleOptions_shadow() {
 func ExampleOptions_onError() {
 	l := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerMinute(60)), nil))
 	limit := ratelimit.Must(httplimit.New(ratelimit.Map(l, httplimit.BearerToken), &httplimit.Options{
-		Logger: slog.New(slog.DiscardHandler), // of this example
+		Logger: slog.New(slog.DiscardHandler), // the example needs no log
 		OnError: func(w http.ResponseWriter, e httplimit.Event) {
 			if errors.Is(e.Err, keyfunc.ErrNoKey) {
 				w.Header().Set("WWW-Authenticate", "Bearer")
@@ -308,8 +308,8 @@ func ExampleOptions_onError() {
 	// 401
 }
 
-// Behind Cloudflare, the client's address is in a field of its own. It is believed from
-// Cloudflare's addresses only; these two stand for the list that Cloudflare publishes.
+// Cloudflare sends the client's address in a field of its own. Only Cloudflare may set it, so it is
+// trusted from Cloudflare's addresses only. These two stand for the list that Cloudflare publishes.
 func ExampleClientIP_cdn() {
 	clientIP, err := httplimit.ClientIP(httplimit.ClientIPOptions{Header: "CF-Connecting-IP", TrustedProxies: []netip.Prefix{
 		netip.MustParsePrefix("173.245.48.0/20"), netip.MustParsePrefix("2400:cb00::/32"),

@@ -9,7 +9,7 @@ import (
 )
 
 // innerRequest returns the handler's copy of a request. An inner middleware finds
-// this one in the copy's context. w watches the copy's body unless it is nil.
+// the outer one in the copy's context. w watches the copy's body unless it is nil.
 func innerRequest(ctx context.Context, r *http.Request, w *watcher) *http.Request {
 	inner := r.WithContext(edge.Inside(ctx))
 	body := watchBody(r, inner)

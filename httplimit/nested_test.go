@@ -56,7 +56,7 @@ func TestProblemNamesThePolicyAsTheFieldsDo(t *testing.T) {
 	assert.Contains(t, body(t, get(h)), `"violated-policies":["default-2"]`, "from what was kept")
 }
 
-// The same middleware around two handlers, one of which is inside another middleware.
+// One middleware wraps a handler alone, and the same handler inside other middleware.
 func TestNamesAreDistinctInsideAnyMiddleware(t *testing.T) {
 	clock := new(fakeClock)
 	limit := ratelimit.FixedWindow(ratelimit.PerMinute(100))

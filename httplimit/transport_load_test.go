@@ -220,7 +220,7 @@ func TestEightProcessesShareABucketThatRefills(t *testing.T) {
 	}
 }
 
-// Half an hour in which nothing is served, then the pace of before: the server's limit is used again in full.
+// After half an hour in which no request is served, the former pace applies, and the server's limit is used in full again.
 func TestAnOutageOfHalfAnHourIsNotLearntAsAPace(t *testing.T) {
 	for _, e := range []apis.Event{apis.Outage, apis.Failing} {
 		t.Run(string(e), func(t *testing.T) {

@@ -78,8 +78,8 @@ func TestAWaiterIsRefusedWhenItsWorkWouldEndTooLate(t *testing.T) {
 	}
 }
 
-// Work that takes longer than a bound of the wait alone, such as MaxWait of a middleware,
-// is not refused. It is refused if it takes longer than the caller's deadline.
+// A bound of the wait, such as a middleware's MaxWait, does not bound the work
+// after it. Only work that takes longer than the caller's deadline is refused.
 func TestABoundOfTheWaitIsNoDeadlineOfTheWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, 1, &options{MaxQueue: 5})

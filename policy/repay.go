@@ -32,7 +32,7 @@ type debtor struct {
 	limit ratelimit.Limit
 }
 
-// debt is the debt of one charge.
+// debt is the spending of one charge that the stand-in has allowed.
 type debt struct {
 	ledger *owed.Ledger[debtor]
 	debtor

@@ -71,7 +71,7 @@ func (p *Policies) Update(set *Set) error {
 	return p.update(set, false)
 }
 
-// update is Update of a set that may have been validated.
+// update is Update. If validated is true, it does not validate the set again.
 func (p *Policies) update(set *Set, validated bool) error {
 	together, lead := p.hold()
 	if lead != nil {

@@ -643,7 +643,7 @@ func changesForgetTheTime(l *faulty, limit ratelimit.Limit, c clock) {
 	}
 }
 
-// countsTo counts up to a number of entries of a log, and forgets the oldest ones beyond.
+// countsTo counts only the newest entries of a log, up to a number, and forgets the others.
 func countsTo(most int) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, _ ratelimit.Limit, _ clock) {
 		type entries struct{ all []int }
@@ -687,7 +687,7 @@ func waitsForNothing(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// hashTag returns the part of a key in braces, as a limiter uses it that treats braces as a tag.
+// hashTag returns the part of a key in braces, for a limiter that treats braces as a tag.
 func hashTag(s string) string {
 	if _, rest, ok := strings.Cut(s, "{"); ok {
 		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {

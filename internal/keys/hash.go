@@ -24,7 +24,7 @@ type hashKind uint8
 const (
 	hashAny hashKind = iota
 	hash64           // integers of 64 bits
-	hash32           // and of 32
+	hash32           // integers of 32 bits
 	hashAddr
 )
 

@@ -29,8 +29,8 @@ const wideEnough = 64
 // before. It lasts even while the queue is empty, because later requests may come all at once.
 const narrowFor = time.Minute
 
-// firstBackoff is the wait after the first refusal that names no time, and leastBackoff the wait after
-// the second refusal in a row that does. Each further refusal doubles the wait, up to maxBackoff.
+// firstBackoff is the wait after a first refusal without a time. leastBackoff is the wait
+// after a second one in a row. Each further refusal doubles the wait, up to maxBackoff.
 const (
 	firstBackoff = time.Second
 	leastBackoff = 10 * time.Millisecond

@@ -200,8 +200,8 @@ const (
 	leastLimit = 16
 )
 
-// learnKind determines whether a budget comes back bit by bit, if neither the server nor the dialect
-// reports that. The end of a window does not move before it has come, and after it the budget is whole.
+// learnKind determines whether a budget refills gradually, if neither the server nor the dialect reports that. Otherwise
+// the budget has a window. The reported end of a window stays the same until it is reached, and then the budget is full.
 func (l *latest) learnKind(b *Budget) {
 	end := l.ends
 	l.ends = b.Until

@@ -20,7 +20,7 @@ import (
 // Code is a status code of gRPC.
 type Code uint32
 
-// The codes of answers, of a missing or malformed key, and of calls that show load.
+// The codes that answers have: refusals, errors for a bad key, and signs of load.
 const (
 	Canceled          Code = 1
 	Unknown           Code = 2

@@ -37,7 +37,7 @@ const (
 	maxBooked = 16 // the number of callers of a line that may have a booking while the budget is used up
 	maxCalls  = 4  // the number of calls under way beyond the room that the last answer has reported
 	maxTries  = 256
-	maxLoad   = 64 // the most by which others are counted for each unit
+	maxLoad   = 64 // the maximum load of other processes, as a multiple of the process's own
 	minAhead  = 5 * time.Millisecond
 	repeat    = 100 * time.Millisecond // the time after which a failed confirmation is repeated
 	slack     = 50 * time.Microsecond  // the delay of a retry after the announced instant, because another clock has measured that

@@ -299,7 +299,7 @@ func (r *row) addPlan(s *policy.Set, limit ratelimit.Limit) error {
 	return nil
 }
 
-// structured reads the columns with structured text.
+// structured reads the columns whose text is JSON or a list.
 func (r *row) structured(rule *policy.Rule) error {
 	if r.attributes != "" {
 		var attributes map[string]values

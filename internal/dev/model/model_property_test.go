@@ -312,8 +312,8 @@ func (s *script) aheadBy() time.Duration {
 	return -1
 }
 
-// adjust charges or grants. A grant makes it unspecified which reservations
-// it gives back, so older reservations are not settled after it.
+// adjust charges or grants. After a grant, older reservations are not settled,
+// because it is not specified which of their units the grant has given back.
 func (s *script) adjust(o *op) {
 	o.n = 1 + s.word()%(3*min(s.limit.Capacity(), math.MaxInt/4)+1)
 	if s.byte()%2 == 0 {

@@ -61,7 +61,7 @@ func trials() []trial {
 type outcome struct {
 	trial
 	result   *result
-	admitted int64   // of the hottest key
+	admitted int64   // the admitted cost of the hottest key
 	limit    int64   // the bound of the hottest key
 	over     int     // the number of keys beyond their bound
 	trips    float64 // the number of scripts for each decision
