@@ -277,6 +277,7 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 	if b.begins(l.limit, rtt, full, stuck, s.At) {
 		return l.set(b.begin(l.limit, rtt, left), s.Max)
 	}
-	idle := l.idle(s) || x.hung > 0 && s.InFlight < l.Limit() // with hung calls the limit grows in proportion, so it grows only if needed
+	// hung calls make the limit grow in proportion, so it must grow only if needed
+	idle := l.idle(s) || x.hung > 0 && s.InFlight < l.Limit()
 	return l.set(l.drops.grow(l.limit, b.toward(x.aim(target), l.limit, rtt > longer*b.rtt, idle)), s.Max)
 }

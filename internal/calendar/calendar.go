@@ -333,7 +333,7 @@ func (z *zone) offset(unix int64) (offset, until int64) {
 	return int64(seconds), until
 }
 
-// date returns the local date of an instant. A date begins after seconds past midnight.
+// date returns the local date of an instant, if dates begin the given number of seconds after midnight.
 func (z *zone) date(unix, after int64) int64 {
 	_, offset := time.Unix(unix, 0).In(z.loc).Zone()
 	return floor(unix+int64(offset)-after, secondsADay)
@@ -342,7 +342,7 @@ func (z *zone) date(unix, after int64) int64 {
 // widest is larger than the offset of any zone from UTC.
 const widest = 26 * 3600
 
-// start returns the first instant at which the clock shows at least after seconds past midnight of the date.
+// start returns the first instant at which the clock shows at least the given number of seconds past midnight of a date.
 func (z *zone) start(day, after int64) int64 {
 	local := day*secondsADay + after
 	for at := local - widest; ; {
