@@ -110,6 +110,46 @@ func TestKeysWithBookingsFromBeforeARaiseAnswerAsInMemory(t *testing.T) {
 	}
 }
 
+// After a change to a log, a key has bookings and a debt. A denial names the first instant after the
+// debt at which there is room before a booking, as in memory, and not the last booking.
+func TestADenialByADebtAmongBookingsRetriesAsInMemory(t *testing.T) {
+	client := startServer(t).client()
+	early := 0
+	for i, from := range []ratelimit.Limit{
+		ratelimit.FixedWindow(ratelimit.Per(12, 12*time.Second)),
+		ratelimit.SlidingCounter(ratelimit.Per(12, 12*time.Second)),
+		ratelimit.TokenBucket(ratelimit.PerSecond(1), 12),
+		ratelimit.SlidingLog(ratelimit.Per(12, 12*time.Second)),
+	} {
+		for seed := range histories(20) {
+			w := newTwin(t, client, from, fmt.Sprintf("owing%d-%d", i, seed), uint64(seed))
+			w.take(12)
+			for range 1 + w.rng.IntN(4) {
+				w.reserve(1 + w.rng.IntN(12))
+			}
+			w.adjustBy(w.rng.IntN(24))
+			for range 1 + w.rng.IntN(4) {
+				w.reserve(1 + w.rng.IntN(12))
+			}
+			w.clock.Advance(time.Duration(w.rng.IntN(20)) * time.Second / 4)
+			w.change(ratelimit.SlidingLog(ratelimit.Per(4+w.rng.IntN(12), time.Duration(4+w.rng.IntN(30))*time.Second)))
+			for range 4 {
+				d, err := w.memory.Peek(t.Context(), twinKey, 1)
+				require.NoError(t, err)
+				if d.Allowed {
+					break // the cost would be stored, and Redis stores no room before bookings beside a debt
+				}
+				w.take(1)
+				if d.Debt > 0 && w.clock.Now()+d.RetryAfter < w.newest {
+					early++
+				}
+				w.clock.Advance(min(d.RetryAfter-time.Microsecond, w.per()/5))
+			}
+		}
+	}
+	require.Positive(t, early)
+}
+
 // pester repeats a call again and again, as callers do that poll.
 func (w *twin) pester() {
 	for range w.rng.IntN(4) {

@@ -186,6 +186,10 @@ func (w *twin) adjust() {
 	if d, err := w.memory.Peek(context.Background(), twinKey, 0); w.solvent && err == nil {
 		delta = min(delta, d.Remaining)
 	}
+	w.adjustBy(delta)
+}
+
+func (w *twin) adjustBy(delta int) {
 	w.note("adjust by %d", delta)
 	require.NoError(w.t, w.memory.Adjust(context.Background(), twinKey, delta))
 	require.NoError(w.t, w.remote.Adjust(context.Background(), twinKey, delta))

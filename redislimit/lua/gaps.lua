@@ -52,9 +52,18 @@ local function harmless(a, f, s, st, at, cost, i)
   return true
 end
 
--- gapOfLog returns the first instant at which a cost fits beside
--- the entries before it, and leaves room for all entries after it.
+-- afterDebt returns a copy of a log's state at the instant of the debt's last part.
+local function afterDebt(f, s)
+  local c = { at = s.at, n = s.n, m = s.m, ats = {}, costs = {}, looks = s.looks }
+  for i = 1, #s.ats do c.ats[i], c.costs[i] = s.ats[i], s.costs[i] end
+  log.advance(f, c, (lastDebt(f, s)))
+  return c
+end
+
+-- gapOfLog returns the first instant at which a cost fits beside the entries before it, and leaves
+-- room for all entries after it. Nothing goes before the last part of a debt.
 local function gapOfLog(f, s, now, cost)
+  if s.n > 0 then now, s = max(now, (lastDebt(f, s))), afterDebt(f, s) end
   local ats, costs, room, at = s.ats, s.costs, f.units - cost, now
   local upto, k = { [0] = 0 }, #ats
   for i = 1, k do upto[i] = upto[i - 1] + costs[i] end
@@ -83,7 +92,7 @@ end
 -- first returns the first instant at which a cost fits, whether that is before
 -- bookings, and whether the cost makes no difference after some of them.
 local function first(a, f, s, now, cost)
-  if not s.loose or s.kind == LOG and s.n > 0 then return a.earliest(f, s, now, cost), false end
+  if not s.loose then return a.earliest(f, s, now, cost), false end
   s.looks = $LOOKS
   if s.kind == LOG then
     local at = gapOfLog(f, s, now, cost)
