@@ -181,6 +181,10 @@ func readDigits(s string) (n int64, rest string) {
 func (c *charge) stored(raw string, reading int64, mark uint32) (rest string, err error) {
 	// There is no data about a new key. Then raw ends, or the next charge's verdict follows,
 	// which is text, and so no kind. Quick scripts return only states of the call's own kind.
+	if c.plan.kind == kindLog && len(raw) >= logDenied && raw[0] == kindLog-asideFlag {
+		c.waits(raw[1:], reading)
+		return raw[logDenied:], nil
+	}
 	if raw == "" || raw[0] != c.plan.kind {
 		c.now, c.state, c.gen, c.changes = reading, meter.State{At: reading}, mark, 0
 		return raw, nil
@@ -196,12 +200,25 @@ func (c *charge) stored(raw string, reading int64, mark uint32) (rest string, er
 	return raw[size:], c.unpack(raw[:size], reading)
 }
 
+// waits reads the answer for a log that denies the cost until one spending has passed. No spending is past.
+func (c *charge) waits(s string, reading int64) {
+	const stored = wideSize - stateGen
+	c.gen, c.changes, c.now = get3(s), s[digestChanges], reading
+	base, wait, newest, sum := get7(s[stored-7:]), get7(s[stored:]), get7(s[stored+7:]), get7(s[stored+14:])
+	c.state, c.newest, c.spent = meter.State{At: max(reading, newest), N: sum - base}, newest, sum-base
+	c.next = c.state.At
+	c.state.At = max(c.state.At, wait+c.plan.per)
+	if c.cost == 1 || c.state.N >= c.plan.units {
+		c.next = c.state.At
+	}
+}
+
 // usualSize returns the size of a state without bookings, or of a log's digest.
 func (p *plan) usualSize() int {
 	switch p.kind {
 	case kindLog:
 		return digestSize
-	case kindCounter:
+	case kindCounter, kindCalendar:
 		return wideSize
 	}
 	return stateSize
@@ -213,6 +230,9 @@ func (c *charge) unpack(raw string, reading int64) error {
 	c.gen, c.changes = get3(raw[stateGen:]), raw[stateChanges]
 	if len(raw) > stateSize {
 		c.state.M = get7(raw[stateM:])
+	}
+	if c.plan.kind == kindCalendar {
+		c.state.At = c.now // the script has stored the end of the window
 	}
 	if c.plan.isBucket() && c.state.N >= c.plan.units { // if even whole µs deny, the script does not return the fraction
 		return failure{code: answerNotOurs}.err(c.plan.limit.Name)

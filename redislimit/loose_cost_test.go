@@ -66,6 +66,72 @@ func TestADenialAmongFarBookingsReadsThemOnce(t *testing.T) {
 	}
 }
 
+// A denied Take reads the beginning of a state, and of a long one the end, too. It runs no other command, however many bookings there are.
+func TestADeniedTakeRunsFewCommandsHoweverManyBookings(t *testing.T) {
+	verdicts(t)
+	f := newFixture(t)
+	for i, limit := range []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerMinute(4), 4),
+		ratelimit.LeakyBucket(ratelimit.PerMinute(4), 2000),
+		ratelimit.FixedWindow(ratelimit.PerMinute(4)),
+		ratelimit.SlidingLog(ratelimit.PerMinute(4)),
+		ratelimit.SlidingLog(ratelimit.PerMinute(40)),
+		ratelimit.SlidingCounter(ratelimit.PerMinute(4)),
+	} {
+		for bookings, reads := range map[int]int{0: 1, 16: 1, 300: 2} {
+			l := f.limiter(limit, fmt.Sprint("few", i, "-", bookings))
+			require.NoError(t, l.Adjust(t.Context(), "k", limit.Capacity()))
+			for range bookings {
+				if limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+					reads = 1 // its bookings are units of its queue
+					break
+				}
+				r, err := l.Reserve(t.Context(), "k", limit.Capacity(), 1<<62)
+				require.NoError(t, err)
+				require.True(t, r.Allowed)
+			}
+			f.deny(l, 1)
+			f.resetStats()
+			for range 10 {
+				f.deny(l, 1)
+			}
+			require.Equal(t, map[string]int{"evalsha": 10, "getrange": 10 * reads}, f.stats(), "%v with %d bookings", limit, bookings)
+		}
+	}
+}
+
+// So does a denied Take of a calendar, by the spending of its window or by bookings, which
+// all begin with the next one. The answer is that of the general case.
+func TestADeniedTakeOfACalendarReadsTheStateOnce(t *testing.T) {
+	verdicts(t)
+	f := newFixture(t)
+	general := *current
+	general.one = map[byte]*decider{kindCalendar: blocks{luaFiles}.decider(func(byte) string { return "" })}
+	for i, limit := range []ratelimit.Limit{ratelimit.Calendar(40, ratelimit.Day("UTC")), ratelimit.Calendar(40, ratelimit.Month("Europe/Berlin", 31))} {
+		l, other := f.limiter(limit, fmt.Sprint("calendar", i)), f.limiter(limit, fmt.Sprint("calendar", i))
+		other.store.scripts = &general
+		require.NoError(t, l.Adjust(t.Context(), "k", 40))
+		f.deny(l, 1) // after this call the server knows the script
+		for _, bookings := range []int{0, 16, 20} {
+			for range bookings {
+				r, err := l.Reserve(t.Context(), "k", 1, 1<<62)
+				require.NoError(t, err)
+				require.True(t, r.Allowed)
+			}
+			for _, cost := range []int{1, 30, 40} {
+				f.resetStats()
+				f.clock.Advance(time.Second)
+				d, err := l.Take(t.Context(), "k", cost)
+				require.NoError(t, err)
+				require.Equal(t, map[string]int{"evalsha": 1, "getrange": 1}, f.stats(), "%v with %d bookings", limit, bookings)
+				want, err := other.Take(t.Context(), "k", cost)
+				require.NoError(t, err)
+				require.Equal(t, want, d, "%d of %v with %d bookings", cost, limit, bookings)
+			}
+		}
+	}
+}
+
 // A token bucket that has no room once all its bookings are due denies a limiter's first call, too, without the whole state.
 func TestADenialBehindDueBookingsReadsNoWholeState(t *testing.T) {
 	verdicts(t)

@@ -112,10 +112,16 @@ func (f blocks) decider(quick func(op byte) string) *decider {
 
 // deciderOne returns the decider for one key, alone and with others.
 //
-// A calendar has no usual case: decisions on quotas are rarer than on rates. Nor have units in use: a settlement follows each decision.
+// Units in use have no usual case: a settlement follows each decision. That of a calendar is a
+// denial: allowed decisions on quotas are rarer than on rates, and denied callers may come again and again.
 func (f blocks) deciderOne(kind byte) *decider {
 	if kind == kindCalendar || kind == kindHeld {
-		return f.decider(func(byte) string { return "" })
+		return f.decider(func(op byte) string {
+			if kind == kindHeld || op == opKeep || f.either("calendar", "") == "" {
+				return ""
+			}
+			return fill(f.quick("one"), "JUDGE", f.first("first", f.loaded("calendar")), "DENIED", f.quick("denied"), "SPEND", "", "STORE", "")
+		})
 	}
 	d, u := f.decider(f.quickOne(kind)), f.usual(kind)
 	text := []string{f.lua("clock"), fill(f.quick("shared"), "JUDGE", f.denied(kind, u.judge), "SPEND", u.spend, "STORE", f.quick("store")), f.general("shared")}
@@ -136,7 +142,7 @@ func (f blocks) usual(kind byte) usual {
 	case kindFixed:
 		return usual{f.first("first", f.quick("load", "read", "fixed")), f.quick("spend_fixed", "write")}
 	case kindLog:
-		return usual{f.first("first_log", f.loaded("load_log", "read", "log")), f.quick("spend_log")}
+		return usual{f.first("first_log", f.loaded("load_log", f.either("read_log", "read"), "log")), f.quick("spend_log")}
 	case kindCounter:
 		return usual{f.first("first", f.quick("load", "read", "counter")), f.quick("spend_counter", "write")}
 	}
@@ -209,6 +215,14 @@ func (f blocks) quick(names ...string) (text string) {
 		text += f.lua("quick/" + name)
 	}
 	return text
+}
+
+// either returns the name of a block of the usual case, or of the block that an older version has instead.
+func (f blocks) either(name, older string) string {
+	if _, err := fs.Stat(f.files, "lua/quick/"+name+".lua"); err != nil {
+		return older
+	}
+	return name
 }
 
 // fill puts texts into the places that a text has for them.

@@ -12,26 +12,17 @@ if #raw > $WIDE_SIZE then
   if last > $LATEST or until_ > $TOP or spent > $TOP then break end
   local now, bookings, newest, booked = reading, 0, 0, ''
   if last > now then now = last end
-  if length >= rest then
+  if long or length >= rest then
     bookings = (length + 1 - rest - $BASE_SIZE) / $BOOKING_SIZE
-    if bookings < 1 or bookings % 1 > 0 then break end
-    if length <= #raw then
-      booked = string.sub(raw, length + 1 - $BOOKING_SIZE, length - $BOOKING_SIZE + 7)
-    elseif noted then
-      booked = redis.call('GETRANGE', key, '-$NOTED_BOOKING', '-$NOTED_BOOKED')
-    else
-      booked = redis.call('GETRANGE', key, '-$BOOKING_SIZE', '-$BOOKED')
-    end
-    newest = unpack('>I7', booked)
-    if newest > $TOP or #raw < rest + $BASE_SIZE - 1 then break end
+    if not long and (bookings < 1 or bookings % 1 > 0) or #raw < rest + $BASE_SIZE - 1 then break end
+    newest = unpack('>I7', tail, #tail - $BOOKED)
+    if newest > $TOP then break end
   end
   local full = newest > now
   if full then
-    local under = unpack('>I7', raw, rest + $BASE_SIZE - 7)
-    if under % 2 == 1 then break end -- loose bookings
-    if cap == 0 then cap = under / 2 end
-  else
-    booked = ''
+    if string.byte(raw, rest + $BASE_SIZE - 1) % 2 == 1 then break end -- loose bookings
+    if first == $TOKEN and cap == 0 then cap = unpack('>I7', raw, rest + $BASE_SIZE - 7) / 2 end
+    booked = string.sub(tail, -$BOOKING_SIZE, -$BOOKED_END)
   end
   if first == $TOKEN then
     if spent >= z then break end

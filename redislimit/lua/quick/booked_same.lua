@@ -7,7 +7,11 @@
       if since > 0 then as = math.min(now, math.max(last, since)) end
       local owes, over, per = until_, spent, unpack('>I7', raw, $STATE_PER)
       if newest > 0 then owes, over = unpack('>I7I7', raw, rest) end
-      if length > #raw then raw = redis.call('GETRANGE', key, '0', '$FIRST_END') end
+      if long then
+        raw = redis.call('GETRANGE', key, '0', '$FIRST_END')
+        if not noted then length = redis.call('STRLEN', key) end
+        bookings = (length + 1 - rest - $BASE_SIZE) / $BOOKING_SIZE
+      end
       for i = 0, newest > 0 and bookings - 1 or -1 do -- the due ones are spent
         local from = rest + $BASE_SIZE + $BOOKING_SIZE * i
         if from + $BOOKING_SIZE - 1 > #raw then -- so many are not usual

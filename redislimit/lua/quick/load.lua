@@ -1,12 +1,12 @@
 -- The value may be empty, which is none of this package's.
 --FIRST
 if raw == '' then raw = redis.pcall('GET', key) end
-local length = raw and #raw or 0 -- the table of an error has none
-local noted, first, rest = false, 0, $STATE_SIZE + 1
+-- The tail ends with the last booking or spending. That of a long state is read, and its length stays unknown: few calls need it.
+local length, tail = raw and #raw or 0, raw -- the table of an error has no length
+local long, noted, first, rest = length == part, false, 0, $STATE_SIZE + 1
 if length > $WIDE_SIZE then
   -- Behind its first part a state has what only some states have, and last what a denial has noted. That denies again, or is left out.
-  if length == part then length = redis.call('STRLEN', key) end
-  first = unpack('B', raw)
+  first = string.byte(raw)
   if first < $TOKEN then first, rest = first + $ASIDE, rest + $ASIDE_SIZE end
   if first == $OPEN_KIND then
     local opens = string.byte(raw, rest) or 0
@@ -15,11 +15,23 @@ if length > $WIDE_SIZE then
   elseif first >= $LOG then
     rest = rest + 7
   end
-  local size, left = $BOOKING_SIZE, $NOTE_BOOKED
+  local size, left, ends = $BOOKING_SIZE, $NOTE_BOOKED, true
   if first == $LOG then size, left = $RECORD_SIZE, $NOTE_LOG end
-  if length + 1 - rest >= $NOTE_SIZE and (length + 1 - rest) % size == left then
+  if long then
+    -- A note begins with a kind. A state without a note has the second byte of a cost, a capacity or a sum in its place. So the length
+    -- shows a note, but most states show without it that they have none.
+    tail = redis.call('GETRANGE', key, '-$LAST_PART', '-1')
+    ends = string.byte(tail, $LAST_NOTE) >= $TOKEN
+    if ends then length = redis.call('STRLEN', key) end
+  end
+  if ends and length + 1 - rest >= $NOTE_SIZE and (length + 1 - rest) % size == left then
     --NOTED
     noted, length = true, length - $NOTE_SIZE
-    if length < #raw then raw = string.sub(raw, 1, length) end
+    if length <= #raw then
+      raw = string.sub(raw, 1, length)
+      tail, long = raw, false
+    else
+      tail = string.sub(tail, 1, $LAST_NOTE - 1)
+    end
   end
 end

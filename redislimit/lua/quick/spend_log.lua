@@ -7,7 +7,7 @@ else
   local kept = ''
   if raw then
     if newest == at then size = size - 1 end
-    if length <= $FIRST_PART then
+    if length <= #raw then
       kept = string.sub(raw, $WIDE_SIZE + 1 + $RECORD_SIZE * gone, $WIDE_SIZE + $RECORD_SIZE * size)
     elseif size > gone then
       kept = redis.call('GETRANGE', key, $WIDE_SIZE + $RECORD_SIZE * gone, $WIDE_SIZE - 1 + $RECORD_SIZE * size)
