@@ -33,12 +33,13 @@ func (d deciding) Take(context.Context, *request, int) (ratelimit.Decision, erro
 }
 
 func TestRequestsThatAreNotDecidedAreLogged(t *testing.T) {
+	layer := ratelimit.By(ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil)), func(*request) (string, error) { return "", keyfunc.ErrNoKey })
 	for name, row := range map[string]struct {
 		limiter ratelimit.Limiter[*request]
 		want    string
 		stats   edge.Stats
 	}{
-		"no key": {failing{keyfunc.ErrNoKey}, `level=INFO msg="test: request not decided" at=7 outcome=rejected error="no key" unlogged=0` + "\n", edge.Stats{Rejected: 3}},
+		"no key, without the layer": {ratelimit.Must(ratelimit.All(layer)), `level=INFO msg="test: request not decided" at=7 outcome=rejected error="no key" unlogged=0` + "\n", edge.Stats{Rejected: 3}},
 		"no store": {failing{ratelimit.ErrUnavailable}, `level=ERROR msg="test: request not decided" at=7 outcome=failed error="ratelimit: unavailable" unlogged=0` + "\n",
 			edge.Stats{Failed: 3}},
 		"denied":             {deciding{}, "", edge.Stats{Denied: 3}},
@@ -81,6 +82,22 @@ func TestADeniedRequestWaitsUntilAHigherCostPasses(t *testing.T) {
 	})
 }
 
+// stayed is a stack that holds units until requests end, so that no Take can succeed.
+type stayed struct {
+	*ratelimit.Layered[*request]
+	t *testing.T
+}
+
+func (s stayed) Take(context.Context, *request, int) (ratelimit.Decision, error) {
+	s.t.Error("a Take that cannot succeed")
+	return ratelimit.Decision{}, nil
+}
+
+func TestUnitsThatRequestsHoldAreReservedAtOnce(t *testing.T) {
+	m := newMiddleware(t, stayed{stack(ratelimit.Concurrent(1, time.Minute)), t}, edge.Options[*request]{})
+	assert.Equal(t, edge.Allowed, m.pass(t.Context()).Outcome)
+}
+
 // A key's own limit may hold units, although Describe does not return that limit.
 func TestAKeysOwnLimitMayHoldUnits(t *testing.T) {
 	one := ratelimit.Concurrent(1, time.Minute)
@@ -102,20 +119,24 @@ func TestAKeysOwnLimitMayHoldUnits(t *testing.T) {
 func TestARequestIsSettledAtItsRealCost(t *testing.T) {
 	for name, row := range map[string]struct {
 		opts edge.Options[*request]
-		left int // the rest of 100
+		left [2]int // the rest of 100, without and with units that requests hold
 	}{
-		"settled":     {edge.Options[*request]{Settles: true, Cost: func(*request) int { return 5 }}, 98},
-		"not settled": {edge.Options[*request]{Cost: func(*request) int { return 5 }}, 95},
-		"free":        {edge.Options[*request]{Cost: func(*request) int { return 0 }}, 100},
+		"settled":     {edge.Options[*request]{Settles: true, Cost: func(*request) int { return 5 }}, [2]int{98, 98}},
+		"not settled": {edge.Options[*request]{Cost: func(*request) int { return 5 }}, [2]int{95, 98}},
+		"free":        {edge.Options[*request]{Cost: func(*request) int { return 0 }}, [2]int{100, 100}},
 	} {
-		l := stack(ratelimit.FixedWindow(ratelimit.PerHour(100)))
-		m := newMiddleware(t, l, row.opts)
-		e := m.Event(&request{t.Context()})
-		charge := m.Charge(&e, m.Decide(&e, m.Settles))
-		charge.Serve(t.Context())
-		charge.Settle(func(cost int) int { return cost - 3 })
-		charge.End()
-		assert.Equal(t, row.left, left(t, l), name)
+		window := ratelimit.FixedWindow(ratelimit.PerHour(100))
+		for n, l := range []*ratelimit.Layered[*request]{stack(window), stack(window, ratelimit.Concurrent(100, time.Minute).Named("atOnce"))} {
+			m := newMiddleware(t, l, row.opts)
+			e := m.Event(&request{t.Context()})
+			charge := m.Charge(&e, m.Decide(&e, m.Settles))
+			assert.Equal(t, edge.Allowed, e.Outcome, name)
+			charge.Serve(t.Context())
+			assert.Equal(t, l.Describe().Holds && e.Cost > 0, charge.Stay() != nil, name)
+			charge.Settle(func(cost int) int { return max(0, cost-3) })
+			charge.End()
+			assert.Equal(t, row.left[n], left(t, l), name)
+		}
 	}
 }
 

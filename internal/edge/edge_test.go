@@ -54,9 +54,9 @@ func (m middleware) serve(ctx context.Context, handle func(context.Context, *edg
 	e := m.Event(&request{ctx})
 	charge := m.Charge(&e, m.Decide(&e, m.Settles))
 	defer charge.End()
-	m.Hold(&e)
+	held := m.Hold(&e)
 	m.Report(&e)
-	if m.Shadow || e.Outcome == edge.Allowed || e.Outcome == edge.FailedOpen {
+	if m.Shadow || held && (e.Outcome == edge.Allowed || e.Outcome == edge.FailedOpen) {
 		inside := edge.Inside(charge.Serve(ctx))
 		handle(inside, charge)
 		switch {
@@ -71,9 +71,13 @@ func (m middleware) serve(ctx context.Context, handle func(context.Context, *edg
 	return e
 }
 
-// stack returns a stack of one layer, which can give back the charge of a held request.
-func stack(limit ratelimit.Limit) ratelimit.Reserver[*request] {
-	return ratelimit.Must(ratelimit.All(ratelimit.By(ratelimit.Must(ratelimit.New[string](limit, nil)), client)))
+// stack is a stack of a layer for each limit, which can give back the charge of a held request.
+func stack(limits ...ratelimit.Limit) *ratelimit.Layered[*request] {
+	var layers []ratelimit.Layer[*request]
+	for _, limit := range limits {
+		layers = append(layers, ratelimit.By(ratelimit.Must(ratelimit.New[string](limit, nil)), client))
+	}
+	return ratelimit.Must(ratelimit.All(layers...))
 }
 
 // failing is a limiter that returns an error for each call.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
-	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
@@ -41,7 +40,6 @@ func (p *Permits) Acquire(ctx context.Context, key string) (inflight.Permit, tim
 		return permit, time.Since(begin), nil
 	}
 	p.failed.Add(1)
-	outcome.MarkRefused(ctx)
 	if ctx.Err() == nil && waiting.Err() != nil {
 		err = fmt.Errorf("%w: no permit within MaxWait, which is %v", &ratelimit.LateError{Package: p.pkg, Reason: ratelimit.ErrLimited}, p.maxWait)
 	}
