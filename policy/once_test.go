@@ -83,3 +83,28 @@ func TestADecisionOfThePrimaryHasItsRules(t *testing.T) {
 	}
 	assert.Equal(t, []string{"a ann", "a bob"}, seen)
 }
+
+// TestAShadowOnADeadServerDeniesNothing: where shadows are all that matches, an outage is no reason to refuse anybody.
+func TestAShadowOnADeadServerDeniesNothing(t *testing.T) {
+	var last policy.Decision
+	db := sql.OpenDB(noServer{})
+	defer db.Close()
+	p, err := policy.New(parsed(t, `
+rules:
+- {name: trial, key: user, limit: fixed-window 5/h, shadow: true}
+- {name: writes, key: user, limit: fixed-window 5/h, match: {attributes: {method: POST}}}
+`), &policy.Options{OnDecision: func(d policy.Decision) { last = d }, Engine: func(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+		return sqllimit.New(db, b.Limit, &sqllimit.Options{Name: b.Name})
+	}})
+	require.NoError(t, err)
+	for _, cost := range []int{0, 1, 5} {
+		assert.True(t, p.Allow(policy.Attributes{"user": "ann"}, cost))
+		assert.False(t, last.Rules[0].Answered)
+		_, err := p.Take(t.Context(), policy.Attributes{"user": "ann", "method": "POST"}, cost)
+		require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = p.Take(gone, policy.Attributes{"user": "ann"}, 1)
+	require.ErrorIs(t, err, context.Canceled)
+}

@@ -9,7 +9,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
+	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/policy"
 )
 
@@ -132,5 +134,71 @@ func TestAKeyIsShownByItsValues(t *testing.T) {
 	assert.Empty(t, policy.ValuesOf("", 0))
 	for _, garbage := range []string{"", "x", "9:a", "-1:a", "1:a"} {
 		assert.Less(t, len(policy.ValuesOf(garbage, 3)), 3, garbage)
+	}
+}
+
+// TestSupportFreesAndFinanceCharges looks at single budgets and changes them, with reports and without.
+func TestSupportFreesAndFinanceCharges(t *testing.T) {
+	const text = `
+rules:
+- {name: api, key: [user, region], limit: unlimited, plans: {pro: fixed-window 100/h}, overrides: [{key: [acme, eu], limit: token-bucket 50/h burst 50}]}
+- {name: nets, key: ip/24, limit: sliding-log 10/h, cost: 3, shadow: true, optional: true}
+- {name: all, limit: fixed-window 1000/h}
+- {name: probes, allow: true, match: {route: /health}}
+`
+	ann, acme := policy.Subject{Rule: "API", Key: []string{"ann", "eu"}, Plan: "pro"}, policy.Subject{Rule: "api", Key: []string{"acme", "eu"}}
+	net, all := policy.Subject{Rule: "nets", Key: []string{"192.0.2.7"}}, policy.Subject{Rule: "all"}
+	request := policy.Attributes{"user": "ann", "region": "eu", "plan": "pro", "ip": "192.0.2.9"}
+	for name, hook := range map[string]func(policy.Decision){"without": nil, "with": func(policy.Decision) {}} {
+		p := ratelimit.Must(policy.New(parsed(t, text), &policy.Options{OnDecision: hook}))
+		adjust := func(r policy.Request, delta int) { require.NoError(t, p.Adjust(t.Context(), r, delta), name) }
+		reset := func(r policy.Request) { require.NoError(t, p.Reset(t.Context(), r), name) }
+		look := func(r policy.Request, cost int) ratelimit.Decision {
+			d, err := p.Peek(t.Context(), r, cost)
+			require.NoError(t, err)
+			return d
+		}
+		standing := func(want ...int) {
+			t.Helper()
+			assert.Equal(t, want, []int{look(ann, 1).Remaining, look(acme, 1).Remaining, look(net, 1).Remaining, look(all, 1).Remaining}, name)
+		}
+		require.True(t, p.Allow(request, 40))
+		standing(60, 50, 7, 960)
+		for s, remaining := range map[*policy.Subject]int{&ann: 60, &net: 7, &acme: 50} {
+			d, err := p.Peek(t.Context(), s, 101)
+			require.ErrorIs(t, err, ratelimit.ErrExceedsLimit, name)
+			assert.Equal(t, []any{false, remaining}, []any{d.Allowed, d.Remaining}, "%d: what is left, although the cost can never pass", name)
+		}
+		ex, err := p.Explain(request, 101)
+		require.NoError(t, err)
+		assert.Equal(t, []int{60, 7, 960}, []int{ex.Rules[0].Decision.Remaining, ex.Rules[1].Decision.Remaining, ex.Rules[2].Decision.Remaining}, name)
+		adjust(ann, 70)
+		standing(0, 50, 7, 960)
+		assert.False(t, look(ann, 1).Allowed)
+		adjust(ann, -20)
+		standing(10, 50, 7, 960)
+		reset(ann)
+		adjust(acme, 45)
+		adjust(policy.Subject{Rule: "nets", Key: []string{"192.0.2.0/24"}}, -3)
+		standing(100, 5, 10, 960)
+		for _, bad := range []policy.Subject{{Rule: "none"}, {Rule: "probes"}, {Rule: "api", Key: []string{"ann"}}, {Rule: "api", Key: []string{"ann", ""}}, {Rule: "all", Key: []string{"x"}}} {
+			_, err := p.Peek(t.Context(), bad, 1)
+			for _, err := range []error{err, p.Reset(t.Context(), bad), p.Adjust(t.Context(), bad, 1)} {
+				require.Error(t, err)
+				assert.NotContains(t, err.Error(), "ann")
+			}
+		}
+		adjust(request, 30)
+		standing(70, 5, 10, 930) // the shadow has a cost of its own
+		d := look(request, 60)
+		assert.Equal(t, []any{true, 70}, []any{d.Allowed, d.Remaining}, name)
+		reset(request)
+		standing(100, 5, 10, 1000)
+		assert.True(t, look(policy.Attributes{"path": "/health"}, 5).Allowed, name)
+		_, err = p.Peek(t.Context(), policy.Attributes{}, 5)
+		require.ErrorIs(t, err, keyfunc.ErrNoKey)
+		_, err = p.Peek(t.Context(), all, -1)
+		require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
+		assert.True(t, p.Describe().ReplacesCost)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policyredis"
+	"github.com/weir-go/ratelimit/redislimit"
 )
 
 // TestACheckFindsWhatRedisWouldRefuse, also what a Tenant and several servers cannot have, and asks no server. New refuses the same.
@@ -79,20 +80,22 @@ func TestNothingIsSentBeforeTheFirstDecision(t *testing.T) {
 	assert.True(t, p.Allow(policy.Attributes{}, 1), "no rule, no server")
 }
 
-// TestASetThatRedisRefusesIsInForceNowhere: the stand-in in memory keeps its rules and its spending, whichever of the two is updated.
-func TestASetThatRedisRefusesIsInForceNowhere(t *testing.T) {
-	const good, bad = "rules: [{name: api, key: user, limit: fixed-window 10/h}]", "rules: [{name: other, key: user, limit: sliding-log 5000/h}]"
-	local := ratelimit.Must(policy.New(nil, &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{Processes: 2})}))
-	shared := over(t, nowhere(t), good, policyredis.Options{}, policy.Options{StandIn: local})
-	ann := policy.Attributes{"user": "ann"}
-	require.True(t, local.Allow(ann, 3))
-	for i, p := range []*policy.Policies{shared, local} {
-		require.ErrorContains(t, p.Update(parsed(t, bad)), "Rate.Units is 5000", i)
-		assert.Equal(t, parsed(t, good), shared.Current())
-		assert.Equal(t, parsed(t, good), local.Current())
+// A limit that is leased refuses to become a leaky bucket.
+func TestRulesWithoutTheTenantAreLeased(t *testing.T) {
+	for name, row := range map[string]struct {
+		opts   policyredis.Options
+		key    []string
+		leased bool
+	}{
+		"no tenant":              {policyredis.Options{}, nil, false},
+		"batches, and no tenant": {policyredis.Options{MaxBatch: 9}, nil, false},
+		"one budget for all":     {policyredis.Options{Tenant: "tenant"}, nil, true},
+		"batches of their size":  {policyredis.Options{Tenant: "tenant", MaxBatch: 9}, []string{"user"}, true},
+		"the tenant, and more":   {policyredis.Options{Tenant: "tenant"}, []string{"user", "tenant"}, false},
+	} {
+		l, err := policyredis.New(nowhere(t), &row.opts)(policy.Budget{Name: "a", Key: row.key, Limit: ratelimit.FixedWindow(ratelimit.PerHour(9))}, nil)
+		require.NoError(t, err)
+		err = l.(*redislimit.Limiter).SetLimit(ratelimit.LeakyBucket(ratelimit.PerHour(9), 9))
+		assert.Equal(t, row.leased, err != nil, "%s: %v", name, err)
 	}
-	require.NoError(t, shared.Update(parsed(t, good+"\nversion: next")))
-	assert.Equal(t, "next", local.Current().Version)
-	assert.True(t, local.Allow(ann, 2), "half of 10, of which 3 are spent")
-	assert.False(t, local.Allow(ann, 1))
 }

@@ -99,26 +99,6 @@ func TestARuleWithShareOwesNothingForAnOutage(t *testing.T) {
 	assert.Equal(t, 1000-57, peek(t, shared, "calls", "ann").Remaining)
 }
 
-// TestAShadowOnADeadServerDeniesNothing: where shadows are all that matches, an outage is no reason to refuse anybody.
-func TestAShadowOnADeadServerDeniesNothing(t *testing.T) {
-	var last policy.Decision
-	p := over(t, nowhere(t), `
-rules:
-- {name: trial, key: user, limit: fixed-window 5/h, shadow: true}
-- {name: writes, key: user, limit: fixed-window 5/h, match: {attributes: {method: POST}}}
-`, policyredis.Options{}, policy.Options{OnDecision: func(d policy.Decision) { last = d }})
-	for _, cost := range []int{0, 1, 5} {
-		assert.True(t, take(t, p, ann, cost).Allowed)
-		assert.False(t, last.Rules[0].Answered)
-		_, err := p.Take(t.Context(), policy.Attributes{"user": "ann", "method": "POST"}, cost)
-		require.ErrorIs(t, err, ratelimit.ErrUnavailable)
-	}
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := p.Take(gone, ann, 1)
-	require.ErrorIs(t, err, context.Canceled)
-}
-
 // Callers of a server that pauses leave at random moments. Each key has its own cost: a key whose
 // spending is no multiple of that was charged for a request of another key.
 func TestACallerThatLeavesChargesNoOther(t *testing.T) {

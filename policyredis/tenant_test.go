@@ -11,11 +11,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-go/ratelimit/internal/dev/model"
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policyredis"
-	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
 const tenantRules = `
@@ -91,19 +89,4 @@ func TestFlushGivesBackBatchesLeasedBeforeAReload(t *testing.T) {
 	spend(1)
 	require.NoError(t, p.Flush(t.Context()))
 	assert.Equal(t, 2000-61, peek(t, p, "all").Remaining)
-}
-
-func TestCallsThatOverlapUseTheWholeLimit(t *testing.T) {
-	const text = `
-rules:
-- {name: tokens, key: tenant, limit: token-bucket 100000/m burst 100000}
-- {name: all, limit: token-bucket 1000000/m burst 1000000}
-`
-	for name, tenant := range map[string]string{"one round trip": "", "the common rule is leased": "tenant"} {
-		t.Run(name, func(t *testing.T) {
-			clock := new(ratelimittest.Clock)
-			p := over(t, local(t), text, policyredis.Options{Tenant: tenant, MaxBatch: 4000, Hooks: []redis.Hook{onClock{clock}}}, policy.Options{})
-			assert.InDelta(t, 100_000, model.Overlap[policy.Request](t, clock, p, policy.Attributes{"tenant": "acme"}), 5000)
-		})
-	}
 }
