@@ -8,7 +8,6 @@ import (
 	"io"
 	"math"
 	"net"
-	"runtime"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -165,40 +164,35 @@ var advices = map[string]struct {
 func TestClientWaitsForTheServersRetryDelay(t *testing.T) {
 	for name, row := range advices {
 		for way, do := range ways {
-			bubble(t, name+" "+way, func(t *testing.T) {
-				s := newScript(once(row.reply))
-				var opts grpclimit.ClientOptions
-				if way == "stream" {
-					opts.MaxRetries = 3 // which do not apply to a stream
-				}
-				client, c := pacedInBubble(t, s, unlimited(t), opts)
-				assert.Equal(t, status.Code(row.reply.err), status.Code(do(t.Context(), client)))
-				ok(t.Context(), t, client, way)
-				assert.Equal(t, []time.Duration{0, row.want}, s.times())
-				assert.Equal(t, row.want > 0, c.Stats().Refused == 1)
-				assert.Zero(t, c.Stats().Retried)
-			})
+			for _, retries := range []int{0, 3} {
+				bubble(t, fmt.Sprint(name, " ", way, " ", retries), func(t *testing.T) {
+					s := newScript(once(row.reply))
+					client, c := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{MaxRetries: retries})
+					retried := row.retry && retries > 0 && way == "unary" // a stream is not opened again
+					want := status.Code(row.reply.err)
+					if retried {
+						want = codes.OK
+					}
+					assert.Equal(t, want, status.Code(do(t.Context(), client)))
+					if !retried {
+						ok(t.Context(), t, client, way)
+					}
+					assert.Equal(t, []time.Duration{0, row.want}, s.times())
+					assert.Equal(t, row.want > 0, c.Stats().Refused == 1)
+					assert.Equal(t, retried, c.Stats().Retried == 1)
+				})
+			}
 		}
 	}
 }
 
-func TestClientRetriesRefusedCalls(t *testing.T) {
-	for name, row := range advices {
-		bubble(t, name, func(t *testing.T) {
-			s := newScript(once(row.reply))
-			client, c := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{MaxRetries: 3})
-			var trailer metadata.MD
-			_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{}, grpc.Trailer(&trailer))
-			if row.retry {
-				assert.NoError(t, err)
-				assert.Equal(t, []time.Duration{0, row.want}, s.times())
-				assert.Empty(t, trailer["grpc-retry-pushback-ms"], "that of the last attempt")
-			} else {
-				assert.Equal(t, status.Code(row.reply.err), status.Code(err))
-				assert.Equal(t, []time.Duration{0}, s.times())
-				assert.Equal(t, row.reply.pushback, trailer["grpc-retry-pushback-ms"])
-			}
-			assert.Equal(t, row.retry, c.Stats().Retried == 1)
+// The caller's options get the trailers of the last attempt.
+func TestACallersTrailersAreTheLastAttempts(t *testing.T) {
+	for _, retries := range []int{0, 3} {
+		bubble(t, fmt.Sprint(retries), func(t *testing.T) {
+			first := reply{refusing(codes.ResourceExhausted), []string{"7000"}}
+			client, _ := pacedInBubble(t, newScript(once(first)), unlimited(t), grpclimit.ClientOptions{MaxRetries: retries})
+			assert.Equal(t, retries > 0, call(t.Context(), client).pushback == nil)
 		})
 	}
 }
@@ -219,14 +213,6 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 		assert.Zero(t, time.Since(s.begin))
 		ok(t.Context(), t, client, "unary")
 		assert.Equal(t, []time.Duration{0, 0, 10 * time.Second}, s.times())
-
-		s = newScript(once(denial(10 * time.Second)))
-		_, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
-		client = inBubble(t, s.server(), dialling...)
-		other := inBubble(t, newScript(nil).server(), append(dialling, grpc.WithDisableServiceConfig())...)
-		_ = ways["unary"](t.Context(), client)
-		ok(t.Context(), t, other, "unary")
-		assert.Equal(t, 10*time.Second, time.Since(s.begin), "one target on two connections")
 	})
 }
 
@@ -360,7 +346,11 @@ func TestStreamLeavesNothingBehindHoweverItEnds(t *testing.T) {
 				if messages > 0 {
 					l = nil // the Client has permits only
 				}
-				c, dialling := paced(t, l, grpclimit.ClientOptions{Inflight: permits})
+				opts := grpclimit.ClientOptions{Inflight: permits}
+				if l != nil {
+					opts.MaxInFlight = 1
+				}
+				c, dialling := paced(t, l, opts)
 				conn := connInBubble(t, newScript(nil).server(), dialling...)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
@@ -371,10 +361,12 @@ func TestStreamLeavesNothingBehindHoweverItEnds(t *testing.T) {
 					require.NoError(t, echoOnce(s, new(testgrpc.StreamingOutputCallRequest)))
 				}
 				assert.Equal(t, 1, permits.Totals().InFlight)
+				assert.EqualValues(t, 1, c.Stats().InFlight)
 				end(t, s, cancel, func() { _ = conn.Close() })
 				synctest.Wait()
 				assert.True(t, l == nil || c.Keys() == 0)
 				assert.Zero(t, permits.Totals().InFlight)
+				assert.Zero(t, c.Stats().InFlight)
 			})
 		}
 	}
@@ -494,16 +486,6 @@ func TestZeroClientPanicsWithAClearText(t *testing.T) {
 	}
 }
 
-func TestClientStartsNoGoroutine(t *testing.T) {
-	c := ratelimit.Must(grpclimit.NewClient(forAll(t), nil))
-	before := runtime.NumGoroutine()
-	for range 10 {
-		require.NoError(t, c.UnaryClientInterceptor()(t.Context(), "/a/b", nil, nil, nil,
-			func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil }))
-	}
-	assert.LessOrEqual(t, runtime.NumGoroutine(), before)
-}
-
 // A client's calls follow each change of its limiter, except calls whose turn is at most 100 ms ahead.
 func TestCallsOfAClientFollowEachChange(t *testing.T) {
 	linetest.Way{Booked: 100 * time.Millisecond, New: func(t *testing.T, limit ratelimit.Limit) (linetest.Budget, func(context.Context, int) error) {
@@ -517,30 +499,4 @@ func TestCallsOfAClientFollowEachChange(t *testing.T) {
 			return err
 		}
 	}}.Test(t)
-}
-
-// A stream holds its slot until it ends in any way.
-func TestAStreamHoldsItsSlotUntilItEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client, c := pacedInBubble(t, newScript(nil), unlimited(t), grpclimit.ClientOptions{MaxInFlight: 1})
-		for range 2 {
-			ctx, cancel := context.WithCancel(t.Context())
-			stream, err := client.FullDuplexCall(ctx)
-			require.NoError(t, err)
-			next := make(chan error)
-			go func() { _, err := client.UnaryCall(t.Context(), new(testgrpc.SimpleRequest)); next <- err }()
-			synctest.Wait()
-			assert.EqualValues(t, 1, c.Stats().InFlight)
-			select {
-			case <-next:
-				t.Error("a call is sent beside the stream")
-			default:
-			}
-			cancel()
-			_, err = stream.Recv()
-			require.Error(t, err)
-			require.NoError(t, <-next)
-		}
-		assert.Zero(t, c.Stats().InFlight)
-	})
 }

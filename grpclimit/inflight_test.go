@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -174,29 +173,6 @@ func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
 			assert.Equal(t, []inflight.Outcome{row.want}, got)
 		})
 	}
-}
-
-// The refusal of one call does not change how other calls count.
-func TestOtherCallsTeachTheLimitAroundAsBefore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		outcomes := make(chan inflight.Outcome, 3)
-		inner := shedding(t, 1, nil, nil).UnaryServerInterceptor()
-		outer := shedding(t, 10, nil, &grpclimit.InflightOptions{Outcome: func(_ *grpclimit.Call, _ codes.Code, usual inflight.Outcome) inflight.Outcome {
-			outcomes <- usual
-			return inflight.Success
-		}}).UnaryServerInterceptor()
-		for range 3 {
-			go func() {
-				_, _ = outer(context.Background(), nil, info, func(ctx context.Context, req any) (any, error) {
-					return inner(ctx, req, info, func(context.Context, any) (any, error) { time.Sleep(time.Second); return nil, nil })
-				})
-			}()
-			synctest.Wait()
-		}
-		for _, want := range []inflight.Outcome{inflight.Ignored, inflight.Ignored, inflight.Success} {
-			assert.Equal(t, want, <-outcomes)
-		}
-	})
 }
 
 // If a client does not receive the response, or sends a malformed

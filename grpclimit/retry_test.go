@@ -22,7 +22,6 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
 	"github.com/weir-go/ratelimit/httplimit"
-	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // retryPolicy is the service config of the clients. Its own backoff is very
@@ -164,35 +163,6 @@ func connInBubble(t testing.TB, server *grpc.Server, opts ...grpc.DialOption) *g
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() }) // the test may have closed it
 	return conn
-}
-
-// Several clients, each with its own key and connection, call a server on the loopback
-// interface in real time. A slow machine makes attempts later, but never too early. The number
-// of denials depends on the machine, so each client continues until it was denied often enough.
-func TestStockClientSucceedsAtItsFirstRetryInRealTime(t *testing.T) {
-	rows := map[time.Duration]int{time.Second / 7: 6, time.Second / 3: 3, 2300 * time.Millisecond: 1}
-	if !testsize.Long() {
-		rows = map[time.Duration]int{time.Second / 7: 3, 1300 * time.Millisecond: 1}
-	}
-	for d, denials := range rows {
-		t.Run(d.String(), func(t *testing.T) {
-			var wg sync.WaitGroup
-			defer wg.Wait()
-			for name, row := range waiting(d) {
-				server, a := limitedServer(t, row.limit, row.cost)
-				addr := start(t, server)
-				for i := range 2 {
-					for way, do := range ways {
-						client := testgrpc.NewTestServiceClient(dial(t, addr, grpc.WithDefaultServiceConfig(retryPolicy)))
-						key := fmt.Sprint(way, i)
-						wg.Go(func() {
-							untilDenied(t, denials, a, key, name, func(ctx context.Context) error { return do(ctx, client) })
-						})
-					}
-				}
-			}
-		})
-	}
 }
 
 // untilDenied makes calls, for a minute at most, until the given number was denied, each exactly once.

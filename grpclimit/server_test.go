@@ -83,7 +83,6 @@ func TestTheWaitIsRoundedUpToAMillisecond(t *testing.T) {
 		retry    time.Duration
 		pushback string
 	}{
-		"a nanosecond":                     {1, nil, time.Millisecond, "1"},
 		"a millisecond":                    {time.Millisecond, nil, time.Millisecond, "1"},
 		"a nanosecond above a second":      {time.Second + 1, nil, time.Second + time.Millisecond, "1001"},
 		"the most that an int32 holds":     {math.MaxInt32 * time.Millisecond, nil, math.MaxInt32 * time.Millisecond, "2147483647"},
