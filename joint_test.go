@@ -236,49 +236,39 @@ func TestEachLayerSettlesAtItsOwnCost(t *testing.T) {
 		return all
 	}
 
-	c := &completion{user: "ann", estimate: 4000}
-	res, err := l.Reserve(t.Context(), c, 20, 0)
-	require.NoError(t, err)
-	require.True(t, res.Allowed)
-	assert.Equal(t, []int{4000, 20, 1, 20, 20}, spent("ann"))
-	c.tokens, c.dollars = 1234, 7
-	require.NoError(t, res.Settle(15))
-	assert.Equal(t, []int{1234, 7, 1, 1234, 15}, spent("ann"))
-
-	c = &completion{user: "bob", estimate: 4000}
-	res, err = l.Reserve(t.Context(), c, 20, 0)
-	require.NoError(t, err)
-	c.tokens, c.dollars = 11_000, 130
-	require.NoError(t, res.Settle(3))
-	assert.Equal(t, []int{11_000, 130, 1, 11_000, 3}, spent("bob"), "more than was reserved is a debt")
-
-	c = &completion{user: "cat", estimate: 4000, tokens: -1}
-	res, err = l.Reserve(t.Context(), c, 20, 0)
-	require.NoError(t, err)
-	err = res.Settle(3)
-	assert.ErrorIs(t, err, ratelimit.ErrNegativeCost)
-	assert.ErrorContains(t, err, "layer 0")
-	assert.ErrorContains(t, err, "Actual")
-	assert.Equal(t, []int{4000, 20, 1, 20, 20}, spent("cat"), "the estimates stay charged")
-
-	c = &completion{user: "dan", estimate: 4000, tokens: 5, dollars: 5}
-	res, err = l.Reserve(t.Context(), c, 20, 0)
-	require.NoError(t, err)
-	require.NoError(t, res.Cancel())
-	assert.Equal(t, []int{0, 0, 0, 0, 0}, spent("dan"), "nothing was done")
-
-	c = &completion{user: "eve", estimate: 4000, free: true}
-	res, err = l.Reserve(t.Context(), c, 20, 0)
-	require.NoError(t, err)
-	c.tokens, c.dollars = 9, 9
-	require.NoError(t, res.Settle(4))
-	assert.Equal(t, []int{9, 0, 1, 9, 4}, spent("eve"), "a layer that does not apply settles nothing")
-
-	c = &completion{user: "fay", tokens: 70, dollars: 3}
-	res, err = l.Reserve(t.Context(), c, 0, 0)
-	require.NoError(t, err)
-	require.NoError(t, res.Settle(2))
-	assert.Equal(t, []int{70, 3, 0, 0, 2}, spent("fay"), "of a cost of 0, as Adjust charges, but at the real costs")
+	for _, row := range []struct {
+		name            string
+		call            completion
+		cost            int
+		held            []int // spent when the call begins
+		tokens, dollars int   // the real costs
+		settle          int   // the cost of the other layers
+		spent           []int
+	}{
+		{"less", completion{estimate: 4000}, 20, []int{4000, 20, 1, 20, 20}, 1234, 7, 15, []int{1234, 7, 1, 1234, 15}},
+		{"more than was reserved is a debt", completion{estimate: 4000}, 20, []int{4000, 20, 1, 20, 20}, 11_000, 130, 3, []int{11_000, 130, 1, 11_000, 3}},
+		{"nothing was done", completion{estimate: 4000}, 20, []int{4000, 20, 1, 20, 20}, 5, 5, 0, []int{0, 0, 0, 0, 0}},
+		{"a layer that does not apply", completion{estimate: 4000, free: true}, 20, []int{4000, 0, 1, 20, 20}, 9, 9, 4, []int{9, 0, 1, 9, 4}},
+		{"of 0, as Adjust charges", completion{}, 0, []int{0, 0, 0, 0, 0}, 70, 3, 2, []int{70, 3, 0, 0, 2}},
+		{"a real cost below 0: the estimates stay charged", completion{estimate: 4000}, 20, []int{4000, 20, 1, 20, 20}, -1, 0, 3, []int{4000, 20, 1, 20, 20}},
+	} {
+		c := &row.call
+		c.user = row.name
+		res, err := l.Reserve(t.Context(), c, row.cost, 0)
+		require.NoError(t, err)
+		require.True(t, res.Allowed)
+		assert.Equal(t, row.held, spent(c.user), row.name)
+		c.tokens, c.dollars = row.tokens, row.dollars
+		err = res.Settle(row.settle)
+		assert.Equal(t, row.spent, spent(c.user), row.name)
+		if row.tokens >= 0 {
+			assert.NoError(t, err, row.name)
+			continue
+		}
+		assert.ErrorIs(t, err, ratelimit.ErrNegativeCost)
+		assert.ErrorContains(t, err, "layer 0")
+		assert.ErrorContains(t, err, "Actual")
+	}
 }
 
 // A Wait has no real costs: its charge stays.
@@ -337,31 +327,34 @@ func TestPeekEachReturnsTheDecisionOfEachLayer(t *testing.T) {
 	}
 	observed = 0
 
+	for _, row := range []struct {
+		request    string
+		cost       int
+		remainders []int // of one key, the costs of all layers
+		verdicts   []bool
+		err        error
+	}{
+		{"ann", 3, []int{990, 2, 3, 990}, []bool{true, false, true, true}, nil},
+		{"ann", 11, []int{990, 2, 3, 990}, []bool{true, false, false, true}, ratelimit.ErrExceedsLimit}, // the figures are there all the same
+		{"batch", 3, []int{1000, 0, 3, 1000}, []bool{true, false, true, true}, nil},                     // the layer does not apply
+		{"nobody", 3, nil, nil, failed},
+		{"ann", -1, nil, nil, ratelimit.ErrNegativeCost},
+	} {
+		each, err := l.PeekEach(t.Context(), row.request, row.cost)
+		assert.ErrorIs(t, err, row.err)
+		assert.Equal(t, row.remainders, remainders(each), "%s %d", row.request, row.cost)
+		assert.Equal(t, row.verdicts, verdicts(each), "%s %d", row.request, row.cost)
+		if row.err == ratelimit.ErrExceedsLimit {
+			assert.ErrorContains(t, err, "layer 1")
+		} else if row.request == "batch" {
+			assert.Equal(t, ratelimit.Decision{}, each[1])
+		}
+	}
 	each, err := l.PeekEach(t.Context(), "ann", 3)
 	require.NoError(t, err)
-	require.Len(t, each, 4)
-	assert.Equal(t, []int{990, 2, 3, 990}, remainders(each), "of one key, the costs of all layers")
-	assert.Equal(t, []bool{true, false, true, true}, verdicts(each))
 	assert.Equal(t, "month minute try month", fmt.Sprint(each[0].Limit.Name, " ", each[1].Limit.Name, " ", each[2].Limit.Name, " ", each[3].Limit.Name))
 	assert.Positive(t, each[1].RetryAfter)
 	assert.Zero(t, each[0].RetryAfter)
-
-	each, err = l.PeekEach(t.Context(), "batch", 3)
-	require.NoError(t, err)
-	assert.Equal(t, ratelimit.Decision{}, each[1], "the layer does not apply")
-	assert.Equal(t, []int{1000, 0, 3, 1000}, remainders(each))
-
-	each, err = l.PeekEach(t.Context(), "nobody", 3)
-	assert.ErrorIs(t, err, failed)
-	assert.Nil(t, each)
-	_, err = l.PeekEach(t.Context(), "ann", -1)
-	assert.ErrorIs(t, err, ratelimit.ErrNegativeCost)
-
-	each, err = l.PeekEach(t.Context(), "ann", 11)
-	assert.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
-	assert.ErrorContains(t, err, "layer 1")
-	assert.Equal(t, []int{990, 2, 3, 990}, remainders(each), "the figures are there all the same")
-	assert.Equal(t, []bool{true, false, false, true}, verdicts(each))
 
 	before, err := l.Peek(t.Context(), "ann", 1)
 	require.NoError(t, err)

@@ -241,49 +241,42 @@ func TestABucketIsRecalledToTheMillisecond(t *testing.T) {
 
 // A recalled key has its last window, and its spending in that.
 func TestWindowsAreRecalled(t *testing.T) {
-	limit := ratelimit.FixedWindow(ratelimit.PerMinute(100))
-	l, clock := remembering(t, limit, ratelimit.Options[string]{})
-	require.True(t, l.Allow("a", 30))
-	clock.advance(20 * time.Second)
-	require.True(t, l.Allow("b", 1))
-	d := takeOf(t, l, "a", 1)
-	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: limit, Remaining: 69, ResetAfter: 40 * time.Second}, d)
-
-	limit = ratelimit.SlidingLog(ratelimit.PerMinute(100))
-	l, clock = remembering(t, limit, ratelimit.Options[string]{})
-	require.True(t, l.Allow("a", 30))
-	clock.advance(20 * time.Second)
-	require.True(t, l.Allow("a", 40))
-	require.True(t, l.Allow("b", 1))
-	d, err := l.Peek(context.Background(), "a", 100)
-	require.NoError(t, err)
-	assert.Equal(t, ratelimit.Decision{Limit: limit, Remaining: 30, RetryAfter: time.Minute, ResetAfter: time.Minute}, d)
-
-	limit = ratelimit.SlidingCounter(ratelimit.PerMinute(100))
-	l, clock = remembering(t, limit, ratelimit.Options[string]{})
-	require.True(t, l.Allow("a", 60))
-	clock.advance(90 * time.Second)
-	require.True(t, l.Allow("a", 10)) // 60 were spent before, of which half counts
-	require.True(t, l.Allow("b", 1))
-	d, err = l.Peek(context.Background(), "a", 0)
-	require.NoError(t, err)
-	assert.Equal(t, 60, d.Remaining)
-	assert.Equal(t, 90*time.Second, d.ResetAfter)
-	clock.advance(30 * time.Second) // the next window begins with 40 in the previous one
-	d, err = l.Peek(context.Background(), "a", 0)
-	require.NoError(t, err)
-	assert.Equal(t, 60, d.Remaining)
-
-	// If nothing is spent in the open window, the previous one counts with all of its weight.
-	require.True(t, l.Allow("a", 0))
-	l, clock = remembering(t, limit, ratelimit.Options[string]{})
-	require.True(t, l.Allow("a", 60))
-	clock.advance(90 * time.Second)
-	require.True(t, l.Allow("b", 1))
-	d, err = l.Peek(context.Background(), "a", 0)
-	require.NoError(t, err)
-	assert.Equal(t, 70, d.Remaining)
-	assert.Equal(t, 30*time.Second, d.ResetAfter)
+	window, log, counter := ratelimit.FixedWindow(ratelimit.PerMinute(100)), ratelimit.SlidingLog(ratelimit.PerMinute(100)), ratelimit.SlidingCounter(ratelimit.PerMinute(100))
+	for name, row := range map[string]struct {
+		limit  ratelimit.Limit
+		first  int
+		later  time.Duration
+		second int
+		cost   int // of the look
+		want   ratelimit.Decision
+	}{
+		"a window":                     {window, 30, 20 * time.Second, 0, 1, ratelimit.Decision{Allowed: true, Remaining: 70, ResetAfter: 40 * time.Second}},
+		"a log":                        {log, 30, 20 * time.Second, 40, 100, ratelimit.Decision{Remaining: 30, RetryAfter: time.Minute, ResetAfter: time.Minute}},
+		"of 60 before, half counts":    {counter, 60, 90 * time.Second, 10, 0, ratelimit.Decision{Allowed: true, Remaining: 60, ResetAfter: 90 * time.Second}},
+		"with all of its weight":       {counter, 60, 90 * time.Second, 0, 0, ratelimit.Decision{Allowed: true, Remaining: 70, ResetAfter: 30 * time.Second}},
+		"a counter that has one alone": {counter, 60, 0, 0, 0, ratelimit.Decision{Allowed: true, Remaining: 40, ResetAfter: 2 * time.Minute}},
+	} {
+		l, clock := remembering(t, row.limit, ratelimit.Options[string]{})
+		require.True(t, l.Allow("a", row.first))
+		clock.advance(row.later)
+		if row.second > 0 {
+			require.True(t, l.Allow("a", row.second))
+		}
+		require.True(t, l.Allow("b", 1))
+		row.want.Limit = row.limit
+		d, err := l.Peek(context.Background(), "a", row.cost)
+		require.NoError(t, err)
+		assert.Equal(t, row.want, d, name)
+		if name == "a window" {
+			assert.Equal(t, 69, takeOf(t, l, "a", 1).Remaining, name)
+		}
+		if row.second == 10 {
+			clock.advance(30 * time.Second) // the next window begins with 40 in the previous one
+			d, err = l.Peek(context.Background(), "a", 0)
+			require.NoError(t, err)
+			assert.Equal(t, 60, d.Remaining, name)
+		}
+	}
 }
 
 // A small part of a large capacity is not rounded down to 0, and a part of a small capacity is not rounded up.

@@ -217,12 +217,18 @@ rules:
 		}
 		return out
 	}
-	require.True(t, p.Allow(attrs{"tokens": "300"}, 2000))
-	assert.Equal(t, map[string]int{"requests": 99, "heavy": 90, "tokens": 700, "bytes": 3000}, standing())
-	require.True(t, p.Allow(attrs{"tokens": "300"}, 0), "a caller's 0 charges nothing")
-	assert.Equal(t, map[string]int{"requests": 99, "heavy": 90, "tokens": 700, "bytes": 3000}, standing())
-	require.True(t, p.Allow(attrs{"tokens": "0"}, 1), "an attribute may say that a rule costs nothing")
-	assert.Equal(t, map[string]int{"requests": 98, "heavy": 80, "tokens": 700, "bytes": 2999}, standing())
+	for _, row := range []struct {
+		tokens string
+		cost   int
+		want   map[string]int
+	}{
+		{"300", 2000, map[string]int{"requests": 99, "heavy": 90, "tokens": 700, "bytes": 3000}},
+		{"300", 0, map[string]int{"requests": 99, "heavy": 90, "tokens": 700, "bytes": 3000}}, // a caller's 0 charges nothing
+		{"0", 1, map[string]int{"requests": 98, "heavy": 80, "tokens": 700, "bytes": 2999}},   // an attribute may say that a rule costs nothing
+	} {
+		require.True(t, p.Allow(attrs{"tokens": row.tokens}, row.cost))
+		assert.Equal(t, row.want, standing(), "%s %d", row.tokens, row.cost)
+	}
 	for _, bad := range []string{"many", "-1", "1.5", "99999999999999999999"} {
 		_, err := p.Take(t.Context(), attrs{"tokens": bad}, 1)
 		require.ErrorIs(t, err, keyfunc.ErrMisconfigured, bad)
