@@ -1,16 +1,13 @@
 package httplimit_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,92 +18,6 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
 )
-
-// Twenty minutes of busy workers: a client that reads the reset of a bucket as its next chance would stand still for most of each minute.
-func TestBusyClientsUseABucketThatRefillsWithoutSilence(t *testing.T) {
-	own := func(dialect httplimit.Dialect, limit ratelimit.Limit) func() http.Handler {
-		return func() http.Handler {
-			return ratelimit.Must(httplimit.PerIP(limit, &httplimit.Options{Dialect: dialect})).Wrap(ok)
-		}
-	}
-	anthropic := func() http.Handler {
-		l := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(50), 50), nil))
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			d, _ := l.Take(r.Context(), "k", 1)
-			h := w.Header()
-			h.Set("Anthropic-Ratelimit-Requests-Limit", "50")
-			h.Set("Anthropic-Ratelimit-Requests-Remaining", fmt.Sprint(d.Remaining))
-			h.Set("Anthropic-Ratelimit-Requests-Reset", time.Now().Add(d.ResetAfter).UTC().Format(time.RFC3339))
-			if !d.Allowed {
-				h.Set("Retry-After", fmt.Sprint(int64((d.RetryAfter+time.Second-1)/time.Second)))
-				w.WriteHeader(http.StatusTooManyRequests)
-			}
-		})
-	}
-	bucket := ratelimit.TokenBucket(ratelimit.PerMinute(50), 50)
-	for name, row := range map[string]struct {
-		server    func() http.Handler
-		processes int
-	}{
-		"draft 11":              {own(httplimit.DialectDraft11, bucket), 1},
-		"draft 11, 8 processes": {own(httplimit.DialectDraft11, bucket), 8},
-		"draft 06":              {own(httplimit.DialectDraft06, bucket), 1},
-		"X-, delta":             {own(httplimit.DialectXDelta, bucket), 1},
-		"Anthropic":             {anthropic, 1},
-		"Anthropic, 8":          {anthropic, 8},
-	} {
-		bubble(t, name, func(t *testing.T) {
-			var mu sync.Mutex
-			served, refused, longest := 0, 0, time.Duration(0)
-			by := make([]int, row.processes)
-			last := time.Now()
-			server := row.server()
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
-			defer cancel()
-			var all sync.WaitGroup
-			for n := range row.processes {
-				over := roundTrip(func(r *http.Request) (*http.Response, error) {
-					time.Sleep(50 * time.Millisecond)
-					w := httptest.NewRecorder()
-					arrives := r.Clone(r.Context())
-					arrives.RemoteAddr = "192.0.2.1:1"
-					w.Header().Set("Date", time.Now().UTC().Format(http.TimeFormat))
-					server.ServeHTTP(w, arrives)
-					mu.Lock()
-					defer mu.Unlock()
-					if w.Code != http.StatusOK {
-						refused++
-					} else {
-						served++
-						by[n]++
-						now := time.Now()
-						longest, last = max(longest, now.Sub(last)), now
-					}
-					return w.Result(), nil
-				})
-				c, _ := client(t, over, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 9, MaxWait: -1})
-				for range 10 {
-					all.Go(func() {
-						for ctx.Err() == nil {
-							r, _ := http.NewRequestWithContext(ctx, "GET", "http://a.example/", nil)
-							resp, err := c.Do(r)
-							if err != nil {
-								return // its time is after the end
-							}
-							_, _ = io.Copy(io.Discard, resp.Body)
-							_ = resp.Body.Close()
-						}
-					})
-				}
-			}
-			all.Wait()
-			t.Logf("%d served, %d refused, %v of silence, by process %v", served, refused, longest, by)
-			assert.Greater(t, served, 1000, "of 1,050")
-			assert.Less(t, longest, 20*time.Second)
-			assert.Less(t, float64(refused)/float64(served+refused), .1)
-		})
-	}
-}
 
 func TestTwoTokensOnOneHostAreTwoBudgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

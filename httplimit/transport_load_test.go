@@ -23,46 +23,6 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// Fifty goroutines share a client, and this package's middleware is the server. In each dialect, all get an answer. Package pace tests the
-// queue.
-func TestClientAndServerUnderLoad(t *testing.T) {
-	requests := testsize.Of(50, 80)
-	for name, dialect := range map[string]httplimit.Dialect{
-		"Retry-After alone": httplimit.DialectNone, "draft 11": httplimit.DialectDraft11, "Unix time": httplimit.DialectXEpoch,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.Per(30, time.Second)), nil))
-			m := middleware(t, ratelimit.Map(l, everyone), httplimit.Options{Dialect: dialect})
-			server := started(t, m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })))
-			c, transport := client(t, &http.Transport{MaxIdleConnsPerHost: 50}, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 20})
-			var wg sync.WaitGroup
-			work := make(chan int)
-			for range 50 {
-				wg.Go(func() {
-					for n := range work {
-						text := fmt.Sprint("body ", n)
-						resp, err := c.Post(server.URL, "text/plain", strings.NewReader(text))
-						if assert.NoError(t, err) {
-							assert.Equal(t, http.StatusOK, resp.StatusCode)
-							assert.Equal(t, text, body(t, resp))
-						}
-					}
-				})
-			}
-			for n := range requests {
-				work <- n
-			}
-			close(work)
-			wg.Wait()
-			served, sent := m.Stats(), transport.Stats()
-			assert.Equal(t, httplimit.Stats{Allowed: uint64(requests), Denied: sent.Refused}, served)
-			assert.Equal(t, []uint64{sent.Refused, uint64(requests) + sent.Refused}, []uint64{sent.Retried, sent.Sent})
-			c.CloseIdleConnections()
-		})
-	}
-}
-
 var servers = flag.Int("servers", testsize.Of(40, 1000), "how many random hostile servers a Transport meets")
 
 // Values that a server may write into any field that a Transport reads.
