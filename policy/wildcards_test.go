@@ -35,52 +35,53 @@ rules:
 	require.NotNil(t, set, "%v", found)
 	assert.Empty(t, found)
 	p := ratelimit.Must(policy.New(set, nil))
-	take := func(method, url string, cost int) (ratelimit.Decision, error) {
-		r := httptest.NewRequest(method, url, nil)
-		return p.Take(t.Context(), policy.HTTP(r, policy.Attributes{"user": "ann"}), cost)
+	take := func(method, url string) (ratelimit.Decision, error) {
+		return p.Take(t.Context(), policy.HTTP(httptest.NewRequest(method, url, nil), policy.Attributes{"user": "ann"}), 1)
 	}
-	allowed := func(want bool, method, url string) {
-		t.Helper()
-		d, err := take(method, url, 1)
+	for _, row := range []struct {
+		method, url string
+		allowed     bool
+		left        int // of the orders
+	}{
+		{"GET", "/users/1/", true, 10},
+		{"GET", "/users/%31/x/y", true, 10},
+		{"GET", "/users/1/x", false, 10},
+		{"POST", "/v2/users/1", false, 10},
+		{"GET", "/v2/users/1", true, 10}, // no rule
+		{"GET", "/users/2/", true, 10},
+		{"GET", "/users/me/3", true, 10}, // as a mux has it: not the budget of me
+		{"GET", "/users/me/3", true, 10},
+		{"GET", "/users/3/", false, 10},
+		{"GET", "/users/me/", true, 10},
+		{"GET", "/files/a/x/y", true, 10},
+		{"GET", "/files/b/x/y", false, 10},
+		{"GET", "/files/b/x%2Fz", true, 10},
+		{"GET", "/files/b/x/z", false, 10},
+		{"GET", "/files/free/x/y", true, 10},
+		{"GET", "/files/a/", true, 10}, // optional
+		{"POST", "/orders/4/pay", true, 6},
+		{"POST", "/orders/0/pay", true, 1},
+		{"POST", "/orders/4/show", true, 1},
+		{"POST", "/orders/7/pay", false, 1},
+	} {
+		d, err := take(row.method, row.url)
 		require.NoError(t, err)
-		assert.Equal(t, want, d.Allowed, "%s %s", method, url)
-	}
-	allowed(true, "GET", "/users/1/")
-	allowed(true, "GET", "/users/%31/x/y")
-	allowed(false, "GET", "/users/1/x")
-	allowed(false, "POST", "/v2/users/1")
-	allowed(true, "GET", "/v2/users/1") // no rule matches
-	allowed(true, "GET", "/users/2/")
-	allowed(true, "GET", "/users/me/3") // as in a mux, this does not spend the budget of me
-	allowed(true, "GET", "/users/me/3")
-	allowed(false, "GET", "/users/3/")
-	allowed(true, "GET", "/users/me/")
-
-	allowed(true, "GET", "/files/a/x/y")
-	allowed(false, "GET", "/files/b/x/y")
-	allowed(true, "GET", "/files/b/x%2Fz")
-	allowed(false, "GET", "/files/b/x/z")
-	allowed(true, "GET", "/files/free/x/y")
-	allowed(true, "GET", "/files/a/") // the text may be empty
-
-	left := func(want int) {
-		t.Helper()
-		d, err := p.Peek(t.Context(), policy.Subject{Rule: "orders"}, 0)
+		assert.Equal(t, row.allowed, d.Allowed, "%s %s", row.method, row.url)
+		orders, err := p.Peek(t.Context(), policy.Subject{Rule: "orders"}, 0)
 		require.NoError(t, err)
-		assert.Equal(t, want, d.Remaining)
+		assert.Equal(t, row.left, orders.Remaining, "%s %s", row.method, row.url)
 	}
-	allowed(true, "POST", "/orders/4/pay")
-	left(6)
-	allowed(true, "POST", "/orders/0/pay")
-	left(1)
-	allowed(true, "POST", "/orders/4/show")
-	_, err := take("POST", "/orders/many/pay", 1)
+	_, err := take("POST", "/orders/many/pay")
 	require.ErrorIs(t, err, keyfunc.ErrMalformedKey, "a client has sent it")
-	require.NoError(t, p.Reset(t.Context(), policy.Subject{Rule: "orders"}))
-	allowed(true, "POST", "/orders/7/pay")
-	left(7)
-	require.NoError(t, p.Reset(t.Context(), policy.Subject{Rule: "user", Key: []string{"1"}}))
-	allowed(true, "GET", "/users/1/")
+	for url, s := range map[string]policy.Subject{"/orders/7/pay": {Rule: "orders"}, "/users/1/": {Rule: "user", Key: []string{"1"}}} {
+		require.NoError(t, p.Reset(t.Context(), s))
+		d, err := take("POST", url)
+		require.NoError(t, err)
+		assert.True(t, d.Allowed, url)
+	}
+	d, err := p.Peek(t.Context(), policy.Subject{Rule: "orders"}, 0)
+	require.NoError(t, err)
+	assert.Equal(t, 7, d.Remaining)
 }
 
 // A mux and a rule agree on a wildcard's text, even if the mux is behind the limiter.
