@@ -69,6 +69,7 @@ func TestADeniedRequestWaitsUntilAHigherCostPasses(t *testing.T) {
 				want = 3 * time.Second
 				a := m.Answer(&e, 0)
 				assert.Equal(t, "rate limit exceeded: few", a.Message)
+				assert.Same(t, a.Limit, m.Answer(&e, 0).Limit, "the texts of a limit are made once")
 				assert.Equal(t, want, a.Wait)
 			}
 			assert.Equal(t, want, e.Decision.RetryAfter)
