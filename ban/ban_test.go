@@ -338,28 +338,19 @@ func TestABanBeginsOnce(t *testing.T) {
 // If a strike cannot be counted or a ban cannot begin, the denial stays as it is.
 func TestADenialStaysADenialIfTheStrikeFails(t *testing.T) {
 	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
-	require.True(t, j.Allow("k", 2))
 	down := &resettable{engine: fails(ratelimit.ErrUnavailable)}
-	flaky := &flakyBans{Keyed: j.bans, err: ratelimit.ErrUnavailable}
-	for name, b := range map[string]*ban.Limiter[string]{"the strike": banOf(t, j.limiter, down, j.bans), "the ban": banOf[string](t, j.limiter, onClock(t, j.clock, ratelimit.FixedWindow(ratelimit.PerMinute(1))), flaky)} {
-		d := take(t, b, 1)
-		require.Equal(t, jailLimit, d.Limit, name)
-		require.False(t, d.Allowed, name)
-		require.Equal(t, uint64(1), b.Stats().Failed, name)
-		require.ErrorIs(t, b.Stats().LastFailure, ratelimit.ErrUnavailable, name)
-		require.ErrorIs(t, b.Strike(t.Context(), "k", 1), ratelimit.ErrUnavailable, name)
-		require.Equal(t, uint64(1), b.Stats().Failed, "the caller of Strike gets the error")
-		if flaky.err = nil; name == "the ban" {
-			require.Equal(t, banLimit, take(t, b, 1).Limit, "it begins with the next strike")
-		}
-		flaky.err = ratelimit.ErrUnavailable
-	}
-}
+	b := banOf(t, j.limiter, down, j.bans)
+	require.True(t, b.Allow("k", 2))
+	d := take(t, b, 1)
+	require.Equal(t, jailLimit, d.Limit)
+	require.False(t, d.Allowed)
+	require.Equal(t, uint64(1), b.Stats().Failed)
+	require.ErrorIs(t, b.Stats().LastFailure, ratelimit.ErrUnavailable)
+	require.ErrorIs(t, b.Strike(t.Context(), "k", 1), ratelimit.ErrUnavailable)
+	require.Equal(t, uint64(1), b.Stats().Failed, "the caller was told")
 
-// Bans that cannot decide deny with their error: the limiter is not called.
-func TestBansThatCannotDecideDeny(t *testing.T) {
-	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
-	b := banOf(t, j.limiter, j.strikes, &resettable{engine: fails(ratelimit.ErrUnavailable)})
+	// If bans fails, Take returns its error and does not call the limiter.
+	b = banOf(t, j.limiter, j.strikes, down)
 	d, err := b.Take(t.Context(), "k", 1)
 	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
 	require.False(t, d.Allowed)
@@ -368,14 +359,20 @@ func TestBansThatCannotDecideDeny(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
 	require.NoError(t, r.Cancel())
 	require.ErrorIs(t, b.Wait(t.Context(), "k", 1), ratelimit.ErrUnavailable)
-	require.Equal(t, 2, remaining(t, j.limiter, "k"))
-}
+	require.Equal(t, 1, remaining(t, j.strikes, "k"))
 
-func TestResetTriesAllLimitersAlthoughOneFails(t *testing.T) {
-	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
-	require.True(t, j.bans.Allow("k", 1))
+	// A ban that fails to begin begins with the next strike.
+	j.bans.Reset(context.Background(), "k")
+	flaky := &flakyBans{Keyed: j.bans, err: ratelimit.ErrUnavailable}
+	b = banOf[string](t, j.limiter, j.strikes, flaky)
+	require.Equal(t, jailLimit, take(t, b, 1).Limit)
+	require.Equal(t, uint64(1), b.Stats().Failed)
+	flaky.err = nil
+	require.Equal(t, banLimit, take(t, b, 1).Limit)
+
+	// Reset resets both limiters, although the first one fails.
 	both := &resettable{engine: allows(ratelimit.Decision{Remaining: 1}), err: errors.New("down")}
-	b := banOf[string](t, j.limiter, both, j.bans)
+	b = banOf[string](t, j.limiter, both, j.bans)
 	require.ErrorContains(t, b.Reset(t.Context(), "k"), "down")
 	require.Equal(t, 1, remaining(t, j.bans, "k"))
 }

@@ -47,9 +47,9 @@ rules:
 		{"GET", "/users/%31/x/y", true, 10},
 		{"GET", "/users/1/x", false, 10},
 		{"POST", "/v2/users/1", false, 10},
-		{"GET", "/v2/users/1", true, 10}, // no rule
+		{"GET", "/v2/users/1", true, 10}, // no rule matches
 		{"GET", "/users/2/", true, 10},
-		{"GET", "/users/me/3", true, 10}, // as a mux has it: not the budget of me
+		{"GET", "/users/me/3", true, 10}, // as in a mux, this does not spend the budget of me
 		{"GET", "/users/me/3", true, 10},
 		{"GET", "/users/3/", false, 10},
 		{"GET", "/users/me/", true, 10},
@@ -58,7 +58,7 @@ rules:
 		{"GET", "/files/b/x%2Fz", true, 10},
 		{"GET", "/files/b/x/z", false, 10},
 		{"GET", "/files/free/x/y", true, 10},
-		{"GET", "/files/a/", true, 10}, // optional
+		{"GET", "/files/a/", true, 10}, // the text may be empty
 		{"POST", "/orders/4/pay", true, 6},
 		{"POST", "/orders/0/pay", true, 1},
 		{"POST", "/orders/4/show", true, 1},
