@@ -249,8 +249,8 @@ func TestAnAdjustUnderWayIsNotReportedAsUncalled(t *testing.T) {
 	})
 }
 
-// Calls that hang for ever hold all turns: fewer calls than Failures, or
-// calls made while the breaker was forced closed. The store works again.
+// Calls that hang for ever lose their turns once the store works again. They hold all turns if
+// they are fewer than Failures, or if they were made while the breaker was forced closed.
 func TestHungCallsThatHoldAllTurnsLoseThem(t *testing.T) {
 	for _, row := range []struct {
 		calls  int

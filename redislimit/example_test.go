@@ -217,7 +217,7 @@ func limited(ctx context.Context, client *redis.Client) error {
 	})
 }
 
-// The keys that are limited now, by all processes together.
+// Each lists the keys that are limited now. All processes count together.
 func ExampleLimiter_Each() {
 	onServer(limited)
 	// Output: alice has to wait for 1h0m0s

@@ -20,7 +20,8 @@ import (
 //	flagRest         units, until
 //	flagOlder        the longest window, entries, {at, cost} for each: a log's rest
 //	flagLoose        nothing: the bookings are loose, see gaps.go
-//	flagOpen         the open reservations of each booking, opens, and those of them from before the last change, {the span from there to the writing, part, count, least} for each, the newest first
+//	flagOpen         the open reservations of each booking, opens, and those of them from before the last change, for each
+//	                 {the span from there to the writing, part, count, least}, the newest first
 //
 // The flags are bits of the number of entries or bookings. A least debt is
 // written as its ticks plus one, and its fraction; or as 0 if it is unsampled.
