@@ -63,6 +63,7 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 		r := new(request)
 		r.call.undone = true
 		r.call.goesOn = cost > 0
+		r.instead, _ = q.Instead.(*settlement)
 		op := byte(opKeep)
 		if q.Between && p.gaps() {
 			op, r.after = opBetween, q.After
@@ -84,7 +85,8 @@ func (r *request) made(d ratelimit.Decision, cost int, ahead time.Duration, err 
 	switch {
 	case err != nil || len(r.charges) == 0:
 	case d.Allowed:
-		made.Settle, made.At = r.settlerFor(max(cost, 1)), r.charges[0].offer.At
+		item := r.settlementOf(&r.charges[0])
+		made.Settle, made.At, made.Ref = r.settlerFor(max(cost, 1)), item.At, &item
 	case r.charges[0].plan.dates != nil:
 		if in := between(r.reading, r.charges[0].offer.At); in <= ahead { // no booking reaches beyond the next window
 			err = &outcome.Beyond{In: in}

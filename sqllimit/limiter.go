@@ -356,7 +356,7 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 		d, o, far, err := l.bookAhead(ctx, key, q)
 		made := outcome.Made{Decision: d}
 		if err == nil && o != nil {
-			made.Life, made.At = o.life(), o.spending.At
+			made.Life, made.At, made.Ref = o.life(), o.spending.At, &booking{o.spending, o.mark, o.changes}
 		}
 		if err == nil && d.Allowed && q.Cost > 0 {
 			settle := l.settler(key, q.Cost, o)

@@ -417,7 +417,9 @@ func (l *Limiter) bookAhead(ctx context.Context, key string, q turns.Request) (d
 		near = q.Ahead // what stands in a queue cannot be given back
 	}
 	book := func(ahead time.Duration) (ratelimit.Decision, *operation, error) {
-		return l.decide(ctx, key, q.Cost, &operation{pending: pending{undone: true}, ahead: int64(ahead) / 1000, keep: meter.Booked, between: q.Between, from: q.After})
+		old, _ := q.Instead.(*booking)
+		return l.decide(ctx, key, q.Cost, &operation{pending: pending{undone: true}, ahead: int64(ahead) / 1000, keep: meter.Booked,
+			between: q.Between, from: q.After, instead: old})
 	}
 	d, o, err = book(near)
 	rest := q.Ahead - near

@@ -54,11 +54,13 @@ func InLine(ctx context.Context, lines *turns.Lines[string], key string, cost in
 		cost, ahead := q.Cost, min(q.Ahead, left)
 		q.Ahead = ahead
 		made, err := book(q)
-		d = made.Decision
+		if q.Instead == nil {
+			d = made.Decision
+		}
 		if u, goesOn := err.(*Unfinished); goesOn {
 			return a, &turns.Unfinished[string]{Err: u.Err, Answer: func() (turns.Answer[string], error) { return inLine(u.Made()) }}
 		}
-		if a, err = inLine(made, err); err != nil || a.Allowed || a.Late > 0 {
+		if a, err = inLine(made, err); err != nil || a.Allowed || a.Late > 0 || q.Instead != nil {
 			return a, err
 		}
 		full := d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining
@@ -89,12 +91,13 @@ func InLine(ctx context.Context, lines *turns.Lines[string], key string, cost in
 func inLine(made Made, err error) (a turns.Answer[string], _ error) {
 	var beyond *Beyond
 	if err != nil && !errors.As(err, &beyond) {
+		a.Unsure = errors.Is(err, ratelimit.ErrUnanswered)
 		return a, err
 	}
 	d := made.Decision
 	a.Pace = PaceOf(d.Limit)
 	a.Allowed, a.Delay, a.At, a.Remaining = d.Allowed, d.Delay, made.At, d.Remaining
-	a.Settle, a.Life, a.Confirm = made.Settle, made.Life, made.Confirm
+	a.Settle, a.Life, a.Ref, a.Confirm = made.Settle, made.Life, made.Ref, made.Confirm
 	if d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		a.Remaining = 0 // what remains of a queue can enter, and is let out later
 	}

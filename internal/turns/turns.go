@@ -69,6 +69,9 @@ type Request struct {
 	After   int64 // the [Answer.At] of this line's latest booking; 0 if there is none
 
 	Early bool // of a try: by the last denial it comes too early, and succeeds only if the budget has grown since
+
+	// Instead is the [Answer.Ref] of this caller's booking, which an allowed call replaces in the same decision. It is nil if there is none.
+	Instead any
 }
 
 // Answer is the store's answer to a caller.
@@ -172,6 +175,7 @@ type caller[K comparable] struct {
 	since      uint64        // the number of the latest booking when its call began
 	budgets    []Budget[K]   // all budgets that its calls charge, if they book nothing
 	wake       chan struct{} // has a buffer of one
+	panics     any           // the value with which a call has panicked that was to move its booking up
 	state      state
 	prev, next *caller[K] // its neighbours in the line, or in the list of callers with bookings
 }
@@ -188,6 +192,8 @@ type part struct {
 	void       bool   // it must be given back, and nobody takes it
 	life       uint64 // the life of the key
 	number     uint64 // the number of the booking
+	ref        any    // by which the store can replace it
+	moving     bool   // a call replaces it
 
 	confirm    func() (bool, error) // nil unless the booking is tentative
 	confirming bool                 // a goroutine calls confirm
@@ -498,7 +504,7 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 	ls.mu.Unlock()
 	defer ls.mu.Lock()
 	goBack(spare)
-	return ls.sleep(ctx, l, c, yields)
+	return ls.sleep(ctx, l, c, yields, call)
 }
 
 // partOf returns what a call has booked.
@@ -508,7 +514,7 @@ func (l *line[K]) partOf(c *caller[K], now time.Time, a Answer[K], stale bool) *
 	}
 	l.booking++
 	return &part{settle: a.Settle, due: now.Add(a.Delay), at: a.At, cost: c.need, pace: a.Pace, void: stale, life: a.Life, number: l.booking,
-		confirm: a.Confirm, confirmAt: now.Add(a.Delay - Horizon)}
+		ref: a.Ref, confirm: a.Confirm, confirmAt: now.Add(a.Delay - Horizon)}
 }
 
 // leaveCall has a caller leave while its call is under way. The others go on, and take what it books when its answer comes. It returns what
@@ -571,23 +577,41 @@ func (ls *Lines[K]) moveLocked(l *line[K], c *caller[K], a Answer[K], left time.
 
 // sleep waits until the units of a caller are due. It reports false if the caller has to call again, because its booking
 // is gone or an earlier one may be possible. A caller that yields gives way to earlier callers that a change has reached.
-func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields bool) (done bool, _ error) {
+func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields bool, call func(Request) (Answer[K], error)) (done bool, _ error) {
 	left, err := wait.Left(ctx)
 	ls.mu.Lock()
 	if delay := time.Until(c.due()); err == nil && delay > left {
 		err = &LateError{In: delay}
 	}
+	looks := c.far && !yields && time.Until(c.due()) > Horizon
 	for err == nil {
 		delay := time.Until(c.due())
 		lasting, next := true, delay
 		if !yields {
 			lasting, next, err = ls.confirmLocked(l, c, delay)
 		}
-		if done = delay <= 0 && len(c.shares) > 0 && !yields && lasting; done || c.state == isAnew || err != nil {
+		moving := delay <= 0 && c.holds((*part).isMoving)
+		if c.panics != nil {
+			l.removeBooked(c)
+			spare := ls.departLocked(l, c)
+			ls.mu.Unlock()
+			goBack(spare)
+			panic(c.panics)
+		}
+		if done = delay <= 0 && len(c.shares) > 0 && !yields && lasting && !moving; done || c.state == isAnew || err != nil {
 			break
 		}
 		if err = ctx.Err(); err != nil {
 			break
+		}
+		if moving {
+			next = math.MaxInt64 // until it is roused
+		}
+		if at := delay - Horizon; looks && at > 0 {
+			next = min(next, at)
+		} else if looks && lasting {
+			looks = false
+			ls.advanceLocked(l, c, call)
 		}
 		delay = next
 		ls.mu.Unlock()
@@ -641,7 +665,11 @@ func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields 
 // due returns the instant at which all units of a caller are due.
 func (c *caller[K]) due() (at time.Time) {
 	for _, s := range c.shares {
-		at = later(at, s.due)
+		if s.of.pace.Spaced {
+			at = later(at, s.due)
+		} else {
+			at = later(at, s.of.due) // it may have moved
+		}
 	}
 	return at
 }
@@ -738,7 +766,7 @@ func (l *line[K]) use(c *caller[K]) {
 func (l *line[K]) spare(now time.Time) (parts []*part) {
 	l.pool = slices.DeleteFunc(l.pool, func(p *part) bool {
 		switch {
-		case p.users > 0 || !p.void && (l.first != nil || l.anew > 0 || l.stays(p, now)):
+		case p.users > 0 || p.moving || !p.void && (l.first != nil || l.anew > 0 || l.stays(p, now)):
 			return false
 		case p.lost: // there is nothing to give back
 		case p.void || !l.regained(p, now):
@@ -749,10 +777,14 @@ func (l *line[K]) spare(now time.Time) (parts []*part) {
 	return parts
 }
 
-// stays reports whether a part stays for the next caller although nobody waits. Such a part is due, and a bucket takes
-// back less of it each moment, so it is more useful to the next caller. After the horizon nothing of it would be left.
+// stays reports whether a part stays for the next caller although nobody waits. Such a part is due, and a bucket takes back less of it each
+// moment, so it is more useful to the next caller, unless more than half of it can be given back now. After the horizon nothing of it would be left.
 func (l *line[K]) stays(p *part, now time.Time) bool {
-	return !p.due.After(now) && now.Before(p.due.Add(Horizon)) && l.regained(p, p.due.Add(Horizon))
+	if p.due.After(now) || !now.Before(p.due.Add(Horizon)) || !l.regained(p, p.due.Add(Horizon)) {
+		return false
+	}
+	lost := now.Add(l.trip).Sub(p.due) - l.pace.span(int64(p.cost-p.free))
+	return lost > l.pace.span(int64(p.free))/2
 }
 
 // regained reports whether a bucket has regained a part: then it cannot be given back.

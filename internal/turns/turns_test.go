@@ -504,6 +504,7 @@ func TestWhatIsDueStaysForTheNextCaller(t *testing.T) {
 		{"soon", turns.Pace{Units: 20, Per: time.Second}, 100 * time.Millisecond, 1, true},
 		{"late", turns.Pace{Units: 20, Per: time.Second}, 3 * time.Second, 4, true},
 		{"slow", turns.Pace{Units: 2, Per: time.Second}, 100 * time.Millisecond, 4, false},
+		{"hardly late", turns.Pace{Units: 5, Per: time.Second}, 100 * time.Millisecond, 4, false},
 		{"windows", turns.Pace{Units: 20, Per: time.Second, AtOnce: true}, 100 * time.Millisecond, 4, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
