@@ -36,13 +36,13 @@ var noContext = context.Background()
 
 // late marks a limiter that answers at once although its caller's deadline has passed. Package lease looks for the mark.
 //
-// lint:ignore U1000 failures.AnswersLate finds it.
+//lint:ignore U1000 failures.AnswersLate finds it.
 type late = failures.Late
 
 // Limiter decides by a primary limiter and, if that fails, by a stand-in. Make
 // one with [New]. It is safe for concurrent use. The zero Limiter cannot be used.
 type Limiter[K any] struct {
-	// lint:ignore U1000 failures.AnswersLate finds it.
+	//lint:ignore U1000 failures.AnswersLate finds it.
 	late
 	primary  ratelimit.Reserver[K]
 	instead  ratelimit.Reserver[K]

@@ -238,7 +238,7 @@ func TestTheCauseOfADroppedRowIsReported(t *testing.T) {
 	require.EqualValues(t, 2, stats.Written)
 	require.EqualValues(t, 1, stats.Dropped)
 	require.ErrorContains(t, stats.LastError, "value out of range")
-	// lint:ignore SA1012 a nil context never ends
+	//lint:ignore SA1012 a nil context never ends
 	require.NoError(t, log.Close(nil))
 	require.Contains(t, out.String(), "value out of range")
 }
