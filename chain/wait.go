@@ -103,7 +103,7 @@ func (w *waiting[R]) try(ctx context.Context, early bool) (a turns.Answer[any], 
 		return w.denied(res.Limit, retry), nil
 	}
 	w.res = res
-	return turns.Answer[any]{Allowed: true, Remaining: res.Remaining, Line: w.line, Cost: w.cost, Settle: res.Settle}, nil
+	return turns.Answer[any]{Allowed: true, Remaining: res.Remaining, Pace: outcome.PaceOf(res.Limit), Line: w.line, Cost: w.cost, Settle: res.Settle}, nil
 }
 
 // peek reports whether the limiters deny the cost for a time, and not until after the deadline.
