@@ -253,3 +253,52 @@ func TestRoomInAWindowServesACallThatHasBookedTheNextOne(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+// Two answers may come in another order than the one in which the store decided. The one that was decided first knows of more room than there
+// is. A small cost must not use that to overtake a large one.
+func TestAnAnswerThatIsLateMakesNoRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var line turns.Lines[string]
+		pace := turns.Pace{Units: 12, Per: time.Minute, AtOnce: true}
+		remaining := 12
+		var mu sync.Mutex // guards remaining, answers and served
+		var served []int
+		answers := 0
+		comes := func(cost int) {
+			go func() {
+				err := line.Wait(t.Context(), "k", cost, func(q turns.Request) (turns.Answer[string], error) {
+					mu.Lock()
+					a := turns.Answer[string]{Pace: pace, Allowed: q.Cost <= remaining}
+					if a.Allowed {
+						remaining -= q.Cost
+					} else if a.Retry = time.Minute; q.Ahead > a.Retry {
+						a.Allowed, a.Delay, a.Retry = true, time.Minute, 0
+					}
+					a.Remaining = remaining
+					late := answers == 1 // the second call, which is decided before the third one
+					answers++
+					mu.Unlock()
+					time.Sleep(time.Millisecond)
+					if late {
+						time.Sleep(time.Millisecond)
+					}
+					return a, nil
+				})
+				mu.Lock()
+				defer mu.Unlock()
+				if err == nil {
+					served = append(served, cost)
+				}
+			}()
+			time.Sleep(100 * time.Microsecond)
+		}
+		for _, cost := range []int{4, 1, 5, 3, 2} {
+			comes(cost)
+		}
+		time.Sleep(30 * time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		require.Equal(t, 2, remaining, "the cost of 2 stays behind the one of 3")
+		require.ElementsMatch(t, []int{4, 1, 5}, served)
+	})
+}

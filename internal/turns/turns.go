@@ -137,6 +137,8 @@ type line[K comparable] struct {
 	bookings    int           // the number of these callers
 	regain      int64         // the units that the budget regains in a round trip
 	room        int64         // the units that the last answer has reported and no call has used since
+	remaining   int64         // the units that remained after the last call that the store has decided on, when its answer came
+	remainedAt  time.Time     // the time of that answer
 	known       bool          // an answer has set the room: a call for which there is no room could be overtaken by another one
 	equal       int           // the cost of each call under way, 0 if they differ
 	due         time.Time     // the instant of the latest booking; in a line of tries, the instant at which the budget was, or will be, 0
@@ -510,6 +512,7 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 // partOf returns what a call has booked.
 func (l *line[K]) partOf(c *caller[K], now time.Time, a Answer[K], stale bool) *part {
 	if !stale {
+		a.Remaining = int(l.remains(now, c, a))
 		l.bookedAt(now, c.need, a)
 	}
 	l.booking++
@@ -819,7 +822,7 @@ func (ls *Lines[K]) Moved(key K) {
 		}
 	}
 	l.moves++
-	l.again, l.polled = time.Time{}, time.Time{}
+	l.again, l.polled, l.remainedAt = time.Time{}, time.Time{}, time.Time{}
 	ls.pumpLocked(l, now)
 }
 
@@ -846,6 +849,7 @@ func (ls *Lines[K]) Changed(matches func(K) bool) {
 		l.changes++
 		l.stale = l.calls
 		l.again, l.due, l.start, l.pace, l.room, l.regain = time.Time{}, time.Time{}, now, Pace{}, 0, 0 // the first caller calls alone
+		l.remainedAt = time.Time{}
 		l.least, l.tail = time.Time{}, time.Time{}
 		for c := l.booked; c != nil; c = c.next {
 			l.bookAnew(c)
@@ -1083,6 +1087,24 @@ func (l *line[K]) deniedTo(c *caller[K], now time.Time, ahead time.Duration, a A
 func (l *line[K]) taken(now time.Time, remaining int) {
 	l.start = time.Time{}
 	l.due = now.Add(-l.trip/2 - l.pace.span(int64(remaining)-l.called))
+}
+
+// remains returns the units that remain after a call was allowed. If another answer has come since the call began, the store may have decided
+// on that other call later. Then the lower figure holds, except for what has been regained since.
+func (l *line[K]) remains(now time.Time, c *caller[K], a Answer[K]) int64 {
+	remaining := int64(a.Remaining)
+	if a.Delay > 0 {
+		remaining = 0
+	}
+	if l.booking != c.since && !l.remainedAt.IsZero() {
+		most := l.remaining
+		if l.steady() {
+			most += int64(float64(now.Sub(l.remainedAt)) / float64(l.pace.Per) * float64(l.pace.Units))
+		}
+		remaining = min(remaining, most)
+	}
+	l.remaining, l.remainedAt = remaining, now
+	return remaining
 }
 
 // bookedAt records a booking.
