@@ -103,7 +103,7 @@ func (w *waiting[R]) try(ctx context.Context, early bool) (a turns.Answer[any], 
 		return w.denied(res.Limit, retry), nil
 	}
 	w.res = res
-	return turns.Answer[any]{Allowed: true, Remaining: res.Remaining, Pace: outcome.PaceOf(res.Limit), Line: w.line, Cost: w.cost, Settle: res.Settle}, nil
+	return turns.Answer[any]{Allowed: true, Remaining: res.Remaining, Pace: w.chain.paceOf(res.Limit), Line: w.line, Cost: w.cost, Settle: res.Settle}, nil
 }
 
 // peek reports whether the limiters deny the cost for a time, and not until after the deadline.
@@ -126,7 +126,16 @@ func (w *waiting[R]) peek(ctx context.Context, left time.Duration) (retry time.D
 // denied returns the answer for the line.
 func (w *waiting[R]) denied(limit ratelimit.Limit, retry time.Duration) turns.Answer[any] {
 	w.limit, w.until = limit, time.Now().Add(retry)
-	return turns.Answer[any]{Retry: retry, Here: true, Pace: outcome.PaceOf(limit), Line: w.line, Cost: w.cost}
+	return turns.Answer[any]{Retry: retry, Here: true, Pace: w.chain.paceOf(limit), Line: w.line, Cost: w.cost}
+}
+
+// paceOf returns the rate at which a line goes on under the limit that has decided. It is zero, for unknown, if a limiter
+// counts costs of its own, or has several limits: one of them may be that of a ban, whose end lets all callers pass.
+func (c *Limiter[R]) paceOf(limit ratelimit.Limit) turns.Pace {
+	if d := c.Describe(); d.ReplacesCost || len(d.Limits) != len(c.limiters) {
+		return turns.Pace{}
+	}
+	return outcome.PaceOf(limit)
 }
 
 // reserveInTime reserves the cost for a time before the deadline. After a denial it returns when to try again.

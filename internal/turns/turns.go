@@ -956,6 +956,7 @@ func (ls *Lines[K]) pumpLocked(l *line[K], now time.Time) {
 		}
 		l.remove(c)
 		c.state = isCalling
+		c.early = c.tries && l.start.After(now)
 		l.take(c)
 		c.far = l.bookings == 0 && l.calls == 0
 		if c.between = l.calls == 0; c.between { // the instants of calls under way are not known
@@ -977,7 +978,7 @@ func (ls *Lines[K]) pumpLocked(l *line[K], now time.Time) {
 		case l.pace.Units == 0:
 		case c.tries:
 			l.due = l.due.Add(l.pace.span(int64(c.need))) // the instant after this call
-			c.early = l.due.After(now)
+			c.early = c.early || l.due.After(now)
 		case l.due.After(now):
 			l.due = later(l.due.Add(l.spanOf(int64(c.need))), l.least)
 		}
