@@ -250,7 +250,7 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, now int64, d *Decision
 		if cost == 0 || int64(cost) > p.capacity || !p.tracks() {
 			return nil, meter.Offer{}, l.decideUncharged(key, p, cost, q, now, refreshed, d)
 		}
-		a, first, created, err := l.keys.acquire(key, p, l.clock)
+		a, first, created, err := l.keys.acquire(key, p, l.clock, false)
 		if err != nil {
 			d.Limit = p.limit
 			return nil, meter.Offer{}, err
@@ -397,7 +397,7 @@ func (l *Keyed[K]) adjust(key K, p *plan, delta int64, refreshed uint64, f *foll
 		f.unspent()
 		return nil
 	}
-	a, now, created, err := l.keys.acquire(key, p, l.clock)
+	a, now, created, err := l.keys.acquire(key, p, l.clock, false)
 	if err != nil {
 		return err
 	}

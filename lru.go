@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/weir-go/ratelimit/internal/keys"
 	"github.com/weir-go/ratelimit/internal/meter"
@@ -83,6 +84,14 @@ type shard[K comparable] struct {
 // maxTries is the maximum number of times that a decision starts again: a key that it needs was dropped, or all keys
 // that could make room are pinned.
 const maxTries = 100
+
+// A new key then sleeps between its tries, up to maxNaps times, 100 ms in all. The calls that have taken all room
+// need only a moment, but the system may have stopped their threads in it. The naps double from firstNap to longestNap.
+const (
+	maxNaps    = 26
+	firstNap   = 50 * time.Microsecond
+	longestNap = 5 * time.Millisecond
+)
 
 // newTable returns an empty table. The options are valid, and their MaxKeys is set.
 func newTable[K comparable](o *Options[K], dates *calendars) *table[K] {
@@ -188,7 +197,9 @@ func (t *table[K]) unseen(key K) unseen {
 //
 // acquire computes the state of a new key before it makes room. So the spending that is remembered of the
 // evicted key does not change that state, and the new key is allowed as much as an earlier Peek has reported.
-func (t *table[K]) acquire(key K, p *plan, clock Clock) (a *account, now int64, created bool, err error) {
+//
+// pinning means that the caller has pinned keys. It gets an error soon, because another call may need the room of these keys.
+func (t *table[K]) acquire(key K, p *plan, clock Clock, pinning bool) (a *account, now int64, created bool, err error) {
 	s := t.shardOf(key)
 	room := false // acquire has taken room for this key
 	var x initialState
@@ -209,11 +220,15 @@ func (t *table[K]) acquire(key K, p *plan, clock Clock) (a *account, now int64, 
 		if room = t.makeRoomElsewhere(s, busy, x.reading); room {
 			continue
 		}
-		if t.expiry != nil || tries >= maxTries {
+		switch naps := tries - maxTries; { // decisions under way have pinned all keys, or have taken all room
+		case t.expiry != nil, naps >= 0 && pinning, naps >= maxNaps:
 			t.refused.Add(1)
 			return nil, 0, false, t.full
+		case naps >= 0:
+			time.Sleep(min(firstNap<<naps, longestNap))
+		default:
+			runtime.Gosched()
 		}
-		runtime.Gosched() // decisions under way have pinned all keys
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -166,6 +167,36 @@ func TestAccountsOfALimiterInAStackStayWithTheirKeys(t *testing.T) {
 	require.Nil(t, l.keys.find("mine"))
 	require.Equal(t, "mine", e.Key)
 	require.Nil(t, e.Value.plan)
+}
+
+// The system may stop the thread of a call that has taken the last room and not yet inserted its key. New keys wait for
+// that call. The keys of a stack do not: the stack's other keys are pinned meanwhile.
+func TestANewKeyWaitsForACallThatHasTakenTheLastRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := Must(New[string](TokenBucket(PerDay(1), 1), &Options[string]{MaxKeys: 1}))
+		require.True(t, l.keys.reserve())
+		timed := func(allow func() bool) (bool, time.Duration) {
+			begin := time.Now()
+			allowed := allow()
+			return allowed, time.Since(begin)
+		}
+		alone := func() bool { return l.Allow("new", 1) }
+		allowed, took := timed(alone)
+		require.False(t, allowed)
+		require.InDelta(t, 100*time.Millisecond, took, float64(5*time.Millisecond))
+
+		stack, err := All(By(l, func(k string) (string, error) { return k, nil }))
+		require.NoError(t, err)
+		allowed, took = timed(func() bool { return stack.Allow("new", 1) })
+		require.False(t, allowed)
+		require.Zero(t, took)
+
+		time.AfterFunc(50*time.Millisecond, func() { l.keys.release(true) })
+		allowed, took = timed(alone)
+		require.True(t, allowed)
+		require.InDelta(t, 50*time.Millisecond, took, float64(5*time.Millisecond))
+		require.Equal(t, Stats{Keys: 1, Refused: 2}, l.Stats())
+	})
 }
 
 // Thousands of callers use more keys than the table holds. No decision belongs to another

@@ -243,7 +243,7 @@ func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duratio
 	if fresh {
 		return nil
 	}
-	a, at, inserted, err := l.keys.acquire(key, p, l.clock)
+	a, at, inserted, err := l.keys.acquire(key, p, l.clock, false)
 	if err != nil {
 		return err
 	}

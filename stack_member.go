@@ -233,7 +233,7 @@ func (k *layerKey[R, K]) same(other anyKey[R]) bool {
 }
 
 func (k *layerKey[R, K]) insert(p *plan, clock Clock) (*account, bool, error) {
-	a, _, created, err := k.l.keys.acquire(k.key, p, clock)
+	a, _, created, err := k.l.keys.acquire(k.key, p, clock, true)
 	if err != nil {
 		return nil, false, err
 	}

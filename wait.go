@@ -209,7 +209,7 @@ func (h keyHome[K]) renew(line *meter.Line) error {
 	if a.plan == nil {
 		a.mu.Unlock()
 		// Whoever inserts the key gives it its line.
-		if a, _, _, err = h.l.keys.acquire(h.key, p, h.l.clock); err != nil {
+		if a, _, _, err = h.l.keys.acquire(h.key, p, h.l.clock, false); err != nil {
 			return err
 		}
 	}
