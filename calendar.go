@@ -22,35 +22,34 @@ type period struct {
 	at   time.Duration
 }
 
-// Day returns the days of a time zone, from midnight to midnight. The zone is a name that [time.LoadLocation] finds,
-// but neither "" nor "Local"; where the machine may lack the database of zones, import [time/tzdata]. An invalid
-// Period makes its limit invalid.
+// Day returns a time zone's days, from midnight to midnight. The zone is a name for [time.LoadLocation], but neither "" nor
+// "Local". Where the machine may lack the zone database, import [time/tzdata]. An invalid Period makes its limit invalid.
 func Day(zone string) Period { return newPeriod(calendar.Day, zone, 0) }
 
-// Week returns the weeks of a time zone that begin on the given day. See [Day].
+// Week returns a time zone's weeks, which begin on the given day. See [Day].
 func Week(zone string, from time.Weekday) Period { return newPeriod(calendar.Week, zone, int(from)) }
 
-// Month returns the months of a time zone that begin on the given day, from 1
+// Month returns a time zone's months, which begin on the given day, from 1
 // to 31. In a month without that day, they begin on its last day. See [Day].
 func Month(zone string, from int) Period { return newPeriod(calendar.Month, zone, from) }
 
-// Hour returns the hours of a time zone's clock, such as 9:00 to 10:00. An
-// hour in which the clock is set by a part of an hour is longer. See [Day].
+// Hour returns the hours of a time zone's clock, such as 9:00 to 10:00. If
+// the clock is set by less than an hour, the hour is longer. See [Day].
 func Hour(zone string) Period { return newPeriod(calendar.Hour, zone, 0) }
 
-// Minute returns the minutes of a time zone's clock. See [Day].
+// Minute returns a time zone's minutes by its clock. See [Day].
 func Minute(zone string) Period { return newPeriod(calendar.Minute, zone, 0) }
 
-// Year returns the years of a time zone, from January 1st. See [Day].
+// Year returns a time zone's years, from January 1st. See [Day].
 func Year(zone string) Period { return newPeriod(calendar.Year, zone, 0) }
 
 func newPeriod(unit calendar.Unit, zone string, from int) Period {
 	return Period{unique.Make(period{unit, zone, from, 0})}
 }
 
-// At returns the period whose windows begin when the clock of the time zone shows the given time of the day, instead of at
-// midnight. For example, Day("Europe/Berlin").At(4*time.Hour) are days from 4:00 to 4:00. If the clock skips that time, the
-// window begins at the step. If the clock shows that time twice, the window begins at the first. The time must be whole
+// At returns the period whose windows begin when the zone's clock shows the given time, instead of at midnight. For
+// example, Day("Europe/Berlin").At(4*time.Hour) are days from 4:00 to 4:00. If the clock skips that time, the window
+// begins at the step. If the clock shows that time twice, the window begins at the first. The time must be whole
 // minutes below 24 h. Any other time makes the Period invalid, and so does At on [Hour] and [Minute]. Zero is midnight.
 func (p Period) At(after time.Duration) Period {
 	if p == (Period{}) {
@@ -61,8 +60,8 @@ func (p Period) At(after time.Duration) Period {
 	return Period{unique.Make(v)}
 }
 
-// String returns the period as it stands in the text of a limit: "hour UTC", "day UTC", "week UTC from monday", "month
-// Europe/Berlin from 15", "day 04:00 UTC".
+// String returns the period as a limit's text contains it: "hour UTC", "day
+// UTC", "week UTC from monday", "month Europe/Berlin from 15", "day 04:00 UTC".
 func (p Period) String() string {
 	if p == (Period{}) {
 		return "no period"
@@ -94,11 +93,11 @@ func (p Period) calendar() (*calendar.Calendar, error) {
 	return calendar.NewAt(v.unit, v.zone, v.from, v.at)
 }
 
-// Calendar returns a limit of units in each minute, hour, day, week, month or year of the calendar: a quota. At the
-// end of a window, the remaining units expire, and all keys get their units back at one instant. Around a boundary
-// twice the units may pass, for example 1000 at the end of a day and 1000 at the beginning of the next. To protect
-// a service, put a [TokenBucket] beside it. If no contract names the clock or a date, use a [FixedWindow], whose
-// windows begin with each key's first spending: clients that are denied then do not come back all at once.
+// Calendar returns a limit of units in each calendar minute, hour, day, week, month or year: a quota. When
+// a window ends, the remaining units expire, and all keys get their units back at one instant. Around a
+// boundary twice the units may pass, for example 1000 just before midnight and 1000 just after. To protect
+// a service, put a [TokenBucket] beside it. If no contract names the clock or a date, use a [FixedWindow].
+// Its windows begin with each key's first spending, so denied clients do not all come back at once.
 //
 // It needs a [Clock] that also has the method Wall() time.Time, as the system's has. A wall clock that is set forward over a
 // boundary begins the next window early; if it is set back, the window lasts longer. No window is granted twice.

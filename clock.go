@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Clock measures time since an origin of its own, at most 146 years away. It must be safe for concurrent use. It
-// must not call the limiter, which reads it while it holds locks. If it steps back, time stands still for each
-// key until the key's highest reading comes again. For a [Calendar] it also needs a method Wall() time.Time.
+// Clock measures time since an origin of its own, at most 146 years away. It must be safe for concurrent use. It must
+// not call the limiter: the limiter holds locks while it reads the clock. If it steps back, time stands still for
+// each key until the key's highest reading comes again. For a [Calendar] it also needs a method Wall() time.Time.
 type Clock interface {
 	Now() time.Duration
 }

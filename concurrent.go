@@ -17,7 +17,7 @@ import (
 // At 50s the reservation of 6 units is settled, and they are free at once. The reservation of 4 is neither settled nor extended:
 // at 1m its hold is over, its units lapse, and 3 of them are free after the next 2. It is counted in internal/meter/concurrent.go.
 
-// Concurrent returns a limit of units in use at the same time, for example 8 open streams of a user. A
+// Concurrent returns a limit of units in use at the same time, for example a user's 8 open streams. A
 // [Reservation] holds its units until Settle or Cancel gives them back, or until hold has passed since Reserve or
 // the last [Reservation.Extend]. So a process that dies, or forgets a reservation, blocks them for hold at most.
 //

@@ -8,41 +8,42 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// Decision is the answer of a limiter. Times count from the moment of the decision. The zero Decision denies.
+// Decision is a limiter's answer. Times count from the moment of the decision. The zero Decision denies.
 type Decision struct {
 	// Allowed reports whether the cost was charged.
 	Allowed bool
-	// Degraded reports that a stand-in decided because no decision of a shared store was available: see package failover.
+	// Degraded reports that a stand-in decided because the shared store could not: see package failover.
 	Degraded bool
-	// Limit is the limit that decided; of several limits, the binding one: see [Layered].
+	// Limit is the limit that decided. If several apply, it is the binding one: see [Layered].
 	Limit Limit
 	// Remaining is the largest cost that would be allowed now.
 	Remaining int
-	// Debt is the number of units that the key has spent or booked above the limit's capacity and not
-	// regained yet, rounded up; of several limits, the largest debt. [Keyed.Adjust], settlements above
-	// the reserved cost and bookings ahead make debts. A booking in a later window makes a debt,
+	// Debt counts the units that the key has spent or booked above the limit's capacity and not regained
+	// yet, rounded up. If several limits apply, it is the largest debt. [Keyed.Adjust], settlements
+	// above the reserved cost and bookings ahead make debts. A booking in a later window makes a debt,
 	// because the windows before it count as full. If the limit has changed since, a booking that fits
 	// at its instant is no debt. Each call fills Debt in. Engines that do not know debts leave it 0.
 	Debt int
 	// RetryAfter is how long to wait before the same call succeeds, if nothing else is charged by then. The call does not
-	// succeed a nanosecond earlier. RetryAfter is 0 if Allowed, or if the error means that the call can never succeed.
+	// succeed a nanosecond earlier. RetryAfter is 0 if Allowed, or if the call can never succeed, as its error then states.
 	RetryAfter time.Duration
-	// ResetAfter is the time until the key is fresh, if nothing else is charged: until it has its full budget again.
+	// ResetAfter is the time until the key is fresh again, with its full budget, if nothing else is charged.
 	ResetAfter time.Duration
-	// NextAfter is the time until Remaining is above 0, if nothing else is charged: until the next unit of the budget. It is 0 while
-	// Remaining is above 0, and if there never is a next unit. Engines that do not know the time leave it 0.
+	// NextAfter is the time until Remaining is above 0, if nothing else is charged. It is 0 while
+	// Remaining is above 0, and if no unit ever comes. Engines that do not know the time leave it 0.
 	NextAfter time.Duration
-	// Delay is how long to wait before starting the work. It is above zero only for a leaky bucket and for a booking of a [Reserver].
+	// Delay is how long to wait before starting the work. It is above
+	// zero only in a leaky bucket, and when a [Reserver] books.
 	Delay time.Duration
 }
 
 // Event is one decision, as [Options.OnDecision] and [Layer].Observe receive it.
 type Event[K any] struct {
-	// Key is the key or the request of the decision. It may be a secret: think before you log it.
+	// Key is the key or the request. It may be a secret: think before you log it.
 	Key K
 	// Cost is the cost of the call.
 	Cost int
-	// Decision is the decision of the call; in a stack of layers, the decision of this layer alone.
+	// Decision is the call's decision. In a stack, it is this layer's alone.
 	Decision Decision
 	// Spent reports whether the cost stays charged. It is false if another
 	// layer denies, if a Wait failed, or if the limit tracks nothing.

@@ -31,8 +31,8 @@
 // A denial, an error, Peek, a Wait that fails and a cost of 0 charge nothing; [Layered.Wait] names one exception.
 // [Keyed.Adjust] and [Reservation.Settle] may charge above the capacity: a key regains this debt too.
 //
-// Each constructor of a limit states its bound. Only a grant, [Keyed.Reset] and eviction allow more. docs/promises.md in the
-// repository has the exact statements.
+// Each limit's constructor states its bound. Only a grant, [Keyed.Reset] and
+// eviction allow more. docs/promises.md in the repository has the exact statements.
 //
 // # Where the rest is
 //

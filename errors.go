@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The errors of limiters. Each is returned wrapped, with the figures that caused it: test with [errors.Is].
+// Limiters return these errors. Each is wrapped, with the figures that caused it: test with [errors.Is].
 var (
 	// ErrInvalidLimit is for a [Limit] that cannot be enforced exactly. The text names the field and the figure.
 	ErrInvalidLimit = errors.New("ratelimit: invalid limit")
@@ -21,18 +21,18 @@ var (
 	// interface.
 	ErrInvalidKey = errors.New("ratelimit: invalid key")
 
-	// ErrTableFull is for a new key in a full table, if no key in it is fresh: see [RefuseNew].
+	// ErrTableFull is for a new key in a full table, in which no key is fresh: see [RefuseNew].
 	ErrTableFull = errors.New("ratelimit: key table full")
 
-	// ErrLimited is the error of a Wait that fails for another reason than its deadline: a leaky bucket's
-	// queue is full, too many calls wait, or no time is known at which the cost would be allowed.
+	// ErrLimited is for a Wait that fails, but not because of its deadline: a leaky bucket's
+	// queue is full, too many calls wait, or it is unknown when the cost would be allowed.
 	ErrLimited = errors.New("ratelimit: limited")
 
 	// ErrBlocked is for a cost above 0 under [Blocked]. It is an [ErrExceedsLimit] too.
 	ErrBlocked error = blockedError{}
 
-	// ErrLost means that the call no longer holds the units of a [Concurrent] limit,
-	// or the slots of a semaphore: their hold has passed, or they were given back.
+	// ErrLost is for a call that no longer holds its units under a [Concurrent] limit,
+	// or its slots in a semaphore: their hold has passed, or they were given back.
 	ErrLost = errors.New("ratelimit: units are no longer held")
 
 	// ErrUnavailable is for an engine that could not decide: its store is down, slow or full. It never comes from memory.
@@ -86,17 +86,17 @@ func (e negativeCostError) Unwrap() error { return ErrNegativeCost }
 
 func (e negativeCostError) Error() string { return fmt.Sprintf("%v: %d", ErrNegativeCost, int(e)) }
 
-// LateError is the error of a call that would have to wait too long: a Wait until after its deadline,
-// or a client's request until after a MaxWait or a deadline. It wraps [context.DeadlineExceeded] or
+// LateError is returned by a call that would have to wait too long: a Wait beyond its deadline,
+// or a client's request beyond a MaxWait or a deadline. It wraps [context.DeadlineExceeded] or
 // [ErrLimited]. Its text is the same for all such calls under a limit. [errors.As] finds it.
 type LateError struct {
-	Package string        // the beginning of the text; empty if the text names no package
+	Package string        // the text begins with it; empty if the text names no package
 	Limit   Limit         // the limit under which the call waits; zero if a server demands the wait
 	After   time.Duration // see RetryAfter
 	Reason  error         // context.DeadlineExceeded or ErrLimited
 }
 
-// RetryAfter returns the time after which the same call could succeed, counted from the moment of the error.
+// RetryAfter returns how long after the error the same call could succeed.
 func (e *LateError) RetryAfter() time.Duration { return e.After }
 
 // Unwrap returns the reason.

@@ -6,22 +6,22 @@ import "github.com/weir-go/ratelimit/internal/meter"
 // In package policy, the requests under rules that notify implement it. For a key in
 // memory it receives all charges and corrections in the order in which they take effect.
 type follower interface {
-	// Following reports whether the request follows any key, and Follows whether it follows
-	// the key of a layer. The other methods are called only for keys that it follows.
+	// Following reports whether the request follows any key, and Follows whether it
+	// follows a layer's key. The other methods are called only for keys that it follows.
 	Following() bool
 	Follows(layer int) bool
 
-	// Charged is called when the cost of a layer has been spent, with the spending of the key before it. In memory it
-	// is called under the lock of the key's account, so it must be quick and must not call the limiter. For another
-	// store, open is the sum of the key's open estimates before the charge, or -1 if the store does not keep that sum.
+	// Charged is called when a layer's cost has been spent, with the key's spending before. In memory it is
+	// called under the key's lock, so it must be quick and must not call the limiter. For another store,
+	// open sums up the key's open estimates before the charge. It is -1 if the store does not keep the sum.
 	Charged(layer int, before, open int64)
 
-	// Opened is called if another store has denied a charge. It receives the sum of the key's open estimates.
+	// Opened is called if another store has denied a charge. It receives the key's open estimates, summed up.
 	Opened(layer int, open int64)
 
-	// Corrected is called when a settlement or an adjustment of a layer's key has taken effect, under the same
-	// conditions as Charged. It receives the spending before the correction, and the standing of the key after it:
-	// d has Limit, Remaining, Debt and ResetAfter. If the key has no spending, nothing was corrected, and d is nil.
+	// Corrected is called when a settlement or an adjustment has taken effect on a layer's key, under the same
+	// conditions as Charged. It receives the spending before the correction, and the key's standing after it: d
+	// has Limit, Remaining, Debt and ResetAfter. If the key has no spending, nothing was corrected, and d is nil.
 	Corrected(layer int, before, openBefore, openAfter int64, d *Decision)
 }
 

@@ -103,9 +103,9 @@ func (g *generation) cachedPlan(k planKey) (*plan, error) {
 	return e.Value, nil
 }
 
-// SetLimit replaces the limit of [New]. The keys' spending stays: after 40 spent of 50, a limit of 500 leaves 460; after 100
-// spent of 500, a limit of 50 leaves nothing until enough is regained. An invalid limit changes nothing, and the error wraps
-// [ErrInvalidLimit].
+// SetLimit replaces the limit that [New] got. The keys' spending stays: after 40 spent of 50,
+// a limit of 500 leaves 460; after 100 spent of 500, a limit of 50 leaves nothing until enough
+// is regained. An invalid limit changes nothing, and the error wraps [ErrInvalidLimit].
 //
 // Each key is under the new limit from its next decision on. Its spending keeps its age, and bookings keep their
 // instants. If the algorithm changes, the spending is rounded up. A key's first decision after a change takes time

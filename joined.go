@@ -817,10 +817,10 @@ type localizer interface {
 	Local(share func(Limit) Limit, maxKeys int) (*Keyed[string], error)
 }
 
-// Local returns a stack in memory of the same layers, for package failover. The share function
-// returns the part of a limit that this process enforces alone, such as failover.Share; Unlimited
-// and Blocked stay. A later SetLimit does not change the stack. Each limiter tracks at most maxKeys
-// keys; 0 means the default of [Options]. The error names the layer that cannot be in memory.
+// Local returns a stack with the same layers in memory, for package failover. The share function, for
+// example failover.Share, returns what part of a limit this process enforces alone; Unlimited and
+// Blocked stay. A later SetLimit does not change the stack. Each limiter tracks at most maxKeys keys;
+// with 0, as many as [Options] allows by default. The error names the layer that cannot be in memory.
 func (l *Layered[R]) Local(share func(Limit) Limit, maxKeys int) (*Layered[R], error) {
 	if l == nil || l.joint == nil {
 		return nil, errors.New("ratelimit: Local of a Layered that is none of another store, made by All or AllOf")

@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Joinable is a [Limiter] whose store can charge keys of several of its limiters at once, all or none. [All] then puts it beside
-// other limiters of that store. Limiters of packages redislimit and sqllimit are Joinable. The limiters of [New] are decided together
-// without it. The example of package ratelimittest is a complete store, whose test suite checks a Joinable.
+// Joinable is a [Limiter] whose store can charge several limiters' keys at once, all or none. [All] then puts it beside
+// that store's other limiters. Packages redislimit and sqllimit make Joinable limiters. Those that [New] makes are decided
+// together without it. Package ratelimittest contains a complete store as an example, and its test suite checks a Joinable.
 type Joinable interface {
 	Limiter[string]
 
-	// Join returns the decider over these limiters, in the order of a stack's layers. One of them is the limiter whose
-	// Join is called. A limiter appears once for each of its layers. If the limiters cannot decide together, for
-	// example because one is on another server, the error gives the reason. If the store does not know the type of a
-	// limiter, the error wraps [errors.ErrUnsupported]. So a limiter that wraps another one can have a Join, too, and
-	// still decide alone. All calls Join once, and adds to its error that package chain combines such limiters.
+	// Join returns the decider over these limiters, in the order of a stack's layers. One of them is the receiver.
+	// A limiter appears once for each of its layers. If the limiters cannot decide together, for example because
+	// one is on another server, the error gives the reason. If the store does not know a limiter's type, the error
+	// wraps [errors.ErrUnsupported]. So a limiter that wraps another one can have a Join, too, and still decide
+	// alone. All calls Join once. To its error it adds a hint: package chain combines such limiters.
 	Join(limiters []Joining) (Joint, error)
 }
 
@@ -25,55 +25,55 @@ type Joining struct {
 	Global  bool // the layer has one key, which is empty: Global made it, and AllOf does not pick it
 }
 
-// Joint decides on the requests of a stack. Many goroutines may call its methods
-// at the same time. An index refers to the limiters in the argument of Join.
+// Joint decides on a stack's requests. Many goroutines may call its
+// methods at the same time. An index refers to the limiters that Join got.
 //
-// The stack does the rest in the same way for all stores. It calls the layers' functions, refuses costs that are
-// negative or above the capacity, adds up the costs of each key, combines the decisions, and calls observers.
+// The stack does the rest in the same way for all stores. It calls the layers' functions, refuses costs that
+// are negative or above the capacity, adds up each key's costs, combines the decisions, and calls observers.
 type Joint interface {
-	// Limit returns the limit of a key in one decision: the limit of the request, or if that is zero,
-	// the limiter's own. If the store cannot count the limit, the error wraps [ErrInvalidLimit]. If
-	// the store cannot keep the key, the error wraps [ErrInvalidKey]. The plan is any value that
-	// makes Decide count by this limit, also after SetLimit. The stack passes it on in Charge.Plan.
+	// Limit returns a key's limit in one decision: the request's limit, or if that is zero, the
+	// limiter's own. If the store cannot count the limit, the error wraps [ErrInvalidLimit]. If the
+	// store cannot keep the key, the error wraps [ErrInvalidKey]. The plan is any value that makes
+	// Decide count by this limit, also after SetLimit. The stack passes it on in Charge.Plan.
 	Limit(limiter int, key string, ofRequest Limit) (limit Limit, plan any, err error)
 
-	// Decide charges all charges except shadows, or none, and fills in their results. Then it charges
-	// each shadow that fits. If a charge is denied, Decide may leave other charges undecided. Decide
-	// must not use the charges after it has returned, unless the request is Settled.
+	// Decide charges all charges except shadows, or none, and fills in their results. Then it
+	// charges the shadows that fit. If a charge is denied, Decide may leave other charges undecided.
+	// Decide must not use the charges after it has returned, unless the request is Settled.
 	//
-	// Each charge has a limit that counts, and a cost of at most that limit's capacity. Two charges have the same key of
-	// the same limiter only if one of them is a shadow's. A charge of units under [Concurrent] comes only with Settled.
+	// Each charge has a limit that counts, and costs at most its capacity. Two charges have the same
+	// key and limiter only if one is a shadow's. A charge under [Concurrent] comes only with Settled.
 	//
-	// An error means that nothing was charged. If Decide does not know whether something
-	// was charged, the error wraps [ErrUnanswered] and [ErrUnavailable], as for a Limiter.
+	// An error means that nothing was charged. If something may have been charged,
+	// the error wraps [ErrUnanswered] and [ErrUnavailable], as for a Limiter.
 	//
-	// If the request is Settled and allowed, settle replaces the costs. It is called at most once,
-	// with a cost for each charge, in order. No cost is negative, and the cost of a charge under
-	// [Concurrent] is 0. settle skips shadows that were not charged, and handles errors of the store.
+	// If the request is Settled and allowed, settle replaces the costs. It is called at most
+	// once, with a cost for each charge, in order. No cost is negative, and under [Concurrent]
+	// it is 0. settle skips shadows that were not charged, and handles the store's errors.
 	Decide(ctx context.Context, charges []Charge, q JointRequest) (settle func(costs []int) error, err error)
 
 	// Adjust charges the costs even if too little remains, and gives back costs below 0: see [Keyed.Adjust].
 	Adjust(ctx context.Context, charges []Charge) error
 
-	// Report passes the decision of a layer to the observer of its limiter, if it has one.
+	// Report passes a layer's decision to its limiter's observer, if there is one.
 	Report(limiter int, e Event[string])
 }
 
-// JointRequest is the manner of a joint decision. Later versions may add fields.
+// JointRequest states how to make a joint decision. Later versions may add fields.
 type JointRequest struct {
-	Peek     bool          // nothing is charged; Decide fills in the results of a charge
+	Peek     bool          // nothing is charged; Decide fills in the results as if it were
 	Settled  bool          // the charges may be corrected afterwards
 	Undone   bool          // the caller waits: if its context ends before the answer, the charge is given back
-	MaxDelay time.Duration // the longest delay in the queue of a leaky bucket
+	MaxDelay time.Duration // the longest delay in a leaky bucket's queue
 
 	free bool // the cost is 0
 }
 
-// Charge is the cost of a joint decision to one key of one limiter. Later versions may add fields.
+// Charge is what a joint decision costs one key of one limiter. Later versions may add fields.
 type Charge struct {
-	Limiter int    // the index of the limiter
+	Limiter int    // the limiter's index
 	Key     string // it may be a secret, so no error may contain it
-	Limit   Limit  // the limit of the key, as Joint.Limit returned it
+	Limit   Limit  // the key's limit, as Joint.Limit returned it
 	Plan    any    // as Joint.Limit returned it with the limit
 	Cost    int
 	Shadow  bool // it denies nothing
@@ -81,13 +81,12 @@ type Charge struct {
 	// Decide fills in the results.
 	Decided  bool          // the store has decided on it
 	Decision Decision      // the decision of this key alone, after the whole decision
-	Due      time.Duration // the time until the cost leaves the queue of a leaky bucket, if that is later than RetryAfter
-	Err      error         // of a shadow: the reason for which it was not decided
+	Due      time.Duration // the time until the cost leaves a leaky bucket's queue, if that is later than RetryAfter
+	Err      error         // of a shadow: why it was not decided
 
-	// Extend begins the hold of units under Concurrent anew, for [Reservation.Extend]. Decide sets
-	// it if the request is Settled and the units are held. One function may do so for several
-	// charges, with a single call of the store: then only one of the charges has it. Its error
-	// wraps [ErrLost] if units of an enforcing charge have lapsed. Several goroutines may call it.
+	// Extend restarts the units' hold under Concurrent, for [Reservation.Extend]. Decide sets it if the request is Settled
+	// and the units are held. One function may do so for several charges, in one call to the store. Then only one charge
+	// has it. Its error wraps [ErrLost] if an enforcing charge's units have lapsed. Several goroutines may call it.
 	Extend func(ctx context.Context) error
 
 	alone any           // the key, for a layer whose limiter is called alone

@@ -10,44 +10,43 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Layer is one of several limits on a request of type R: a limiter, and a function that finds in a request the key to count. Make
-// one with [By] or [Global], set the fields that it needs, and pass it to [All] or [AllOf]. A Layer is a value: a copy can be
-// changed without the original.
+// Layer is one of several limits on a request: a limiter, and a function that takes the
+// key from a request. Make one with [By] or [Global], set its fields as needed, and pass
+// it to [All] or [AllOf]. A Layer is a value: a copy can be changed without the original.
 //
 // The functions run on the caller's goroutine, outside every lock, and once for each decision.
 type Layer[R any] struct {
-	// Cost returns the layer's own cost of a request, which replaces the caller's. For example, it is
-	// 1 for each request beside a limit of LLM tokens per minute. If nil, the layer charges the
-	// caller's cost. Settle does not change an own cost, except at 0, which is Cancel. If the caller's
-	// cost is 0, no layer is charged, Cost is not called, and the other layers determine Remaining.
+	// Cost returns what a request costs in this layer, instead of the caller's cost. For example, each
+	// request costs 1 beside a limit on LLM tokens per minute. If nil, the layer charges the caller's
+	// cost. Settle does not change an own cost, except at 0, which is Cancel. If the caller's cost is
+	// 0, no layer is charged, Cost is not called, and the other layers determine Remaining.
 	Cost func(R) int
 
-	// Actual returns the layer's real cost of a request when a [Reservation] is settled, instead of the argument of Settle.
-	// So tokens, dollars and requests of one reservation each settle at their own figure. R may be a pointer, whose fields
-	// the handler has filled in by then. Settle(0), which is Cancel, does not call Actual and gives everything back. If
+	// Actual returns what a request really cost in this layer when a [Reservation] is settled, instead of Settle's argument.
+	// So one reservation can settle tokens, dollars and requests each at their own figure. R may be a pointer: the handler
+	// has filled in its fields by then. Settle(0), which is Cancel, does not call Actual and gives everything back. If
 	// Actual returns a negative cost, Settle returns an [ErrNegativeCost], and all charges stay. If nil, a layer without a
-	// Cost settles at the argument of Settle, and one with a Cost at that Cost. Settle calls it once, in its own goroutine.
+	// Cost settles at Settle's argument, and one with a Cost at that Cost. Settle calls it once, in its own goroutine.
 	Actual func(R) int
 
-	// Limit returns the limit of a request, for example the limit of the user's plan. If nil, or if it returns the zero
-	// Limit, the limiter's own limit applies. A limit without a name takes the name of the limiter's. An invalid limit
-	// denies the request with [ErrInvalidLimit] and charges nothing in any layer.
+	// Limit returns a request's limit, for example by the user's plan. If nil, or if it returns
+	// the zero Limit, the limiter's own limit applies. A limit without a name takes the limiter's.
+	// An invalid limit denies the request with [ErrInvalidLimit] and charges nothing in any layer.
 	//
-	// A key has one budget, even if its requests have different limits. If the limit differs from
-	// the one of the key's last decision, the spending carries over as by [Keyed.SetLimit];
-	// [Unlimited] and [Blocked] leave it as it is. If several layers of one request count the same
-	// key, the first limit that is neither Unlimited nor Blocked applies; Shadow layers come last.
+	// A key has one budget, even if its requests have different limits. If the limit differs from the key's last one, the
+	// spending carries over as by [Keyed.SetLimit]; [Unlimited] and [Blocked] leave it as it is. If several layers of one
+	// request count the same key, the first limit that is neither Unlimited nor Blocked applies; Shadow layers come last.
 	Limit func(R) Limit
 
-	// Shadow keeps the layer from denying: to try a limit out on real requests. Give it a limiter of its own. The other
-	// layers decide first. If they allow the request, the shadow is charged if the cost fits; if they deny it, nothing is
-	// charged. A shadow adds nothing to the Decision, to Limits or to errors. Observe and [Options.OnDecision] of its limiter
-	// receive its decisions. Settle and Cancel settle its charge.
+	// Shadow keeps the layer from denying: to try a limit out on real requests. Give it a limiter of its own.
+	// The other layers decide first. If they allow the request, the shadow is charged if the cost fits; if
+	// they deny it, nothing is charged. A shadow adds nothing to the Decision, to Limits or to errors. Observe
+	// and its limiter's [Options.OnDecision] receive its decisions. Settle and Cancel settle its charge.
 	Shadow bool
 
 	// Observe receives each decision of the layer, with the request as the Key and the layer's own Decision,
-	// cost and error. It is called after the decision, besides [Options.OnDecision] of the limiter. It is not
-	// called for Peek, or for a request that the layer does not apply to. If nil, only OnDecision is called.
+	// cost and error. It is called after the decision, besides the limiter's [Options.OnDecision]. It is not
+	// called for Peek, nor for requests to which the layer does not apply. If nil, only OnDecision is called.
 	Observe func(Event[R])
 
 	//lint:ignore U1000 Package merge uses its promoted method.
@@ -119,18 +118,17 @@ func (y *layer[R]) limits() Limit {
 	return y.own()
 }
 
-// SkipLayer is what a key function returns when its layer does not apply to the request. It may be wrapped.
+// SkipLayer is returned by a key function if its layer does not apply to the request. It may be wrapped.
 //
 //lint:ignore ST1012 It is a signal rather than a failure, and named like fs.SkipDir.
 var SkipLayer = errors.New("ratelimit: layer does not apply")
 
-// By returns the layer that charges l for the key that the function returns for a request. If the function
-// returns an error, the request is denied, no layer is charged, and the error is returned wrapped. The error
-// [SkipLayer] only leaves this layer out. A nil limiter or key function is an error of [All] and [AllOf].
+// By returns a layer that charges l for the key of each request. If the function returns an error, the
+// request is denied, no layer is charged, and the error is returned wrapped. The error [SkipLayer]
+// only leaves this layer out. A nil limiter or key function is an error of [All] and [AllOf].
 //
-// The limiter may use any store. Limiters of [New] can stand beside each other, whatever
-// the types of their keys. Limiters of another store can stand beside each other if they
-// are [Joinable]. Any other limiter must be the only layer, without a Limit of the request.
+// The limiter may use any store. Limiters in memory can be layers of one stack, even with different types of keys. So can
+// limiters of another store if they are [Joinable]. Any other limiter must be the only layer, without a Limit function.
 func By[R any, K comparable](l Limiter[K], key func(R) (K, error)) (y Layer[R]) {
 	merge.SetSource(&y, sourceOf("By", l, key))
 	return y
@@ -172,10 +170,10 @@ func makeSource[R any, K comparable](maker string, l *Keyed[K], key func(R) (K, 
 	}
 }
 
-// Global returns the layer that charges one budget for every request, for example the limit of a whole service.
-// In memory, make its limiter with New[struct{}], whose own calls have the key struct{}{}. In a store, its key
-// is the empty string. [All] and [AllOf] return an error for a limiter with another type of keys, and for a
-// limiter with keys that is not [Joinable]: [By] counts one key of such a limiter for all requests.
+// Global returns a layer that charges one budget for every request, for example to limit a whole
+// service. In memory, make its limiter with New[struct{}]; its own calls take the key struct{}{}. In
+// a store, its key is the empty string. [All] and [AllOf] return an error if the limiter's keys have
+// another type, unless it is [Joinable]. For such a limiter use [By], with one key for all requests.
 func Global[R any, K comparable](l Limiter[K]) (y Layer[R]) {
 	m := sourceOf("Global", l, func(R) (k K, err error) { return k, nil })
 	if m.global = true; m.err == nil && m.joins == nil && unsafe.Sizeof(*new(K)) > 0 {

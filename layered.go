@@ -15,14 +15,14 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Layered is several limits on one request: all of them allow it, or none is charged. [All] and [AllOf] make one, for all
-// requests. It decides under the locks of all keys, at one reading of the clock. The charges of several layers to one key of
-// one limiter add up. The methods of the zero Layered panic.
+// Layered is several limits on one request: all of them allow it, or none is charged. [All] and [AllOf]
+// make one, for all requests. It decides under the locks of all keys, at one reading of the clock. If
+// several layers charge one key of one limiter, the charges add up. The zero Layered's methods panic.
 //
-// In the [Decision], Remaining is the largest cost that all layers would allow; RetryAfter, ResetAfter and Delay are the
-// longest. Limit belongs to the layer that binds: in a denial, the layer with the longest RetryAfter; else the layer that
-// leaves the least; of equals, the layer with the longer ResetAfter, then the first. If no layer applies, the request is
-// allowed, by [Unlimited].
+// In the [Decision], Remaining is the largest cost that all layers would allow; RetryAfter, ResetAfter
+// and Delay are the longest. Limit belongs to the layer that binds: in a denial, the layer with the
+// longest RetryAfter; else the layer that leaves the least. Among equals, the layer with the longer
+// ResetAfter binds, then the first. If no layer applies, the request is allowed, by [Unlimited].
 type Layered[R any] struct {
 	layers    []layer[R]
 	pick      func(R, []int) []int // which layers apply; nil for all
@@ -38,18 +38,17 @@ type Layered[R any] struct {
 
 var _ Reserver[string] = (*Layered[string])(nil)
 
-// All returns the limiter that holds requests to all the layers. It is an error if there are none, if one is
-// zero, or if their limiters have different clocks. Clocks that cannot be compared, such as functions, count as different
-// unless they are one limiter's.
+// All returns a limiter that holds requests to all layers. It fails without layers, with a zero layer, and if the limiters
+// have different clocks. Clocks that cannot be compared, such as functions, count as different unless they are one limiter's.
 //
 // All limiters are in memory, or in one store that can decide on them at once: see [Joinable]. For other
 // limiters use package chain, which calls them one after the other. A single layer may have any limiter.
 func All[R any](layers ...Layer[R]) (*Layered[R], error) { return newLayered("All", nil, layers) }
 
-// AllOf is [All] for requests to which only some of many layers apply. For each decision, pick appends the indexes of
-// the request's layers to the slice which and returns it. No lock is held then. pick must not keep the slice. An index
-// that appears twice counts once. If pick returns none, the request is allowed, under [Unlimited]. An index out of
-// range is an error that denies the request.
+// AllOf is [All] for many layers, if only some apply to each request. For each decision, pick appends
+// the indexes of the request's layers to the slice which and returns it. No lock is held then. pick
+// must not keep the slice. An index that appears twice counts once. If pick returns none, the request
+// is allowed, under [Unlimited]. An index out of range is an error that denies the request.
 func AllOf[R any](pick func(r R, which []int) []int, layers ...Layer[R]) (*Layered[R], error) {
 	if pick == nil {
 		return nil, optional.Nil("ratelimit: AllOf: pick")
@@ -158,8 +157,8 @@ func (l *Layered[R]) Allow(r R, cost int) bool {
 	return ok
 }
 
-// Take charges the cost to all layers, or none. It returns the errors of [Keyed.Take] and of the layers' key functions,
-// wrapped. The context is not used.
+// Take charges the cost to all layers, or none. It returns [Keyed.Take]'s errors
+// and those of the layers' key functions, wrapped. The context is not used.
 func (l *Layered[R]) Take(ctx context.Context, r R, cost int) (d Decision, err error) {
 	if l != nil && l.joint != nil {
 		return l.takeJoined(ctx, r, cost)
@@ -189,7 +188,7 @@ func (l *Layered[R]) done(s *stack[R]) {
 	l.stacks.Put(s)
 }
 
-// Peek returns the decision that Take would return, and changes nothing.
+// Peek returns Take's decision, and changes nothing.
 func (l *Layered[R]) Peek(ctx context.Context, r R, cost int) (d Decision, err error) {
 	if l != nil && l.joint != nil {
 		return l.peekJoined(ctx, r, cost)
@@ -203,14 +202,14 @@ func (l *Layered[R]) Peek(ctx context.Context, r R, cost int) (d Decision, err e
 	return d, err
 }
 
-// PeekEach returns the answer that Take would give for each layer alone, in the order of the layers, and changes
-// nothing. For example, it shows the remaining budgets of a month and of a minute side by side. Shadow layers are
-// included. A layer that does not apply to the request has the zero Decision, whose Limit has no Algorithm. Layers with
-// a common key have the same Decision, for the sum of their costs.
+// PeekEach returns for each layer, in order, the decision that Take would make if it were the only one.
+// It changes nothing. For example, it shows the month's and the minute's remaining budgets side by side.
+// Shadow layers are included. A layer that does not apply to the request has the zero Decision, whose
+// Limit has no Algorithm. Layers with a common key have the same Decision, for the sum of their costs.
 //
-// The errors are those of [Layered.Peek]. Most errors come without decisions. With [ErrExceedsLimit]
-// there are decisions, and the layer that the error names has a denial with its present figures. If
-// a store has no answer for a shadow layer, its error comes with the decisions, too.
+// The errors are the same as Peek's. Most errors come without decisions. With [ErrExceedsLimit]
+// there are decisions, and the layer in the error has a denial with its present figures. If a
+// store has no answer for a shadow layer, its error comes with the decisions, too.
 func (l *Layered[R]) PeekEach(ctx context.Context, r R, cost int) ([]Decision, error) {
 	if l != nil && l.joint != nil {
 		return l.peekEachJoined(ctx, r, cost)
@@ -237,8 +236,7 @@ func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 	return res, err
 }
 
-// Adjust calls [Keyed.Adjust] in all layers that charge the caller's
-// cost: not in shadows, and not in layers with a Cost of their own.
+// Adjust calls [Keyed.Adjust] in all layers that charge the caller's cost, but not in shadows.
 func (l *Layered[R]) Adjust(ctx context.Context, r R, delta int) error {
 	if l != nil && l.joint != nil {
 		return l.adjustJoined(ctx, r, delta)
@@ -251,8 +249,8 @@ func (l *Layered[R]) Adjust(ctx context.Context, r R, delta int) error {
 	return s.debit(nil)(delta)
 }
 
-// Describe returns the limit of each layer in order, without Shadow layers. The limit is
-// the zero Limit where each request or key has its own. Describe also returns whether a
+// Describe returns each layer's limit in order, without Shadow layers. The limit is the
+// zero Limit where each request or key has its own. Describe also returns whether a
 // layer has a Cost of its own, and whether a limit is [Concurrent]. BooksAhead is false.
 func (l *Layered[R]) Describe() Description {
 	limits := l.limits()
@@ -263,19 +261,18 @@ func (l *Layered[R]) Describe() Description {
 	}
 }
 
-// Wait charges the cost to all layers and returns nil when they allow it, after the delay of leaky buckets. While they
-// deny it, the call waits in the line of the key that denies it longest, with the calls of [Keyed.Wait], in the order
-// of arrival. It books nothing there. When it is the first and its time has come, it tries all layers. Then it may move
-// to the line of another key, again in the order of arrival.
+// Wait charges the cost to all layers and returns nil when they allow it, after the delay of leaky buckets.
+// While they deny it, the call waits in one key's line: the one that denies it longest. It waits there with
+// the calls of [Keyed.Wait], in the order of arrival, and books nothing. When it is the first and its time
+// has come, it tries all layers. Then it may move to another key's line, again in the order of arrival.
 //
-// So calls that wait for the same keys are served first come, first served. A call whose own key is exhausted delays no
-// others at a shared key. If the queue of a leaky bucket is full, the call waits until earlier work has left the queue.
+// So calls that wait for the same keys are served first come, first served. A call whose own key is exhausted delays
+// no others at a shared key. If a leaky bucket's queue is full, the call waits until earlier work has left the queue.
 //
-// Wait fails at once with [context.DeadlineExceeded] if the layers cannot allow the cost before the deadline. It fails
-// with the context's error when the context ends, and with [ErrLimited] if [Options.MaxWaiting] calls already wait for
-// the limiter of its first line. It also has the errors of Take, for example if a limit becomes too low for the cost. A
-// failed Wait has charged nothing, with one exception: a cost in the middle of a leaky bucket's queue may stay charged,
-// as with [Reservation.Cancel].
+// Wait fails at once with [context.DeadlineExceeded] if the layers cannot allow the cost before the deadline. It fails with
+// the context's error when the context ends, and with [ErrLimited] if [Options.MaxWaiting] calls already wait for its first
+// line's limiter. It also has Take's errors, for example if a limit becomes too low for the cost. A failed Wait has charged
+// nothing, with one exception: a cost in the middle of a leaky bucket's queue may stay charged, as with [Reservation.Cancel].
 func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	if l != nil && l.joint != nil {
 		return l.waitJoined(ctx, r, cost)

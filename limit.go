@@ -9,8 +9,7 @@ import (
 // maxUnits is the largest rate numerator that is counted exactly: 2^53.
 const maxUnits = 1 << 53
 
-// Rate is a number of units for a span of time, such as 100 a second. Both fields must be positive; the zero Rate is
-// invalid.
+// Rate is a number of units per time, such as 100 a second. Both fields must be positive; the zero Rate is invalid.
 type Rate struct {
 	Units int           // how much may be spent …
 	Per   time.Duration // … in this span of time
@@ -31,10 +30,10 @@ func PerDay(n int) Rate { return Rate{n, 24 * time.Hour} }
 // Per returns the rate of n units for each d. One unit every d is Per(1, d), as rate.Every of golang.org/x/time/rate.
 func Per(n int, d time.Duration) Rate { return Rate{n, d} }
 
-// Algorithm is the way in which a [Limit] counts. The zero Algorithm is invalid.
+// Algorithm is how a [Limit] counts. The zero Algorithm is invalid.
 type Algorithm uint8
 
-// The algorithms, each named as the constructor of its limits.
+// Each algorithm has the name of its limits' constructor.
 const (
 	AlgorithmTokenBucket Algorithm = iota + 1
 	AlgorithmLeakyBucket
@@ -74,14 +73,14 @@ func (a Algorithm) String() string {
 type Limit struct {
 	// Name identifies this limit in a [Decision]. It may be empty: see [Limit.Named].
 	Name string
-	// Algorithm is the way of counting.
+	// Algorithm is how the limit counts.
 	Algorithm Algorithm
-	// Rate is the pace at which a bucket regains, or the number of units in each window. The Per of a
-	// calendar is zero. Under Concurrent, Units is the maximum in use at the same time, and Per is the hold.
+	// Rate is how fast a bucket regains, or the number of units in each window. A calendar's Per is
+	// zero. Under Concurrent, Units is the maximum in use at the same time, and Per is the hold.
 	Rate Rate
 	// Burst is a token bucket's burst or a leaky bucket's queue; else zero.
 	Burst int
-	// Period is the unit and time zone of a calendar's windows; else zero.
+	// Period is the unit and time zone for a calendar's windows; else zero.
 	Period Period
 }
 
@@ -111,9 +110,9 @@ func (l Limit) Capacity() int {
 	return 0
 }
 
-// RefillTime returns the time after which a key that has spent its capacity is fresh again: burst·per/units for a
-// bucket, rounded up; the window of a fixed window or a log; twice the window of a sliding counter; the longest
-// window of a calendar; the hold of [Concurrent]. It is 0 for [Unlimited], [Blocked] and an invalid limit.
+// RefillTime returns how long a key takes to be fresh again after it has spent its capacity: burst·per/units for
+// a bucket, rounded up; the window's length for a fixed window or a log; twice that for a sliding counter; a
+// calendar's longest window; the hold of [Concurrent]. It is 0 for [Unlimited], [Blocked] and an invalid limit.
 func (l Limit) RefillTime() time.Duration {
 	if l.Validate() != nil {
 		return 0

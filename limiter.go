@@ -15,12 +15,12 @@ import (
 	"github.com/weir-go/ratelimit/internal/reports"
 )
 
-// Keyed is the limiter in memory: one budget for each key. Make one with [New]. It starts no goroutine and needs no closing.
-// The methods of the zero Keyed panic.
+// Keyed is the limiter in memory: one budget for each key. Make one with [New].
+// It starts no goroutine and needs no closing. The zero Keyed's methods panic.
 //
-// A decision on a known key does not allocate, if the key's type is [net/netip.Addr] or has
-// no pointers except in strings. When a key is inserted, the text of its strings is copied,
-// except strings in interfaces. In a bubble of testing/synctest, make the limiter inside.
+// A decision on a known key does not allocate, if the key's type is [net/netip.Addr] or
+// has no pointers except in strings. When a key is inserted, its strings are copied,
+// except in interfaces. In a bubble of testing/synctest, make the limiter inside.
 type Keyed[K comparable] struct {
 	clock      Clock
 	generation atomic.Pointer[generation]
@@ -78,8 +78,8 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 	return l, nil
 }
 
-// Must returns the limiter, or panics if there is an error. Use it for limits that the
-// program itself contains. It accepts the results of any constructor of a limiter.
+// Must returns the limiter, or panics if there is an error. Use it for limits
+// written in the program. It accepts the results of any limiter's constructor.
 func Must[L any](l L, err error) L {
 	if err != nil {
 		panic(err)
@@ -87,8 +87,8 @@ func Must[L any](l L, err error) L {
 	return l
 }
 
-// Allow spends cost of the key's budget and reports true, or spends nothing and reports false. An error counts as
-// false. [Keyed.Take] also returns the delay of a leaky bucket.
+// Allow spends cost of the key's budget and reports true, or spends nothing and reports
+// false. An error counts as false. [Keyed.Take] also returns a leaky bucket's delay.
 func (l *Keyed[K]) Allow(key K, cost int) bool {
 	// decide begins with the same lines: a function for them would cost as much as they do.
 	var e *entry[K]
@@ -330,8 +330,8 @@ func (l *Keyed[K]) look(key K, p *plan, cost int64, q request, now int64, d *Dec
 	p.answer(s, meter.Moment{Reading: now, Now: at}, cost, d)
 }
 
-// Peek returns the decision that Take would return. Remaining and ResetAfter are as before the charge.
-// It changes nothing. The errors are Take's, without [ErrTableFull]. Between [Keyed.SetLimit] and the
+// Peek returns Take's decision without taking. Remaining and ResetAfter are as before the charge. It
+// changes nothing. The errors are Take's, without [ErrTableFull]. Between [Keyed.SetLimit] and the
 // key's next decision, the times that Peek returns hold for this instant only. The context is not used.
 func (l *Keyed[K]) Peek(_ context.Context, key K, cost int) (d Decision, err error) {
 	if err = l.check(key, cost); err != nil {
@@ -366,10 +366,10 @@ func init() {
 	}
 }
 
-// Adjust corrects a key's spending. A positive delta is charged, also above the capacity: the excess is a debt, which is
-// bounded by the amount that 100 years regain. A negative delta is a grant: it refunds up to that much of the key's spending.
-// Under [Unlimited] and [Blocked] it does nothing. The errors wrap [ErrInvalidKey], [ErrInvalidLimit] or [ErrTableFull]; then
-// nothing has changed. The context is not used.
+// Adjust corrects a key's spending. A positive delta is charged, also above the capacity: the excess
+// is a debt, of at most what 100 years regain. A negative delta is a grant: it refunds up to that
+// much spending. Under [Unlimited] and [Blocked] it does nothing. The errors wrap [ErrInvalidKey],
+// [ErrInvalidLimit] or [ErrTableFull]; then nothing has changed. The context is not used.
 func (l *Keyed[K]) Adjust(_ context.Context, key K, delta int) error {
 	return l.debit(key, int64(delta), nil)
 }
@@ -440,7 +440,7 @@ func (l *Keyed[K]) Reset(_ context.Context, key K) error {
 // Sweep drops each key that is fresh and has been idle for [Options.IdleTTL], and returns how many.
 func (l *Keyed[K]) Sweep() int { return l.table().sweep(l.clock) }
 
-// Stats returns the counts. Each is exact, but they are not read at one instant.
+// Stats returns the counts. Each is exact, but they are not all read at one instant.
 func (l *Keyed[K]) Stats() Stats {
 	t := l.table()
 	s := Stats{
@@ -469,10 +469,10 @@ func (l *Keyed[K]) table() *table[K] {
 	return l.keys
 }
 
-// Reserve is like [Keyed.Take], but may book budget up to maxDelay ahead. With 0, or if maxDelay is negative,
-// it succeeds only if the work can begin now. Delay is how long to wait before the work begins. Later callers
-// queue behind it, unless a changed limit leaves room before it. On a leaky bucket Delay is the time in the
-// queue. RetryAfter is for the same call with the same maxDelay. Nothing is booked more than 100 years ahead.
+// Reserve is like [Keyed.Take], but may book budget up to maxDelay ahead. With 0, or if maxDelay is
+// negative, it succeeds only if the work can begin now. Delay is how long to wait before the work begins.
+// Later callers queue behind it, unless a changed limit leaves room before it. On a leaky bucket Delay is
+// the time in the queue. RetryAfter is for the same maxDelay. Nothing is booked more than 100 years ahead.
 //
 // Settle the reservation when the real cost is known, or cancel it. A cost of 0 is allowed and charges nothing; Settle then
 // charges the actual cost as [Keyed.Adjust] does. The reservation is never nil. The errors are the same as Take's.
@@ -527,7 +527,8 @@ func (l *Keyed[K]) limits() []Limit {
 	return []Limit{l.generation.Load().def.limit}
 }
 
-// Describe returns the limit of New or SetLimit, or the zero Limit if [Options.LimitFor] gives each key its own. BooksAhead is true.
+// Describe returns the limit from New or SetLimit, or the zero Limit
+// if [Options.LimitFor] gives each key its own. BooksAhead is true.
 func (l *Keyed[K]) Describe() Description {
 	limits := l.limits()
 	return Description{Limits: limits, BooksAhead: true, Holds: limits[0].Algorithm == AlgorithmConcurrent}

@@ -87,8 +87,7 @@ func (l Limit) String() string {
 //	blocked
 //
 // The span after the slash is s, m, h, d (24 hours) or a duration such as 90s, 1h30m or 7d, in whole nanoseconds.
-// Without from, a week begins on Monday and a month on the first. An error wraps [ErrInvalidLimit] and names the
-// place.
+// Without from, a week begins on Monday and a month on the first. The error wraps [ErrInvalidLimit] and names the place.
 func ParseLimit(s string) (Limit, error) {
 	words := strings.Fields(s)
 	if len(words) == 0 {

@@ -8,12 +8,12 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Map returns a limiter of requests of type R that charges l for the key that the function returns for a request.
-// If the function returns an error, the request is denied, nothing is charged, and the error is returned as it
+// Map returns a limiter for requests of type R. It charges l for the key that the function returns. If the
+// function returns an error, the request is denied, nothing is charged, and the error is returned as it
 // is. The error [SkipLayer] lets the request pass, by [Unlimited]. If l or key is nil, each call fails.
 //
-// The result has the methods of all optional interfaces, from [Describer] to [Resetter], and answers as l does.
-// Where l has no Peek, Adjust or Reset, the error wraps [errors.ErrUnsupported].
+// The result has all optional methods, from [Describer] to [Resetter], and answers as l
+// does. Where l has no Peek, Adjust or Reset, the error wraps [errors.ErrUnsupported].
 func Map[R, K any](l Reserver[K], key func(R) (K, error)) Reserver[R] {
 	// Map has no error to return, and must not return a limiter that panics at its first request.
 	switch {

@@ -28,23 +28,23 @@ type Describer interface {
 	Describe() Description
 }
 
-// Description holds the facts about a [Limiter] that callers and limiters in front of it need. Later versions may add fields.
+// Description holds what callers, and limiters in front, need to know about a [Limiter]. Later versions may add fields.
 type Description struct {
-	// Limits has one limit for each layer or limiter that the limiter consists of, in order, without shadow layers.
-	// A limit is the zero Limit where each request or key has its own. Nil means that the limits are not known.
+	// Limits has one limit for each layer or inner limiter, in order, without shadow layers. A limit
+	// is the zero Limit where each request or key has its own. If nil, the limits are not known.
 	Limits []Limit
 
-	// BooksAhead reports whether Reserve may book budget that is still to come. It is false
-	// only if Reserve never does: then callers that may not wait pass the longest delay.
+	// BooksAhead reports whether Reserve may book future budget. It is false only
+	// if Reserve never does: then callers that may not wait pass the longest delay.
 	BooksAhead bool
 
-	// ReplacesCost reports whether the limiter may charge another cost
-	// than the caller's, as a stack does in which a [Layer] has a Cost.
+	// ReplacesCost reports whether the limiter may charge another cost than
+	// the caller's. For example, a stack does so if a [Layer] has a Cost.
 	ReplacesCost bool
 
 	// Holds reports whether one of the limits is [Concurrent]: then Take, Allow and Wait
-	// return an error. Call Reserve, and Settle when the work has ended. Where each request
-	// or key has its own limit, one of them may be Concurrent although Holds is false.
+	// return an error. Call Reserve, and Settle when the work has ended. Where each
+	// request or key has its own limit, one may be Concurrent although Holds is false.
 	Holds bool
 
 	// Shared reports whether all keys share the limits by their weights,
@@ -80,8 +80,8 @@ type Resetter[K any] interface {
 	Reset(ctx context.Context, key K) error
 }
 
-// Peek returns the decision that l's Take would return, and changes nothing. If l has no Peek, or cannot use it, the error
-// wraps [errors.ErrUnsupported].
+// Peek returns the decision of l's Take, and changes nothing. If l has
+// no Peek, or cannot use it, the error wraps [errors.ErrUnsupported].
 func Peek[K any](ctx context.Context, l Limiter[K], key K, cost int) (Decision, error) {
 	if optional.IsNil(l) {
 		return Decision{}, optional.Nil("ratelimit: Peek: l")
@@ -118,13 +118,13 @@ func Reset[K any](ctx context.Context, l Limiter[K], key K) error {
 // upToTries is the maximum number of attempts of TakeUpTo to take the remaining budget.
 const upToTries = 4
 
-// TakeUpTo spends the remaining budget of a key, up to most, on any limiter, and returns
-// the number of granted units. It is for work that can be done in parts. A most above the
-// capacity is no error. A most of 0 grants 0, and a negative one is an [ErrNegativeCost].
+// TakeUpTo spends a key's remaining budget, up to most, on any limiter, and returns how many
+// units it was granted. It is for work that can be done in parts. A most above the capacity
+// is no error. If most is 0, it grants 0; if negative, it returns an [ErrNegativeCost].
 //
-// The Decision is the result of the Take that granted. If nothing is granted, it is a denial, and at least 1 is
-// granted after RetryAfter. If other callers are faster, TakeUpTo tries again, at most four times; each denied
-// attempt counts as a denial. The errors are the limiter's; [ErrExceedsLimit] means that not even 1 can ever pass.
+// The Decision is that of the Take that granted. If nothing is granted, it is a denial: after RetryAfter at
+// least 1 is granted. If other callers are faster, TakeUpTo tries again, at most four times; each denied
+// attempt counts as a denial. The errors are the limiter's; with [ErrExceedsLimit], not even 1 can ever pass.
 func TakeUpTo[K any](ctx context.Context, l Limiter[K], key K, most int) (granted int, d Decision, err error) {
 	if optional.IsNil(l) {
 		return 0, d, optional.Nil("ratelimit: TakeUpTo: l")

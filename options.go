@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Overflow selects how a new key is handled while [Options.MaxKeys] are tracked. The zero Overflow drops one of
-// the least recently used keys and forgets its spending. A key whose last decision was a denial leaves last.
+// Overflow selects how a new key is handled while [Options.MaxKeys] are tracked. The zero Overflow drops a key
+// that was not used for long, and forgets its spending. A key whose last decision was a denial leaves last.
 type Overflow uint8
 
 const (
@@ -23,21 +23,21 @@ const (
 	RefuseNew
 )
 
-// Options are the settings of [New] besides the limit. Nil and the zero Options are the defaults. Their functions are called
-// concurrently, while no lock is held.
+// Options configure [New] besides the limit. Nil and the zero Options are the
+// defaults. Their functions are called concurrently, while no lock is held.
 type Options[K comparable] struct {
-	// LimitFor returns the limit of a key. The zero Limit stands for New's, and a limit without a name takes
-	// the name of New's. It is called for each new key, and for every key once after SetLimit or Refresh. It
-	// may be slow: other calls for the key, even those of Peek, wait for its result and share it. It may call
-	// the limiter for other keys. The limiter keeps the results for up to MaxKeys keys that it does not track,
-	// such as keys under Unlimited and Blocked, and drops further ones in no order. An invalid limit fails the
+	// LimitFor returns a key's limit. The zero Limit stands for New's, and a limit without a name takes that
+	// of New's. It is called for each new key, and for every key once after SetLimit or Refresh. It may be
+	// slow: other calls for the key, even Peek, wait for its result and share it. It may call the limiter
+	// for other keys. The limiter keeps the results for up to MaxKeys keys that it does not track, such as
+	// keys under Unlimited and Blocked, and drops further ones in no order. An invalid limit fails the
 	// decision with ErrInvalidLimit, and the next decision calls LimitFor again. If LimitFor panics, so does
 	// the call that called it, and the next one calls it again. If nil, all keys are under New's limit.
 	LimitFor func(key K) Limit
 
-	// MaxKeys is the maximum number of tracked keys. It defaults to 65,536. A key with a text of up to 40 bytes takes
-	// about 155 bytes. RefuseNew adds 75, and a sliding log the memory of its spendings. The table grows in small parts:
-	// with up to a million keys, an insertion may take a few milliseconds, and longer during a garbage collection.
+	// MaxKeys is how many keys are tracked at most. It defaults to 65,536. A key with up to 40 bytes of text takes about
+	// 155 bytes. RefuseNew adds 75, and a sliding log stores its spendings besides. The table grows in small parts: with
+	// up to a million keys, an insertion may take a few milliseconds, and longer during a garbage collection.
 	//
 	// A client that invents more keys makes the limiter forget its
 	// denials. Against that, set Remember or RefuseNew, or a second limit.
@@ -46,8 +46,8 @@ type Options[K comparable] struct {
 	// OnFull selects how a new key is handled while MaxKeys are tracked. Zero drops another key.
 	OnFull Overflow
 
-	// Remember is the number of evicted keys whose spending is kept, at 16 bytes per key and at most 1<<30. Zero keeps none.
-	// Only keys that were not fresh are kept. It cannot be set with RefuseNew.
+	// Remember is how many evicted keys have their spending kept, at 16 bytes per key and at most
+	// 1<<30. Zero keeps none. Only keys that were not fresh are kept. It cannot be set with RefuseNew.
 	//
 	// A key that comes back begins with no more than it had; debts above the capacity, grants and bookings
 	// are not remembered. While there is room, no key passes more than its limit's bound. Without room,
@@ -60,9 +60,8 @@ type Options[K comparable] struct {
 	// A key that is not fresh is never dropped for being idle.
 	IdleTTL time.Duration
 
-	// MaxWaiting is the maximum number of calls that wait at one time, for all keys together,
-	// each in a goroutine. A further [Keyed.Wait], [Layered.Wait] or [Reservation.Wait] that
-	// would have to wait fails at once with ErrLimited. Zero means no maximum.
+	// MaxWaiting is how many calls may wait at one time, for all keys together, each in a goroutine. A further [Keyed.Wait],
+	// [Layered.Wait] or [Reservation.Wait] that would have to wait fails at once with ErrLimited. Zero means no maximum.
 	MaxWaiting int
 
 	// Clock measures time. It defaults to the system's monotonic clock.
@@ -98,13 +97,13 @@ func (o *Options[K]) validate() error {
 
 // Stats counts the tracked, expired, evicted and refused keys since the limiter was made.
 type Stats struct {
-	// Keys is the number of keys that are tracked now.
+	// Keys counts the keys that are tracked now.
 	Keys int
-	// Expired is the number of keys that were dropped when they were fresh.
+	// Expired counts the keys that were dropped when fresh.
 	Expired uint64
-	// Evicted counts the keys that were dropped when they were not fresh. If it grows, MaxKeys is too small.
+	// Evicted counts the keys that were dropped before they were fresh. If it grows, MaxKeys is too small.
 	Evicted uint64
-	// EvictedThrottled is the number of evicted keys that were forgotten after a denial. With [Options.Remember] it is 0.
+	// EvictedThrottled counts the evicted keys that were forgotten after a denial. With [Options.Remember] it is 0.
 	EvictedThrottled uint64
 	// Refused counts the decisions that failed with ErrTableFull.
 	Refused uint64
@@ -113,6 +112,6 @@ type Stats struct {
 	// Overflowed counts the keys that [Options.Remember] has forgotten before they were fresh. If it grows, Remember is
 	// too small.
 	Overflowed uint64
-	// Waiting is the number of calls that wait in line now: see [Options.MaxWaiting].
+	// Waiting counts the calls that wait in line now: see [Options.MaxWaiting].
 	Waiting int
 }

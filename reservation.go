@@ -25,7 +25,7 @@ type Reserver[K any] interface {
 // Reservation is a charge that can be settled once the real cost is known. If its [Decision] is not Allowed, nothing was
 // charged and there is nothing to settle. Its methods are safe for concurrent use, also on a nil Reservation.
 //
-// A Reservation keeps the caller's key in memory until it is dropped. A string that is part of a longer
+// A Reservation keeps the caller's key in memory until it is dropped. A string cut from a longer
 // one keeps the whole text in memory. So settle the reservation, or drop it, when the work is done.
 type Reservation struct {
 	Decision
@@ -121,12 +121,11 @@ func unlessFull(err error) error {
 	return err
 }
 
-// NewReservation returns a reservation for an engine of another kind. Delay counts from now. The first Settle or
-// Cancel of an allowed reservation calls settle with the actual cost, which is not negative. A nil settle has nothing
-// to do.
+// NewReservation returns a reservation for another kind of engine. Delay counts from now. If the reservation is allowed,
+// its first Settle or Cancel calls settle with the actual cost. That is never negative. A nil settle has nothing to do.
 //
 // An engine that counts by [Concurrent] also passes extend, for [Reservation.Extend]. extend
-// restarts the hold of the units, and its error wraps [ErrLost] if they have lapsed. Several
+// restarts the units' hold, and its error wraps [ErrLost] if they have lapsed. Several
 // goroutines may call it, but not after settle has begun. Under other limits it is not called.
 func NewReservation(d Decision, settle func(actual int) error, extend ...func(ctx context.Context) error) *Reservation {
 	r := &Reservation{Decision: d, settle: settle}
@@ -144,9 +143,9 @@ func (r *Reservation) booked() {
 	}
 }
 
-// Settle replaces the reserved cost by the actual one; a negative one counts as zero. Only the first call of Settle or Cancel
-// counts. A cost above the reserved one is charged, as a debt if need be. If the cost is lower, the difference is given back,
-// as far as the bound allows:
+// Settle replaces the reserved cost by the actual one; a negative one counts as zero. Only the
+// first call to Settle or Cancel counts. A cost above the reserved one is charged, as a debt
+// if need be. If the cost is lower, the difference is given back, as far as the bound allows:
 //
 //   - token bucket: as if the real cost had been charged at the beginning. That is all of the difference, unless less
 //     was spent at some moment since: then that much;
@@ -157,7 +156,7 @@ func (r *Reservation) booked() {
 //     under a unit for each change, and nothing once units that a lowered limit has set aside have lapsed; nothing in a leaky
 //     bucket, or after a change of algorithm to or from a bucket; in a sliding counter only spending of the present window.
 //
-// In memory a key keeps up to 4,096 open reservations of a token bucket apart. Beyond
+// In memory a token bucket's key keeps up to 4,096 open reservations apart. Beyond
 // that, the two with the most similar refunds count as one, with the lower refund.
 //
 // A grant ([Keyed.Adjust] with a negative delta) may give the same spending back once more: settle first. In a
@@ -165,8 +164,8 @@ func (r *Reservation) booked() {
 // is nothing to settle. If a key was dropped because it was fresh, the excess over the reserved cost is charged
 // as by [Keyed.Adjust], unless the table is full. Settle takes time linear in the bookings behind this one.
 //
-// In memory the error is nil, with two exceptions. A reservation of cost 0 fails as
-// [Keyed.Adjust] does. A reservation of a dropped key fails if LimitFor returns an invalid limit.
+// In memory the error is nil, with two exceptions. A reservation with cost 0 fails as
+// [Keyed.Adjust] does. A dropped key's reservation fails if LimitFor returns an invalid limit.
 // A remote engine that could not settle returns an error, and the reserved cost stays charged.
 func (r *Reservation) Settle(actual int) error {
 	if r == nil || !r.Allowed || r.settled.Swap(true) {
@@ -184,8 +183,8 @@ func (r *Reservation) Settle(actual int) error {
 
 // Extend restarts the hold of units under [Concurrent]. Call it every third of hold while the work goes on, if that may take
 // longer. The error wraps [ErrLost] if units have lapsed, the reservation was settled, or it is not Allowed. Then the limit
-// does not count the work any more: end the work, or reserve again. A remote engine also returns the errors of its store;
-// the units are then held as long as before. Charges under other limits stay as they are. Without such units, Extend returns
+// does not count the work any more: end the work, or reserve again. A remote engine also returns its store's errors; the
+// units are then held as long as before. Charges under other limits stay as they are. Without such units, Extend returns
 // nil, as on a nil reservation. A limiter in front of another one, such as package chain's, extends the inner reservation.
 func (r *Reservation) Extend(ctx context.Context) error {
 	switch {

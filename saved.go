@@ -14,10 +14,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// All returns an iterator over the tracked keys, in no order, with the answer of [Keyed.Peek] to a
-// cost of 1. If the last request of a key had a limit of its own, as in a layer with a Limit
-// function, the answer is by that limit. A key is tracked until some time after it is fresh. No lock
-// is held in the loop's body. A key that comes or goes during the loop appears once or not at all.
+// All returns an iterator over the tracked keys, in no order, with [Keyed.Peek]'s answer to a
+// cost of 1. If a key's last request had its own limit, as in a layer with a Limit function,
+// the answer is by that limit. A key may be tracked for some time after it is fresh. No lock is
+// held in the loop's body. A key that comes or goes during the loop appears once or not at all.
 func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 	t := l.table()
 	return func(yield func(K, Decision) bool) {
@@ -41,20 +41,20 @@ func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 	}
 }
 
-// Saved is the spending of one key, as bytes that outlive the program, without the key. Later versions of this package read it.
-// See [Keyed.Saved].
+// Saved is one key's spending, as bytes that outlive the program, without
+// the key. Later versions of this package read it. See [Keyed.Saved].
 type Saved []byte
 
 // savedVersion is the first byte of a Saved.
 const savedVersion = 1
 
-// Saved returns an iterator over the keys that are not fresh, in no order, with the spending
-// of each, to be stored for [Keyed.Restore] when the program starts again. Under a [Calendar]
+// Saved returns an iterator over the keys that are not fresh, in no order, with each key's
+// spending, to be stored for [Keyed.Restore] when the program starts again. Under a [Calendar]
 // it may also return one fresh key. Keys that [Options.Remember] remembers are not saved.
 //
-// Instants count from the beginning of the loop: note the wall clock then or later. What a key spends after
-// the loop has passed it is not saved, so stop the traffic first. No lock is held in the loop's body. A key
-// takes 15 to 20 bytes, 60 under a calendar, and 5 to 15 for each booking or spending in a log.
+// Instants count from the loop's beginning: note the wall clock then or later. Spending after the loop
+// has passed the key is not saved, so stop the traffic first. No lock is held in the loop's body. A
+// key takes 15 to 20 bytes, 60 under a calendar, and 5 to 15 for each booking or spending in a log.
 func (l *Keyed[K]) Saved() iter.Seq2[K, Saved] {
 	t := l.table()
 	return func(yield func(K, Saved) bool) {
@@ -185,14 +185,14 @@ func (a Algorithm) isBucket() bool {
 	return a == AlgorithmTokenBucket || a == AlgorithmLeakyBucket
 }
 
-// Restore charges keys the spending that [Keyed.Saved] returned, when elapsed has passed since; a negative elapsed counts as
-// zero. If no more than that has really passed, no key has more budget than if the program had run on.
+// Restore charges keys for the spending from [Keyed.Saved], elapsed after it was saved; a negative elapsed counts
+// as zero. If no more time than elapsed has really passed, no key has more budget than if the program had run on.
 //
 // Call it before the traffic begins: a tracked key is charged on top, and each call charges anew. Bookings stay, but their
 // reservations are over. A key is under its old limit until its next decision: see [Keyed.SetLimit].
 //
-// Restore skips a Saved that is damaged or of an unknown version, and a key that is invalid or for which the
-// table has no room. The errors are joined; each names the index of its pair, from 0. A Saved has no checksum.
+// Restore skips a Saved that is damaged or has an unknown version. It skips a key that is invalid, or that finds
+// no room in the table. The errors are joined; each names its pair's index, from 0. A Saved has no checksum.
 func (l *Keyed[K]) Restore(seq iter.Seq2[K, Saved], elapsed time.Duration) error {
 	l.requireInit()
 	if seq == nil {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Single is one limit without keys: the pace of a job, or the limit of a whole service. Make one with
-// [NewSingle]. It has the methods of [Keyed], without the key parameter. The methods of the zero Single panic.
+// Single is one limit without keys, for example a job's pace or a whole service's limit. Make one with
+// [NewSingle]. It has the methods of [Keyed], without the key parameter. The zero Single's methods panic.
 //
 // For a limit that is also a layer, or is passed to a function for any [Limiter], use a
 // Keyed[struct{}]: make it with New[struct{}], and call it with the key struct{}{}. See [Global].

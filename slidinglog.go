@@ -18,7 +18,7 @@ package ratelimit
 // interval of length r.Per has more. It is counted in internal/meter/slidinglog.go.
 
 // SlidingLog returns a limit of r.Units in any window of length r.Per, exactly. It remembers each spending
-// of the last r.Per in 16 bytes, and for a time in up to 64. Spendings of one instant count as one.
+// within the last r.Per in 16 bytes, and for a time in up to 64. Spendings at one instant count as one.
 func SlidingLog(r Rate) Limit { return Limit{Algorithm: AlgorithmSlidingLog, Rate: r} }
 
 // The figures of a sliding log are the same as a fixed window's, and validateWindow checks them.

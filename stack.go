@@ -90,12 +90,12 @@ type stack[R any] struct {
 // answerTaker is a request of a stack that takes the decisions of all layers itself. The
 // requests of package policy do, because that takes half the time of an observer on each layer.
 type answerTaker interface {
-	// WantsAnswers reports whether the request takes the decisions. Allowed is the result of the stack. The stack calls
-	// it under locks, so it must be quick and must not call the limiter.
+	// WantsAnswers reports whether the request takes the decisions. Allowed is the stack's
+	// result. The stack calls it under locks, so it must be quick and must not call the limiter.
 	WantsAnswers(allowed bool) bool
 
-	// TakeAnswer receives the decision of a layer that applies, whether the layer was charged, and the error of the
-	// layer or of the stack. The stack calls it after the decision, without a lock. It must not keep d.
+	// TakeAnswer receives the decision of a layer that applies, whether the layer was charged, and the layer's
+	// or the stack's error. The stack calls it after the decision, without a lock. It must not keep d.
 	TakeAnswer(layer int, d *Decision, spent bool, err error)
 }
 

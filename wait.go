@@ -16,11 +16,11 @@ import (
 // Wait spends cost of the key's budget and returns nil when its time has come: at once if it fits, else after sleeping in real
 // time. On a leaky bucket it returns when the work may leave the queue.
 //
-// The waiters of one key are served in the order of their calls, each as early as the key's spending and
-// limit then allow. They move up when a waiter before them leaves, a reservation is settled for less, units
-// are granted or the limit is raised. No waiter is served later than at the time that was computed at its
-// arrival, unless the limit is lowered or more is charged. Calls that do not wait do not overtake waiters.
-// Bookings by [Keyed.Reserve] keep their instants. Each change takes constant time, however many calls wait.
+// A key's waiters are served in the order of their calls, each as early as the key's spending and limit
+// then allow. They move up when a waiter before them leaves, a reservation is settled for less, units
+// are granted or the limit is raised. No waiter is served later than computed at its arrival, unless
+// the limit is lowered or more is charged. Calls that do not wait do not overtake waiters. Bookings by
+// [Keyed.Reserve] keep their instants. Each change takes constant time, however many calls wait.
 //
 // It fails at once with an error that wraps [context.DeadlineExceeded] if the deadline comes before its
 // time. It fails with the context's error when the context ends, and with [ErrLimited] if a leaky bucket's

@@ -29,15 +29,14 @@ package ratelimit
 // remain. At 1m50s a sixth of the first window counts, which is 1 unit, and 7 of this window. A share that is no whole
 // number is rounded up. It is counted in internal/meter/slidingcounter.go.
 
-// FixedWindow returns a limit of r.Units in each window of r.Per. A key's window begins with its first spending, and its next
-// with its first spending after that one's end. So up to twice r.Units may pass around the end of a window.
+// FixedWindow returns a limit of r.Units in each window of r.Per. A key's window begins with its first spending,
+// and its next with its first spending after that one's end. So up to twice r.Units may pass around a window's end.
 func FixedWindow(r Rate) Limit { return Limit{Algorithm: AlgorithmFixedWindow, Rate: r} }
 
-// SlidingCounter returns a limit that approximates a sliding window of length r.Per. It keeps two counts: the spending in the
-// present window, and the spending in the previous one. The previous count is weighted by the fraction of its window that lies
-// within the last r.Per. A cost passes if its sum with the present and the weighted previous count is at most r.Units. In each
-// window at most r.Units pass. Over any span of r.Per at most r.Units pass if the spending in the previous window was even, and
-// up to twice as many otherwise.
+// SlidingCounter returns a limit that approximates a window of r.Per that slides. It counts the spending in the present
+// window and in the previous one. The previous count is weighted: by the fraction of its window within the last r.Per.
+// A cost passes if it and both counts add up to at most r.Units. In each window at most r.Units pass. Over any span of
+// r.Per at most r.Units pass if the spending in the previous window was even, and up to twice as many otherwise.
 func SlidingCounter(r Rate) Limit { return Limit{Algorithm: AlgorithmSlidingCounter, Rate: r} }
 
 // validateWindow checks the limits that count units for each window: the two of this file, and the sliding log.
