@@ -100,8 +100,8 @@ func (a *account) at(reading int64) meter.Moment {
 	return meter.Moment{Reading: reading, Now: max(reading, a.last)}
 }
 
-// unlock unlocks the account after a decision, and fills in the standing of the key. That takes divisions,
-// so unlock first copies the state and releases the lock, unless the copy would share memory with the state.
+// unlock unlocks the account after a decision, and fills in the key's standing. That takes divisions, so
+// unlock first copies the state and releases the lock, unless the copy would share memory with the state.
 func (a *account) unlock(p *plan, m meter.Moment, d *Decision) {
 	s := a.State
 	if s.OnHeap() {
@@ -123,8 +123,8 @@ func (a *account) arrive(reading int64) meter.Moment {
 	return m
 }
 
-// offer returns how the key would spend a cost within ahead after now, or the time at
-// which it could. It spends nothing. The caller holds the lock and has called arrive.
+// offer returns how the key would spend a cost within ahead after now, or the time
+// when it could. It spends nothing. The caller holds the lock and has called arrive.
 func (a *account) offer(m meter.Moment, cost, ahead int64) meter.Offer {
 	o := a.plan.Offer(a.State, m, cost, ahead)
 	o.Changes = a.changes

@@ -16,9 +16,9 @@ import (
 //	1.2s   3     true     2          0s           1.8s
 //	3s     20    true     0          0s           2s
 //
-// A unit is regained in 100ms, so 15 units cost 1.5s. The state of a key is one instant: the time at which all
-// is regained. At 0s it is now, and the cost moves it to 1.5s. At 500ms, 5 of the 15 are regained and 10 remain;
-// a cost of 12 lacks 2 units, which takes 200ms. At 700ms it fits, and moves the instant from 1.5s to 2.7s. From
+// A unit is regained in 100ms, so 15 units cost 1.5s. A key's state is one instant: the time when all is
+// regained. At 0s it is now, and the cost moves it to 1.5s. At 500ms, 5 of the 15 are regained and 10 remain; a
+// cost of 12 lacks 2 units, which takes 200ms. At 700ms it fits, and moves the instant from 1.5s to 2.7s. From
 // then on nothing remains until time passes. At 3s the instant has passed, and the key has its whole burst.
 //
 // A cost passes while the instant stays within burst units of now: 2s here. Only time brings it closer, so over any

@@ -84,7 +84,7 @@ func (p Period) Window(at time.Time) (from, to time.Time) {
 	return time.Unix(w.From, 0).In(c.Location()), time.Unix(w.To, 0).In(c.Location())
 }
 
-// calendar returns the calendar of a period, or an error if there is none.
+// calendar returns a period's calendar, or an error if there is none.
 func (p Period) calendar() (*calendar.Calendar, error) {
 	if p == (Period{}) {
 		return nil, errors.New("there is none, want Minute, Hour, Day, Week, Month or Year")

@@ -38,7 +38,7 @@ func at(t testing.TB, limit ratelimit.Limit, name, text string) (*ratelimit.Keye
 	return newWith(t, limit, ratelimit.Options[string]{Clock: clock}), clock
 }
 
-// countedClock counts the readings of a clock.
+// countedClock counts a clock's readings.
 type countedClock struct {
 	wallClock
 	reads atomic.Int64
@@ -219,7 +219,7 @@ func TestABoundaryIsLookedForAgainWhenItIsReached(t *testing.T) {
 	assert.Equal(t, 30*time.Second, retryAfter(t, l))
 }
 
-// A key that was dropped as fresh is created anew in no earlier window, even if the wall clock or all clocks go back.
+// A key dropped as fresh is created anew in no earlier window, even if the wall clock or all clocks go back.
 func TestADroppedKeyIsNotGrantedItsWindowAgain(t *testing.T) {
 	for _, back := range []func(*wallClock){
 		func(c *wallClock) { c.setWall(c.Wall().Add(-2 * time.Hour)); c.advance(time.Minute) },

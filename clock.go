@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Clock measures time since an origin of its own, at most 146 years away. It must be safe for concurrent use. It must
+// Clock measures time since its own origin, at most 146 years away. It must be safe for concurrent use. It must
 // not call the limiter: the limiter holds locks while it reads the clock. If it steps back, time stands still for
 // each key until the key's highest reading comes again. For a [Calendar] it also needs a method Wall() time.Time.
 type Clock interface {
@@ -27,11 +27,11 @@ func (systemClock) Wall() time.Time { return time.Now() }
 // maxReading leaves room to add a century to a reading, and to subtract any two.
 const maxReading = math.MaxInt64 / 2
 
-// century bounds every span of time in which a budget is counted: the time in which
-// a whole capacity is regained, how far ahead is booked, and the debt of one key.
+// century bounds every time span in which a budget is counted: the time in which
+// a whole capacity is regained, how far ahead is booked, and one key's debt.
 const century = 876_600 * int64(time.Hour)
 
-// mostCounted is the maximum spending of a key. The sum of two such debts does not overflow.
+// mostCounted is a key's maximum spending. The sum of two such debts does not overflow.
 const mostCounted = math.MaxInt64 / 2
 
 // reading is the clock's time in nanoseconds.

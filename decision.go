@@ -41,7 +41,7 @@ type Decision struct {
 type Event[K any] struct {
 	// Key is the key or the request. It may be a secret: think before you log it.
 	Key K
-	// Cost is the cost of the call.
+	// Cost is the call's cost.
 	Cost int
 	// Decision is the call's decision. In a stack, it is this layer's alone.
 	Decision Decision
@@ -62,7 +62,7 @@ func (d *Decision) verdict(m meter.Moment, o meter.Offer) {
 	}
 }
 
-// stands fills in the standing of a key after a decision: see [meter.Meter.Standing]. next is used only if nothing remains.
+// stands fills in a key's standing after a decision: see [meter.Meter.Standing]. next is used only if nothing remains.
 func (d *Decision) stands(m meter.Moment, remaining, debt, regained, next int64) {
 	d.Remaining, d.Debt, d.ResetAfter = int(remaining), int(min(debt, math.MaxInt)), between(m.Reading, max(regained, m.Now))
 	if remaining == 0 {

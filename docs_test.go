@@ -164,7 +164,7 @@ func Example_pacing() {
 	ctx := context.Background()
 	pace := ratelimit.Must(ratelimit.NewSingle(ratelimit.TokenBucket(ratelimit.PerSecond(100), 1), nil))
 	start := time.Now()
-	for range 4 { // the steps of the job
+	for range 4 { // the job's steps
 		if err := pace.Wait(ctx, 1); err != nil {
 			fmt.Println(err)
 			return
@@ -224,7 +224,7 @@ func TestAnExportWritesTenRowsASecond(t *testing.T) {
 	})
 }
 
-// admitted returns the number of a greedy key's requests that pass in the first minute, and the maximum in any other.
+// admitted counts the a greedy key's requests that pass in the first minute, and the maximum in any other.
 func admitted(limit ratelimit.Limit) (first, most int) {
 	clock := new(ratelimittest.Clock)
 	l := ratelimit.Must(ratelimit.NewSingle(limit, &ratelimit.Options[struct{}]{Clock: clock}))

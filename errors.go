@@ -121,7 +121,7 @@ type layerError struct {
 	more  []overrun // the other layers with a cost that is too large
 }
 
-// overrun is a cost above the maximum of a layer.
+// overrun is a cost above a layer's maximum.
 type overrun struct {
 	limit int // the layer's place in Limits
 	cost  int

@@ -153,7 +153,7 @@ func ExampleKeyed_Stats() {
 	// {Keys:0 Expired:2 Evicted:1 EvictedThrottled:0 Refused:0 Recalled:0 Overflowed:0 Waiting:0}
 }
 
-// A client that invents keys does not make the limiter forget the spending of one of them.
+// A client that invents keys does not make the limiter forget the spending of one.
 func ExampleOptions_remember() {
 	for _, remember := range []int{0, 1000} {
 		limiter := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerHour(3), 3),
@@ -590,7 +590,7 @@ func ExampleHour() {
 	// calendar 60/minute UTC begins again at 10:00:00
 }
 
-// The limit of the whole service and the limit of the user are both charged, or none.
+// The limit of the whole service and the user's limit are both charged, or none.
 func ExampleGlobal() {
 	service := ratelimit.Must(ratelimit.New[struct{}](ratelimit.FixedWindow(ratelimit.PerHour(3)), nil))
 	users := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(2)), nil))
@@ -626,7 +626,7 @@ func ExampleOptions_maxWaiting() {
 }
 
 func ExampleConcurrent() {
-	// A user may have 2 streams open. A stream of a process that dies blocks one of them for a minute.
+	// A user may have 2 streams open. A stream of a process that dies blocks one for a minute.
 	streams := ratelimit.Must(ratelimit.New[string](ratelimit.Concurrent(2, time.Minute), nil))
 	ctx := context.Background()
 	first, _ := streams.Reserve(ctx, "user:42", 1, 0)

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/keys"
 )
 
-// generation is the set of limits in force between two calls of SetLimit, or of Refresh for all
+// generation is the set of limits in force between two calls to SetLimit, or of Refresh for all
 // keys. If a key's plan belongs to another generation, the key's next decision looks up its limit
 // again. So a change of limits touches no key: it takes constant time, however many keys there are.
 //
@@ -186,15 +186,15 @@ func (l *Keyed[K]) markStale(key K) {
 	}
 }
 
-// This part determines the plan of a decision. If the request has a limit, the decision uses the plan of that
-// limit (forRequest). Otherwise it uses the plan of the limit that LimitFor returns for the key (forKey), and
-// without LimitFor the limiter's plan (def). An account keeps the plan of its last decision. So LimitFor is
-// called again only if the generation has changed or the account is stale. When the decision has locked the
-// account, adopt puts it under the new plan, unless another decision has put it under a newer one.
+// This part determines a decision's plan. If the request has a limit, the decision uses the plan of that
+// limit (forRequest). Otherwise it uses the plan of the limit that LimitFor returns for the key (forKey),
+// and without LimitFor the limiter's plan (def). An account keeps the plan of its last decision. So LimitFor
+// is called again only if the generation has changed or the account is stale. When the decision has locked
+// the account, adopt puts it under the new plan, unless another decision has put it under a newer one.
 //
-// Between the call of LimitFor and that moment, the limiter keeps the plan itself (asked). It also keeps the
+// Between the call to LimitFor and that moment, the limiter keeps the plan itself (asked). It also keeps the
 // plans of keys that no decision puts under their plan: after a Peek, a cost above the capacity, or a stack's
-// denial, and under a limit that counts nothing. Concurrent decisions on a key share one call of LimitFor.
+// denial, and under a limit that counts nothing. Concurrent decisions on a key share one call to LimitFor.
 
 // onePlan returns the plan of all keys, or nil if keys have limits of their own.
 func (l *Keyed[K]) onePlan() *plan {
@@ -267,7 +267,7 @@ func (t *table[K]) planOf(key K, g *generation) *plan {
 	return a.planIn(g)
 }
 
-// planIn is planOf for an account that is locked.
+// planIn is planOf for an locked account.
 func (a *account) planIn(g *generation) *plan {
 	if a.plan == nil || a.plan.seq != g.seq {
 		return nil
@@ -334,7 +334,7 @@ func (p *plan) stale() bool { return p.seq&staleBit != 0 }
 // ofRequest reports whether the limit came with a request, and is not the limiter's for the key.
 func (p *plan) ofRequest() bool { return p.seq&requestBit != 0 }
 
-// generation returns the number of the generation that the plan was made in.
+// generation counts the the generation that the plan was made in.
 func (p *plan) generation() uint64 { return p.seq &^ (staleBit | requestBit) }
 
 // supersedes reports whether a decision under p moves a key that is under the old plan. Of two plans of the limiter, the

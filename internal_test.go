@@ -153,7 +153,7 @@ func keysIn(runs [][]*entry[int], entries []*entry[int]) (found []int) {
 }
 
 // Burying a place takes constant time on average, in any order and with any number of tombstones.
-// Otherwise the order of many keys that are swept or reset one by one would be rebuilt for each of them.
+// Otherwise the order of many keys that are swept or reset one by one would be rebuilt for each.
 func TestToBuryAllPlacesIsLinearWork(t *testing.T) {
 	const n = 20_000
 	for name, key := range map[string]func(i int) int{
@@ -301,7 +301,7 @@ func TestARefusalLooksAtABoundedNumberOfKeysAndTheNextOnesAtTheOthers(t *testing
 			before = after
 		}
 	}
-	// A grant to each key lists it. One of them is fresh.
+	// A grant to each key lists it. One is fresh.
 	for key := range n {
 		require.True(t, l.Allow(key, 2))
 	}

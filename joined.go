@@ -29,7 +29,7 @@ type joined[R any] struct {
 	charges    []Charge
 	parts      []part // parts[i] belongs to charges[i]
 	d          Decision
-	each       bool // the caller wants the decision of each layer, although nothing is charged
+	each       bool // the caller wants each layer's decision, although nothing is charged
 	sent       bool // the store has decided
 	spent      bool // the decision was allowed and charged
 	failedWait bool // the charge has been given back, because a Wait has failed
@@ -44,13 +44,13 @@ type demand struct {
 	layer  int
 	key    string
 	cost   int
-	own    bool // the layer charges a cost of its own instead of the caller's
+	own    bool // the layer charges its own cost instead of the caller's
 	alone  any  // the key, if the limiter is called alone
 	limit  Limit
 	plan   any
 	known  bool  // limit is known
-	charge int   // the index of its charge, or none
-	err    error // the reason for which a shadow cannot decide
+	charge int   // its charge's index, or none
+	err    error // why a shadow cannot decide
 }
 
 // part holds the terms of a charge's cost: own + shares × the caller's cost.
@@ -122,7 +122,7 @@ func (s *joined[R]) take(ctx context.Context, r R, cost int, q JointRequest) err
 }
 
 // load determines the keys, costs and limits, first of the enforcing layers. The error
-// of an enforcing layer ends the decision. The error of a shadow stays with the shadow.
+// of an enforcing layer ends the decision. A shadow's error stays with the shadow.
 func (s *joined[R]) load(r R, cost int) error {
 	if cost < 0 {
 		return negativeCostError(cost)
@@ -185,7 +185,7 @@ func (l *Layered[R]) followerOf(r R) follower {
 	return nil
 }
 
-// loadOne determines the key, the cost and the limit of one layer. It reports false if the layer does not apply.
+// loadOne determines the key, the cost and one layer's limit. It reports false if the layer does not apply.
 func (s *joined[R]) loadOne(y *layer[R], r R, cost int, a *demand) (bool, error) {
 	var err error
 	if s.l.alone {
@@ -526,7 +526,7 @@ func (s *joined[R]) extends(res *Reservation, cost int) {
 }
 
 // actuals removes the layers with an Actual from the parts, and returns their real costs. If
-// nothing was charged (uncharged), it also removes shadows and layers with a cost of their own.
+// nothing was charged (uncharged), it also removes shadows and layers with their own cost.
 func (s *joined[R]) actuals(r R, uncharged bool) (all actuals) {
 	for i := range s.demands {
 		a := &s.demands[i]
@@ -554,7 +554,7 @@ func (p *part) remove(a *demand) {
 	}
 }
 
-// costs returns the real cost of each charge, given the caller's real cost.
+// costs returns each charge's real cost, given the caller's real cost.
 // A given cost of 0 means that nothing was done, and all costs are 0.
 func (all actuals) costs(parts []part, given int) ([]int, error) {
 	own, err := all.read(given)
@@ -875,7 +875,7 @@ func spentOf(d *Decision) int64 {
 	return meter.Add(max(0, int64(d.Limit.Capacity())-int64(d.Remaining)), int64(d.Debt))
 }
 
-// watch returns a context that makes a call of the store return the spending of the keys that the request follows.
+// watch returns a context that makes a call to the store return the spending of the keys that the request follows.
 func watch(ctx context.Context, f follower, charges []Charge) (context.Context, *estimates.Watch) {
 	if f == nil {
 		return ctx, nil

@@ -11,15 +11,15 @@ import (
 type Joinable interface {
 	Limiter[string]
 
-	// Join returns the decider over these limiters, in the order of a stack's layers. One of them is the receiver.
-	// A limiter appears once for each of its layers. If the limiters cannot decide together, for example because
-	// one is on another server, the error gives the reason. If the store does not know a limiter's type, the error
-	// wraps [errors.ErrUnsupported]. So a limiter that wraps another one can have a Join, too, and still decide
-	// alone. All calls Join once. To its error it adds a hint: package chain combines such limiters.
+	// Join returns the decider over these limiters, in the order of a stack's layers. One is the receiver. A
+	// limiter appears once for each of its layers. If the limiters cannot decide together, for example because
+	// one is on another server, the error gives the reason. If the store does not know a limiter's type, the
+	// error wraps [errors.ErrUnsupported]. So a limiter that wraps another one can have a Join, too, and still
+	// decide alone. All calls Join once. To its error it adds a hint: package chain combines such limiters.
 	Join(limiters []Joining) (Joint, error)
 }
 
-// Joining is the limiter of one layer. Later versions may add fields.
+// Joining is one layer's limiter. Later versions may add fields.
 type Joining struct {
 	Limiter Limiter[string]
 	Global  bool // the layer has one key, which is empty: Global made it, and AllOf does not pick it
@@ -80,7 +80,7 @@ type Charge struct {
 
 	// Decide fills in the results.
 	Decided  bool          // the store has decided on it
-	Decision Decision      // the decision of this key alone, after the whole decision
+	Decision Decision      // this key's decision alone, after the whole decision
 	Due      time.Duration // the time until the cost leaves a leaky bucket's queue, if that is later than RetryAfter
 	Err      error         // of a shadow: why it was not decided
 

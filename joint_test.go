@@ -287,7 +287,7 @@ func TestAWaitDoesNotReadActual(t *testing.T) {
 	})
 }
 
-// Two layers charge one key. One of them has an Actual, and the other one settles at the argument.
+// Two layers charge one key. One has an Actual, and the other one settles at the argument.
 func TestLayersThatMeetAtOneKeySettleTogether(t *testing.T) {
 	l := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(100)), nil))
 	own := ratelimit.By(l, perUser)

@@ -38,9 +38,9 @@ type Layer[R any] struct {
 	// request count the same key, the first limit that is neither Unlimited nor Blocked applies; Shadow layers come last.
 	Limit func(R) Limit
 
-	// Shadow keeps the layer from denying: to try a limit out on real requests. Give it a limiter of its own.
-	// The other layers decide first. If they allow the request, the shadow is charged if the cost fits; if
-	// they deny it, nothing is charged. A shadow adds nothing to the Decision, to Limits or to errors. Observe
+	// Shadow keeps the layer from denying: to try a limit out on real requests. Give it its own limiter. The
+	// other layers decide first. If they allow the request, the shadow is charged if the cost fits; if they
+	// deny it, nothing is charged. A shadow adds nothing to the Decision, to Limits or to errors. Observe
 	// and its limiter's [Options.OnDecision] receive its decisions. Settle and Cancel settle its charge.
 	Shadow bool
 
@@ -54,7 +54,7 @@ type Layer[R any] struct {
 }
 
 // source is the limiter and the key function of a layer: a made[R] in this package. The unexported name keeps the field
-// out of the API, and the type from package merge lets package redislimit put a source of its own into the same Layer.
+// out of the API, and the type from package merge lets package redislimit put its own source into the same Layer.
 //
 //lint:ignore U1000 It is the name of the embedded field.
 type source = merge.Source
@@ -62,7 +62,7 @@ type source = merge.Source
 // made is the source of a layer that By has made. If By was given invalid arguments, it holds the error, which All returns.
 type made[R any] struct {
 	limiter     any              // a *Keyed of any type: to detect a limiter that is held twice
-	clock       Clock            // the clock of the limiter
+	clock       Clock            // the limiter's clock
 	own         func() Limit     // returns the limiter's limit, or the zero Limit if each key has its own
 	newKey      func() anyKey[R] // makes the place for the key of a stack's request
 	hasObserver bool             // the limiter has an OnDecision
@@ -87,7 +87,7 @@ type layer[R any] struct {
 
 	cost    func(R) int    // returns the layer's own cost instead of the caller's; or nil
 	actual  func(R) int    // returns the layer's own real cost at a settlement; or nil
-	limit   func(R) Limit  // returns the limit of each request; nil if the limiter's own applies
+	limit   func(R) Limit  // returns each request's limit; nil if the limiter's own applies
 	observe func(Event[R]) // receives each decision; or nil
 	shadow  bool           // it never denies
 }

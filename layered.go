@@ -15,8 +15,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Layered is several limits on one request: all of them allow it, or none is charged. [All] and [AllOf]
-// make one, for all requests. It decides under the locks of all keys, at one reading of the clock. If
+// Layered is several limits on one request: all allow it, or none is charged. [All] and [AllOf] make
+// one, for all requests. It decides under the locks of all keys, at one reading of the clock. If
 // several layers charge one key of one limiter, the charges add up. The zero Layered's methods panic.
 //
 // In the [Decision], Remaining is the largest cost that all layers would allow; RetryAfter, ResetAfter
@@ -32,7 +32,7 @@ type Layered[R any] struct {
 	alone     bool                 // the joint calls one limiter, which has its own type of keys
 	lines     turns.Lines[lineKey] // the callers that wait for the joint
 	every     []int                // the indices of all layers
-	stacks    sync.Pool            // holds *stack[R]: the working memory of one decision, so that it allocates nothing
+	stacks    sync.Pool            // holds *stack[R]: one decision's working memory, so that it allocates nothing
 	joins     sync.Pool            // holds *joined[R]: the same for a joint
 }
 
@@ -328,14 +328,14 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error
 // clock returns the layers' clock.
 func (l *Layered[R]) clock() Clock { return l.layers[0].clock }
 
-// attempts is a call that waits for several keys. It stands in the line of one of them at a time.
+// attempts is a call that waits for several keys. It stands in the line of one at a time.
 type attempts struct {
 	turn   *turn  // nil if it is in no line
 	number uint64 // the number of its arrival, 0 before the first line
 }
 
-// stand puts the call into the line of a charge that was denied, and reports true. If the key is not in the table,
-// it reports false. Only the first line must have room in its limiter: a call that waits already is not refused.
+// stand puts the call into the line of a denied charge, and reports true. If the key is not in the table, it
+// reports false. Only the first line must have room in its limiter: a call that waits already is not refused.
 func (x *attempts) stand(clock Clock, c *charge, homeOf func() home, room *waitingRoom) (inLine bool, err error) {
 	if t := x.turn; t != nil {
 		if c.a != nil && t.stays(c.a, c.cost) {

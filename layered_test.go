@@ -693,8 +693,8 @@ type choice []int
 
 func thePicked(c choice, which []int) []int { return append(which, c...) }
 
-// many returns a stack of n layers, and a count of the key functions that ran. Each layer has a limiter of its own. The
-// capacity of layer i is i + 1.
+// many returns a stack of n layers, and a count of the key functions that
+// ran. Each layer has its own limiter. The capacity of layer i is i + 1.
 func many(t testing.TB, n int) (stack *ratelimit.Layered[choice], ran *int) {
 	t.Helper()
 	clock, ran := new(testClock), new(int)

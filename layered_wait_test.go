@@ -21,8 +21,8 @@ func inBubble(limit ratelimit.Limit) *ratelimit.Keyed[string] {
 	return ratelimit.Must(ratelimit.New[string](limit, nil))
 }
 
-// If a queue delays a wait, its charge in a token bucket is a reservation that is cancelled: budget that the
-// bucket has regained in the meantime is not given back. All other limits are as if there had been no wait.
+// If a queue delays a wait, its charge in a token bucket is a cancelled reservation: budget that the bucket
+// has regained in the meantime is not given back. All other limits are as if there had been no wait.
 func TestAStacksWaitThatFailsRefundsAsCancelDoes(t *testing.T) {
 	for _, limit := range everyAlgorithm {
 		t.Run(limit.Algorithm.String(), func(t *testing.T) {
@@ -183,7 +183,7 @@ func TestOthersSettleWhileAWaitIsUnderWay(t *testing.T) {
 		queue := inBubble(ratelimit.LeakyBucket(ratelimit.PerHour(1), 5))
 		stack := stackOf(t, ratelimit.By(tried, byUser), ratelimit.By(queue, byUser))
 		require.True(t, queue.Allow("ann", 1))
-		before, err := tried.Reserve(t.Context(), "ann", 6, 0) // at the instant of the wait
+		before, err := tried.Reserve(t.Context(), "ann", 6, 0) // at the wait's instant
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup

@@ -12,7 +12,7 @@ const maxUnits = 1 << 53
 // Rate is a number of units per time, such as 100 a second. Both fields must be positive; the zero Rate is invalid.
 type Rate struct {
 	Units int           // how much may be spent …
-	Per   time.Duration // … in this span of time
+	Per   time.Duration // … in this time span
 }
 
 // PerSecond returns the rate of n units a second.

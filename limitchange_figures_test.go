@@ -207,7 +207,7 @@ func TestAStackLetsKeysThatAreUnlimitedNowRest(t *testing.T) {
 	assert.False(t, stack.Allow("k", 1))
 }
 
-// A Refresh during a stack's call of LimitFor is not lost, even if the stack is refused in the end.
+// A Refresh during a stack's call to LimitFor is not lost, even if the stack is refused in the end.
 func TestARefreshDuringARefusedStackIsNotLost(t *testing.T) {
 	units := 5
 	var l *ratelimit.Keyed[string]

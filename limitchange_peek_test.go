@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// question is a call that spends nothing and returns the state of the key.
+// question is a call that spends nothing and returns the key's state.
 type question struct {
 	name string
 	look func(l *ratelimit.Keyed[string], key string) ratelimit.Decision
@@ -37,7 +37,7 @@ func oneLayer(l *ratelimit.Keyed[string], limit func(string) ratelimit.Limit) *r
 
 const farAboveAll = math.MaxInt
 
-// questions are all calls, except Peek, that return the state of a key and cannot spend.
+// questions are all calls, except Peek, that return a key's state and cannot spend.
 var questions = []question{
 	{"Take(0)", func(l *ratelimit.Keyed[string], key string) ratelimit.Decision {
 		d, _ := l.Take(context.Background(), key, 0)
@@ -219,7 +219,7 @@ func TestADebtIsPlacedAgainWhenALogsLimitChanges(t *testing.T) {
 	}
 }
 
-// A debt that is placed again leaves bookings where they are, and can be cancelled together with them.
+// A debt placed again leaves bookings where they are, and can be cancelled together with them.
 func TestADebtIsPlacedAgainBesideBookings(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerHour(2)))
 	require.True(t, l.Allow("k", 2))

@@ -142,7 +142,7 @@ func TestBookingsKeepTheirInstants(t *testing.T) {
 		limit           func(int) ratelimit.Limit
 		spend           int
 		booked          time.Duration
-		behind, without time.Duration // the time at which one more fits at 5 an hour: after the booking, and if the booking was cancelled
+		behind, without time.Duration // when one more fits at 5 an hour: after the booking, and if the booking was cancelled
 	}{
 		{makers[0], 10, 6 * m, 24 * m, 12 * m},  // 6 or 5 at 5 an hour, less the 4 that may be owed
 		{makers[1], 5, 30 * m, 24 * m, 12 * m},  // until the queue has room again
@@ -340,7 +340,7 @@ func TestLimitsChangeUnderLoad(t *testing.T) {
 	assert.Equal(t, 2000-int(allowed.Load()), remaining(t, l, "k"))
 }
 
-// A Refresh that comes during a call of LimitFor must not be lost.
+// A Refresh that comes during a call to LimitFor must not be lost.
 func TestARefreshDuringLimitForIsNotLost(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		units := 10
@@ -695,7 +695,7 @@ func TestADebtThatIsDueIsSpentUnderTheOldLimit(t *testing.T) {
 	}
 }
 
-// A grant takes from the spending, so the cancellation of a booking gives all of it back.
+// A grant takes from the spending, so the cancellation of a booking gives all back.
 func TestAGrantLeavesABookingWhole(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 10))
 	require.True(t, l.Allow("k", 10))
@@ -816,7 +816,7 @@ func TestATableKeepsAKeyForAsLongAsALoweredLimitHasSetAside(t *testing.T) {
 }
 
 // A refund may take all units that a lowered limit has set aside.
-// Then the instant at which they would have lapsed is dropped, too.
+// Then the instant when they would have lapsed is dropped, too.
 func TestUnitsSetAsideAfterARefundOfEarlierOnesLapseInTheirOwnTime(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.FixedWindow(ratelimit.Rate{Units: 9, Per: 10 * time.Hour}))
 	r, err := l.Reserve(t.Context(), "k", 9, 0)
@@ -833,7 +833,7 @@ func TestUnitsSetAsideAfterARefundOfEarlierOnesLapseInTheirOwnTime(t *testing.T)
 }
 
 // A limit changes between two algorithms or lengths of windows, alone and in a stack. It serves as much as the lower
-// limit alone, even if half of the calls are settled at a lower cost. It may lose one capacity at the first change.
+// limit alone, even if half the calls are settled at a lower cost. It may lose one capacity at the first change.
 func TestALimitThatFlipsServesWhatTheLowerOneWould(t *testing.T) {
 	testsize.Arithmetic(t)
 	steps := testsize.Of(600, 3600)

@@ -236,7 +236,7 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, now int64, d *Decision
 		return nil, meter.Offer{}, err
 	}
 	for {
-		refreshed := l.refreshed.Load() // before the call of LimitFor: see Keyed.Refresh
+		refreshed := l.refreshed.Load() // before the call to LimitFor: see Keyed.Refresh
 		p, err := l.planOfKey(key)
 		if err == nil {
 			err = p.endless(cost, &q)

@@ -179,7 +179,7 @@ func TestKeysOfAnyComparableType(t *testing.T) {
 	testKeys[any](t, 1, "1", nil, 1.5, struct{}{}, new(int), new(int), [2]any{}, [2]any{1})
 }
 
-// testKeys checks that each key has a budget of its own.
+// testKeys checks that each key has its own budget.
 func testKeys[K comparable](t *testing.T, keys ...K) {
 	t.Run(fmt.Sprintf("%T", *new(K)), func(t *testing.T) {
 		l := newWith(t, ratelimit.TokenBucket(ratelimit.PerDay(1), 1), ratelimit.Options[K]{Clock: new(testClock)})

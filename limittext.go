@@ -28,7 +28,7 @@ func (r Rate) String() string {
 	return strconv.Itoa(r.Units) + "/" + r.Per.String()
 }
 
-// spanText returns a span of time as short as a person writes it: 1m, not 1m0s.
+// spanText returns a time span as short as a person writes it: 1m, not 1m0s.
 func spanText(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -197,7 +197,7 @@ func parseRate(s string) (r Rate, err error) {
 	return r, nil
 }
 
-// parsePer reads a span of time, or the letter of one.
+// parsePer reads a time span, or the letter of one.
 func parsePer(s string) (time.Duration, error) {
 	for _, u := range perUnits {
 		if s == u.text {
@@ -207,7 +207,7 @@ func parsePer(s string) (time.Duration, error) {
 	return parseSpan(s)
 }
 
-// spanUnits are the units of a span, in nanoseconds: ms before m, which it begins with.
+// spanUnits are a span's units, in nanoseconds: ms before m, which it begins with.
 var spanUnits = []struct {
 	text string
 	ns   int64
@@ -216,7 +216,7 @@ var spanUnits = []struct {
 	{"s", 1e9}, {"m", 60e9}, {"h", 3600e9}, {"d", 86400e9},
 }
 
-// parseSpan reads a span of time. [time.ParseDuration] has no days, and truncates fractions of a nanosecond.
+// parseSpan reads a time span. [time.ParseDuration] has no days, and truncates fractions of a nanosecond.
 func parseSpan(s string) (time.Duration, error) {
 	rest := strings.TrimLeft(s, "+-")
 	if len(s)-len(rest) > 1 || rest == "" {

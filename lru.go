@@ -19,22 +19,22 @@ import (
 // examines the oldest keys, and gives a second chance to those that were used since (the CLOCK policy, after F. J.
 // Corbató's paging experiment of 1968). The table starts no goroutine: old keys leave as new ones come.
 //
-// Locks. To insert or remove a key takes the lock of its shard. Code that holds a shard's lock
-// never waits for an account's: an account may be busy for long, and all new keys of the shard
-// would wait with it. So code that holds a shard's lock only tries an account's lock, and treats
-// an account that is busy as in use. Code that holds an account's lock may wait for a shard's.
+// Locks. To insert or remove a key takes its shard's lock. Code that holds a shard's lock never
+// waits for an account's: an account may be busy for long, and all new keys of the shard would
+// wait with it. So code that holds a shard's lock only tries an account's lock, and treats an
+// account that is busy as in use. Code that holds an account's lock may wait for a shard's.
 //
 // A key has at most one account that is not dropped, for two reasons. An account is inserted and removed under
 // the lock of its key's shard. And it is marked as dropped (its plan is nil) under its own lock before another
 // account can take its place. A decision may find an account that is then dropped: it looks the key up again.
 //
-// Each key has one entry, the entry of the map, which the order and the table use, too. The entry
-// holds the account: so a known key takes one step less to find, and a new key takes one allocation.
+// Each key has one entry, the map's entry, which the order and the table use, too. The entry holds
+// the account: so a known key takes one step less to find, and a new key takes one allocation.
 //
-// In a full table a new key takes no allocation: it gets the entry of the key that makes room. A call may have found
-// that entry, without a lock, for the old key. So a call looks entries up by the hash alone, and compares the key
-// when it holds the account's lock, which guards the entry's key. If the entry is another key's by then, the call
-// looks its own key up under the lock of the shard: an entry passes only to a key of the same shard, under that
+// In a full table a new key takes no allocation: it gets the entry of the key that makes room. A call may have
+// found that entry, without a lock, for the old key. So a call looks entries up by the hash alone, and compares the
+// key when it holds the account's lock, which guards the entry's key. If the entry is another key's by then, the
+// call looks its own key up under the shard's lock: an entry passes only to a key of the same shard, under that
 // lock. An account does not pass to another key while a call may refer to it. That is an account with a reservation
 // or a line, and any account of a limiter in a stack, because stacks look at accounts before they lock them.
 type table[K comparable] struct {
@@ -43,7 +43,7 @@ type table[K comparable] struct {
 	shards   []shard[K]
 	max      int64
 	count    atomic.Int64   // the number of keys in the table, or about to be
-	ttl      int64          // the time for which an idle key is kept while there is room, in nanoseconds
+	ttl      int64          // how long an idle key is kept while there is room, in nanoseconds
 	expiry   *expiryHeap[K] // not nil means RefuseNew: a full table refuses new keys, and drops none that is not fresh
 	full     error          // the error of a refused new key, made once, because a flood of keys gets it
 	memory   *memory        // the spending of keys that were evicted, or nil
@@ -53,7 +53,7 @@ type table[K comparable] struct {
 	expired, evicted, evictedThrottled, refused atomic.Uint64
 }
 
-// entry is a key that is tracked, and its account.
+// entry is a tracked key, and its account.
 type entry[K comparable] = keys.Entry[K, account]
 
 // shard is a part of the keys, by hash. New keys of different shards do not wait for each other. A small table
@@ -71,7 +71,7 @@ type shard[K comparable] struct {
 	epoch uint64
 
 	// floor is the time before which no dropped key may be created anew: the latest instant
-	// at which a key was dropped. Without it, a key could spend its budget twice if the clock
+	// when a key was dropped. Without it, a key could spend its budget twice if the clock
 	// stepped back to before the drop. It is written under the lock and read without it.
 	floor atomic.Int64
 
@@ -160,8 +160,8 @@ func (t *table[K]) lockFound(key K) *account {
 	return nil
 }
 
-// find returns the key's account, or nil if the key is not tracked. If the account is dropped before the caller has locked
-// it, its plan is nil: then the caller calls find again. The caller holds the lock of the shard, or accounts are kept.
+// find returns the key's account, or nil if the key is not tracked. If the account is dropped before the caller has
+// locked it, its plan is nil: then the caller calls find again. The caller holds the shard's lock, or accounts are kept.
 func (t *table[K]) find(key K) *account {
 	if e := t.accounts.Lookup(key); e != nil {
 		return &e.Value
@@ -172,7 +172,7 @@ func (t *table[K]) find(key K) *account {
 // shard returns the shard for the keys with a hash.
 func (t *table[K]) shard(hash uint64) *shard[K] { return &t.shards[hash%uint64(len(t.shards))] }
 
-// shardOf returns the shard of a key.
+// shardOf returns a key's shard.
 func (t *table[K]) shardOf(key K) *shard[K] {
 	if len(t.shards) == 1 {
 		return &t.shards[0]
@@ -232,8 +232,8 @@ func (t *table[K]) acquire(key K, p *plan, clock Clock, pinning bool) (a *accoun
 	}
 }
 
-// findOrBegin returns the key's account, locked. If the key is not tracked, it returns nil, leaves the shard locked,
-// and sets x to the state of the new key. It computes x again only if the epoch of the shard has changed since.
+// findOrBegin returns the key's account, locked. If the key is not tracked, it returns nil, leaves the shard
+// locked, and sets x to the state of the new key. It computes x again only if the shard's epoch has changed since.
 func (t *table[K]) findOrBegin(s *shard[K], key K, p *plan, clock Clock, x *initialState) *account {
 	for {
 		s.mu.Lock()
@@ -284,7 +284,7 @@ type initialState struct {
 	epoch         uint64 // the shard's epoch when the state was computed
 }
 
-// initialStateLocked computes the state of a key that is inserted at a reading. The lock of the shard is held.
+// initialStateLocked computes the state of a key inserted at a reading. The shard's lock is held.
 func (t *table[K]) initialStateLocked(s *shard[K], key K, p *plan, now int64, x *initialState) {
 	u := unseen{floor: s.floor.Load()}
 	if t.memory != nil {
@@ -323,8 +323,8 @@ func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, x *initialState, sp
 	return a
 }
 
-// removeLocked takes an account out of the table and raises the shard's floor. The caller has taken its place out of
-// the order, and holds the locks of account and shard. The room of the key stays taken, for the key that replaces
+// removeLocked takes an account out of the table and raises the shard's floor. The caller has taken its place out
+// of the order, and holds the locks of account and shard. The key's room stays taken, for the key that replaces
 // it. A call that waits for the account's lock then sees that its plan is nil, and finds the map up to date.
 func (t *table[K]) removeLocked(s *shard[K], e *entry[K], floor int64) {
 	a := &e.Value
@@ -403,8 +403,8 @@ func (t *table[K]) knows(key K, p *plan, clock Clock) bool {
 	return p.Regained(s) > now
 }
 
-// forgetPast forgets the remembered spending of a key after a grant or a reset, because the key
-// has spent less now. The key's account is locked: so the key is neither evicted nor inserted.
+// forgetPast forgets a key's remembered spending after a grant or a reset, because the key has
+// spent less now. The key's account is locked: so the key is neither evicted nor inserted.
 func (t *table[K]) forgetPast(key K) {
 	if t.memory != nil {
 		t.memory.takeOut(t.accounts.Hash(key))
@@ -418,7 +418,7 @@ func (t *table[K]) limitChanged() {
 	}
 }
 
-// remembers reports whether the remembered spending of a key is at least the spending of its account, which is locked.
+// remembers reports whether a key's remembered spending is at least its account's spending, which is locked.
 func (t *table[K]) remembers(key K, a *account, reading int64) bool {
 	if t.memory == nil {
 		return false
@@ -442,8 +442,8 @@ func (t *table[K]) takeOut(key K) bool {
 	return true
 }
 
-// withdraw unpins a key that was inserted for a decision that became a denial. If no other decision has
-// charged the key, withdraw removes it. The key is then fresh, or the table remembers all its spending.
+// withdraw unpins a key inserted for a decision that became a denial. If no other decision has charged
+// the key, withdraw removes it. The key is then fresh, or the table remembers all its spending.
 func (t *table[K]) withdraw(key K, a *account, clock Clock) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -1,14 +1,14 @@
 package ratelimit
 
-// A full table evicts a key to make room. Among a few of the oldest keys of the shard, it drops the key that costs
-// least (evictLocked). The key's spending is forgotten, unless [Options.Remember] keeps it. If all of these keys are
+// A full table evicts a key to make room. Among a few of the shard's oldest keys, it drops the key that costs least
+// (evictLocked). The key's spending is forgotten, unless [Options.Remember] keeps it. If all of these keys are
 // pinned, other shards make room. If a key is busy, the call waits for it, and evicts it unless it is pinned then.
 //
 // A table with RefuseNew evicts no key that is not fresh: see lru_expiry.go.
 
 // makeRoomLocked evicts a key of the shard, and takes its room for another key. If it reports false,
 // busy may be a key whose account was in use. spare is nil, or an entry that another key of the shard
-// may get, with its account locked. The lock of the shard is held. With RefuseNew no key is evicted.
+// may get, with its account locked. The shard's lock is held. With RefuseNew no key is evicted.
 func (t *table[K]) makeRoomLocked(s *shard[K], now int64) (room bool, busy, spare *entry[K]) {
 	if t.expiry != nil {
 		return false, nil, nil
@@ -61,12 +61,12 @@ func (t *table[K]) lookLocked(p *entry[K], now int64) victim[K] {
 	return victim[K]{p, a.use.rank(a.fresh(now), a.waitedFor(), a.plan.holds()), a.last}
 }
 
-// evictLocked drops a key of the shard, and the caller takes over its room. Of the few oldest keys it drops the one of the
-// lowest rank, and among equal ranks the least recently used. The other keys that are in use or throttled get a second
-// chance. Idle keys keep their places, so the next eviction looks at them first. If a key was busy, evictLocked returns it.
+// evictLocked drops a key of the shard, and the caller takes over its room. Of the few oldest keys it drops the one of
+// the lowest rank, and among equal ranks the least recently used. The other keys in use or throttled get a second chance.
+// Idle keys keep their places, so the next eviction looks at them first. If a key was busy, evictLocked returns it.
 //
 // The accounts of all examined keys stay locked until one is chosen,
-// so none of them can spend, or be dropped, while they are compared.
+// so none can spend, or be dropped, while they are compared.
 func (t *table[K]) evictLocked(s *shard[K], now int64) (ok bool, busy *entry[K]) {
 	evicted, busy := t.evictOldLocked(s, now)
 	if evicted != nil {
@@ -124,8 +124,7 @@ func cheapest[K comparable](looked []victim[K]) int {
 	return best
 }
 
-// less reports whether it costs less to evict v than w. Of one rank, the key that was decided on
-// less recently goes.
+// less reports whether it costs less to evict v than w. Of one rank, the key decided on less recently goes.
 func (v *victim[K]) less(w victim[K]) bool {
 	return v.rank < w.rank || v.rank == w.rank && v.last < w.last
 }
@@ -198,8 +197,8 @@ func (t *table[K]) evictFrom(s *shard[K], now int64) bool {
 	return ok
 }
 
-// evictBusy makes room where all keys that could go are busy: it waits for one of them, without the shard's
-// lock. By then that key may have been dropped or pinned, or may have become fresh, so evictBusy ranks it again.
+// evictBusy makes room where all keys that could go are busy: it waits for one, without the shard's lock.
+// By then that key may have been dropped or pinned, or may have become fresh, so evictBusy ranks it again.
 func (t *table[K]) evictBusy(s *shard[K], e *entry[K], now int64) bool {
 	a := &e.Value
 	if !a.lockKept() {

@@ -276,8 +276,7 @@ func TestAKeyThatWasUsedLongAgoIsNotInUseAnyMore(t *testing.T) {
 	assert.Equal(t, 0, remaining(t, l, "in use"))
 }
 
-// fits inserts keys from first on until one is refused, and returns
-// the number that fit. Each of them spends its whole budget.
+// fits inserts keys from first on until one is refused, and returns the number that fit. Each spends its whole budget.
 func fits(t *testing.T, l *ratelimit.Keyed[int], first, cost int) (n int) {
 	t.Helper()
 	for {

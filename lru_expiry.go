@@ -96,7 +96,7 @@ func (t *table[K]) sweep(clock Clock) (dropped int) {
 	return dropped
 }
 
-// sweepSome sweeps a few runs at a reading of their own. The sweep of a large table takes long, and
+// sweepSome sweeps a few runs at their own reading. The sweep of a large table takes long, and
 // a key that is decided on during it may have recorded a later time than the sweep's beginning.
 func (t *table[K]) sweepSome(s *shard[K], runs [][]*entry[K], clock Clock) int {
 	s.mu.Lock()
@@ -134,13 +134,13 @@ func (t *table[K]) sweepPlaceLocked(s *shard[K], e *entry[K], now, ttl int64, ma
 	return true
 }
 
-// mostLooks bounds the keys that one call examines in a table that refuses new keys. Without it, one refusal would
-// take time linear in the number of keys, because each of them may have been used since its instant was computed.
+// mostLooks bounds the keys that one call examines in a table that refuses new keys. Without it, one refusal
+// would take time linear in the number of keys, because each may have been used since its instant was computed.
 const mostLooks = 512
 
 // expireDue makes room in a table that refuses new keys: it drops a key that is fresh. It examines at most mostLooks of
-// the keys that are due, and the next call examines the next ones. If none of them is fresh, it reports false. Busy and
-// pinned keys do not count. The call makes them due again only when it ends: otherwise it would find them again and again.
+// the keys that are due, and the next call examines the next ones. If none is fresh, it reports false. Busy and pinned
+// keys do not count. The call makes them due again only when it ends: otherwise it would find them again and again.
 func (t *table[K]) expireDue(now int64) bool {
 	t.expiry.collect()
 	var kept []*account
@@ -194,7 +194,7 @@ func (t *table[K]) dropIfFresh(e *entry[K], now int64) (dropped, again bool) {
 // one entry for each key, with an instant before which the key is not fresh. So no key is fresh if all entries are later than
 // now.
 //
-// A decision only ever moves the instant at which its key is fresh to a later one, so it does not touch the heap. next
+// A decision only ever moves the instant when its key is fresh to a later one, so it does not touch the heap. next
 // returns a key whose entry is due. If the key is not fresh, the caller adds it again with the new instant. A decision on
 // the key has caused each entry that is added so. A change that can make a key fresh earlier adds it to the dirty list.
 //
@@ -225,7 +225,7 @@ func (h *expiryHeap[K]) insert(e *entry[K], at int64) {
 	h.heap.push(at, d)
 }
 
-// remove forgets a key that was dropped from the table.
+// remove forgets a key dropped from the table.
 func (h *expiryHeap[K]) remove(a *account) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 //
 // Only take removes a place. A key that is removed out of order, for example by Sweep, leaves a
 // tombstone behind: a place whose account is no longer in the table. take's callers skip tombstones.
-// When tombstones are a quarter of the places, all of them are removed, so each costs constant time.
+// When tombstones are a quarter of the places, all are removed, so each costs constant time.
 //
 // The zero order is empty.
 type order[K comparable] struct {
@@ -41,7 +41,7 @@ const blockSize = 61
 type block[K comparable] struct {
 	places [blockSize]*entry[K]
 	n      int
-	since  int64 // the reading at which the first of them took its place; the others did so later
+	since  int64 // the reading at which the first took its place; the others did so later
 }
 
 // looks is the number of the oldest keys that eviction compares.
@@ -67,8 +67,8 @@ func (f *front[K]) readAhead() {
 	}
 	for f.read = f.first; f.read < min(f.first+ahead, f.end); f.read++ {
 		if e := f.places[f.read]; e != nil {
-			// The cache line of the key ends where the account begins, whose first field is
-			// its lock. The read is atomic, because the compiler never removes an atomic read.
+			// The key's cache line ends where the account begins, whose first field is its
+			// lock. The read is atomic, because the compiler never removes an atomic read.
 			atomic.LoadUint32((*uint32)(unsafe.Add(unsafe.Pointer(&e.Value), -4)))
 			atomic.LoadUint32((*uint32)(unsafe.Pointer(&e.Value.mu)))
 		}

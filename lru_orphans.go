@@ -38,7 +38,7 @@ func (o *orphans[K]) leave(key K, a *account) {
 	line.Owner.Store(new(account)) // this comes last, because from here on another lock guards the line
 }
 
-// adopt gives an account that is being inserted the line of its key, if there is one. The locks of account and shard are held.
+// adopt gives an account that is being inserted its key's line, if there is one. The locks of account and shard are held.
 func (o *orphans[K]) adopt(key K, a *account) {
 	if o.n.Load() == 0 {
 		return
@@ -58,7 +58,7 @@ func (o *orphans[K]) adopt(key K, a *account) {
 	line.Owner.Store(a)
 }
 
-// take removes the line of a key, and returns it.
+// take removes a key's line, and returns it.
 func (o *orphans[K]) take(key K) *meter.Line {
 	o.mu.Lock()
 	defer o.mu.Unlock()

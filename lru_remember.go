@@ -11,15 +11,15 @@ import (
 // memory holds the spending of keys that were evicted while they were not fresh: see [Options.Remember].
 //
 // It is a hash table of 64-bit slots, eight to a cache line. A key has two lines, and goes into the
-// line with more room. So hardly a line is full while half of the slots are used. A slot contains the
-// time at which its key is fresh. From then on the slot counts as empty, so nothing has to be removed.
+// line with more room. So hardly a line is full while half the slots are used. A slot contains the
+// time when its key is fresh. From then on the slot counts as empty, so nothing has to be removed.
 //
 // The spending of a calendar's key is dated: its slot contains a window of the calendar instead, which
 // stays right when the wall clock is set. A key may have slots of both kinds, if its limit has changed.
 //
-// A slot has 16 bits of its key's hash, and not the key. So one in 65536 of the other keys with
-// the same line uses a slot of another key, and begins with less than it could have. The recalled
-// spending of a key is never less than its real spending, unless its slot was forgotten:
+// A slot has 16 bits of its key's hash, and not the key. So one in 65536 of the other keys
+// with the same line uses a slot of another key, and begins with less than it could have. A
+// key's recalled spending is never less than its real spending, unless its slot was forgotten:
 //
 //   - A recall leaves the slot as it is, because it may be another key's: but see shorten.
 //   - A record for a slot that has the same bits is merged with it, for both keys.
@@ -50,13 +50,13 @@ const (
 	// maxRemember keeps the index of a line within the bits of a hash that determine it.
 	maxRemember = 1 << 30
 
-	// rememberedBytes is the memory for one key: two slots, because half of the slots should stay free.
+	// rememberedBytes is the memory for one key: two slots, because half the slots should stay free.
 	rememberedBytes = 16
 )
 
-// slot is the remembered spending of one key. The highest bit is set if the slot is dated. The next 39 bits are the
-// instant at which the key is fresh, in milliseconds since the start and rounded up, or the ordinal of a window. Then
-// come 8 bits for the spent share of the capacity, and 16 bits of the key's hash, the tag. The zero slot is empty.
+// slot is one key's remembered spending. The highest bit is set if the slot is dated. The next 39 bits are the
+// instant when the key is fresh, in milliseconds since the start and rounded up, or a window's ordinal. Then come
+// 8 bits for the spent share of the capacity, and 16 bits of the key's hash, the tag. The zero slot is empty.
 type slot uint64
 
 const (
@@ -68,7 +68,7 @@ const (
 	slotNever = 1<<39 - 1
 )
 
-// tagOf returns the bits of a hash that distinguish the keys of one line.
+// tagOf returns the bits of a hash that distinguish one line's keys.
 // Bits 0 to 47 determine the line and the shard, and are not among them.
 func tagOf(hash uint64) uint16 { return uint16(hash >> 48) }
 
@@ -182,7 +182,7 @@ func (m *memory) tryStore(s slots, x slot, p *plan, now int64) bool {
 			return false
 		}
 	}
-	m.overflowed.Add(1) // the spending of another key is lost, or this one, if all others are fresh later
+	m.overflowed.Add(1) // another key's spending is lost, or this one, if all others are fresh later
 	return true
 }
 
@@ -298,7 +298,7 @@ func (m *memory) shorten(hash uint64, r meter.Remembered, now int64) {
 	}
 }
 
-// takeOut forgets a key. The lock of its shard is held. It also forgets any other key with the same lines and tag.
+// takeOut forgets a key. Its shard's lock is held. It also forgets any other key with the same lines and tag.
 func (m *memory) takeOut(hash uint64) {
 	for _, l := range m.slots(hash) {
 		for j := range l {
@@ -316,7 +316,7 @@ type unseen struct {
 	hash   uint64  // the key's hash, if something is remembered
 }
 
-// begin returns the instant at which the key begins at a reading, and its
+// begin returns the instant when the key begins at a reading, and its
 // state. If look is set, begin does not change the remembered spending.
 func (u *unseen) begin(p *plan, reading int64, look bool) (now int64, s meter.State) {
 	now = max(reading, u.floor)

@@ -179,7 +179,7 @@ func TestARecordThatMayBeTrueIsNotShortened(t *testing.T) {
 }
 
 // The limit changes among calendars, buckets and windows while wall clocks are set and
-// keys evicted. While a key is under calendars, the units of each window are granted once.
+// keys evicted. While a key is under calendars, each window's units are granted once.
 // No key waits for longer than until the end of the latest window that was ever shown.
 func TestRememberedKeysUnderLimitsThatChange(t *testing.T) {
 	n := model.Rounds(500)

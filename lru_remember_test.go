@@ -49,7 +49,7 @@ func (b *bystander) sees(key, cost int) {
 	}
 }
 
-// pace is the maximum pause between two calls, in whole milliseconds or not. The end of a window
+// pace is the maximum pause between two calls, in whole milliseconds or not. A window's end
 // is remembered to the millisecond, so windows may end up to 1 ms later than a bystander's.
 type pace struct {
 	most  time.Duration
@@ -64,8 +64,8 @@ func (p pace) of(r *rand.Rand) time.Duration {
 	return d
 }
 
-// attack rotates keys on a table that is too small for them. The attacker takes the
-// next key as soon as one is denied, and returns to each in turn, or to any of them.
+// attack rotates keys on a table that is too small for them. The attacker takes
+// the next key as soon as one is denied, and returns to each in turn, or to any.
 func attack(t *testing.T, limit ratelimit.Limit, pace pace, start time.Duration, o ratelimit.Options[int]) (*bystander, ratelimit.Stats) {
 	t.Helper()
 	const keys = 2000
@@ -89,15 +89,15 @@ func attack(t *testing.T, limit ratelimit.Limit, pace pace, start time.Duration,
 }
 
 // A client with 2 000 keys on 64 places takes another key whenever one is denied. So each key is forgotten
-// when the client returns to it. A limiter that remembers as many keys gives none of them more than its bound.
+// when the client returns to it. A limiter that remembers as many keys gives none more than its bound.
 func TestInventedKeysGrantNoMoreOfAnyKey(t *testing.T) {
 	testsize.Arithmetic(t)
 	for _, limit := range attackLimits() {
 		windows := limit.Algorithm == ratelimit.AlgorithmFixedWindow || limit.Algorithm == ratelimit.AlgorithmSlidingCounter
 		places := 2000
 		if limit.Algorithm == ratelimit.AlgorithmSlidingCounter {
-			// A key that is taken for another one, because 16 bits of their hashes are equal, has that key's windows.
-			// Its bystander has windows at other times, and cannot judge it. With more places than keys that is rare.
+			// A key taken for another one, because 16 bits of their hashes are equal, has that key's windows. Its
+			// bystander has windows at other times, and cannot judge it. With more places than keys that is rare.
 			places = 200_000
 		}
 		for _, start := range firstReadings() {
@@ -367,7 +367,7 @@ func TestALimitOfTheRequestReadsRememberedSpending(t *testing.T) {
 	assert.Zero(t, d.Remaining)
 }
 
-// A stack inserts the keys of a request before its final decision. If that is a
+// A stack inserts a request's keys before its final decision. If that is a
 // denial, keys that have spent at most their remembered spending leave again.
 func TestAStackTakesBackKeysThatItRecalled(t *testing.T) {
 	clock := new(testClock)
@@ -464,8 +464,8 @@ func TestReadingsBeforeTheFirstCountAsThat(t *testing.T) {
 	}
 }
 
-// A key that was decided at a reading far in the future is locked until then. If it is evicted, that reading is not
-// remembered: recalled spending is regained within the limit's refill time. But no window of a calendar is granted twice.
+// A key decided at a reading far in the future is locked until then. If it is evicted, that reading is not remembered:
+// recalled spending is regained within the limit's refill time. But no window of a calendar is granted twice.
 func TestAReadingFarAheadIsNotRemembered(t *testing.T) {
 	for _, limit := range attackLimits() {
 		l, clock := remembering(t, limit, ratelimit.Options[string]{})
@@ -483,8 +483,8 @@ func TestAReadingFarAheadIsNotRemembered(t *testing.T) {
 	}
 }
 
-// If there is more to remember than fits, the key that is fresh soonest is forgotten
-// and counted. That may be a key that was remembered before, or the new one.
+// If there is more to remember than fits, the key that is fresh soonest is
+// forgotten and counted. That may be a key remembered before, or the new one.
 func TestTheKeyThatIsFreshSoonestIsForgotten(t *testing.T) {
 	holds := func() bool {
 		l, _ := remembering(t, ratelimit.TokenBucket(ratelimit.PerHour(1000), 1000), ratelimit.Options[string]{Remember: 1})

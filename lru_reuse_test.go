@@ -200,7 +200,7 @@ func TestANewKeyWaitsForACallThatHasTakenTheLastRoom(t *testing.T) {
 }
 
 // Thousands of callers use more keys than the table holds. No decision belongs to another
-// key: each key has a limit of its own, which the decision names. The table remembers evicted
+// key: each key has its own limit, which the decision names. The table remembers evicted
 // keys, so none exceeds its capacity, even if its account often passed to other keys.
 func TestEntriesThatChangeHandsMixNoKeysUp(t *testing.T) {
 	for _, most := range []int{3, 40, 5000} {

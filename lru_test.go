@@ -347,7 +347,7 @@ func (h *heavy) book(t testing.TB) *ratelimit.Reservation {
 	return r
 }
 
-// manyBooked are limits that book one cost after the other, each at an instant of its own.
+// manyBooked are limits that book one cost after the other, each at its own instant.
 func manyBooked() []ratelimit.Limit {
 	return []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerSecond(1), 3),
@@ -484,7 +484,7 @@ func TestNothingElseWaitsForABusyKey(t *testing.T) {
 	}
 }
 
-// If all keys that could make room are busy, a new key waits for one of them, and delays no other call during its wait.
+// If all keys that could make room are busy, a new key waits for one, and delays no other call during its wait.
 func TestANewKeyWaitsIfAllOthersAreBusy(t *testing.T) {
 	l, allowed := newKeyThatWaits(t, false)
 	assert.True(t, <-allowed)
@@ -585,7 +585,7 @@ func TestPeekAndTakeAgreeOnAKeyThatWasDropped(t *testing.T) {
 	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: limit, ResetAfter: 2 * s, NextAfter: 2 * s}, d)
 }
 
-// A reading far in the future locks the keys that were decided at it, and no others: not even keys that were dropped at it.
+// A reading far in the future locks the keys decided at it, and no others: not even keys dropped at it.
 func TestOneReadingFarInTheFutureLocksNoOtherKey(t *testing.T) {
 	for _, full := range []ratelimit.Overflow{ratelimit.Overflow(0), ratelimit.RefuseNew} {
 		clock := new(testClock)
@@ -647,7 +647,7 @@ func TestAKeyDoesNotKeepTheStringItWasCutFrom(t *testing.T) {
 	assert.True(t, keepsWhole(t, func(text string) any { return text }), "as the documentation says")
 }
 
-// heapGrowth returns the number of bytes by which f makes the heap grow.
+// heapGrowth counts the bytes by which f makes the heap grow.
 func heapGrowth(f func()) int64 {
 	before := testsize.Heap()
 	f()

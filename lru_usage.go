@@ -81,8 +81,8 @@ func (u *usage) decidedSlow(allowed bool) {
 	}
 }
 
-// pin keeps the key from being dropped until unpin. The keys of one request are pinned while the missing ones are inserted:
-// otherwise they could make room for each other.
+// pin keeps the key from being dropped until unpin. One request's keys are pinned
+// while the missing ones are inserted: otherwise they could make room for each other.
 func (u *usage) pin() { *u |= usagePinned }
 
 func (u *usage) unpin() { *u &^= usagePinned }

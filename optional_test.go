@@ -155,7 +155,7 @@ func TestTakeUpToReturnsTheLimitersErrors(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
 }
 
-// If an engine returns only that a cost is too high, TakeUpTo tries half of the cost next.
+// If an engine returns only that a cost is too high, TakeUpTo tries half the cost next.
 func TestTakeUpToFindsAnUndescribedCapacity(t *testing.T) {
 	const capacity = 37
 	takes := 0
@@ -215,7 +215,7 @@ func TestTakeUpToGivesUpAfterFourTriesThatOthersWereQuickerAt(t *testing.T) {
 	}
 }
 
-// In a stack, Remaining is the largest cost that the whole stack would allow, layers with a cost of their own included.
+// In a stack, Remaining is the largest cost that the whole stack would allow, layers with their own cost included.
 func TestTakeUpToOfAStackIsTheLeastOfItsLayers(t *testing.T) {
 	clock := new(testClock)
 	tokens := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 20))
@@ -280,7 +280,7 @@ func TestTakeUpToOfNilsFails(t *testing.T) {
 	require.False(t, errors.Is(err, ratelimit.ErrExceedsLimit))
 }
 
-// TakeUpTo grants the rest of the present window, and in the next window all of it, even to keys that were evicted.
+// TakeUpTo grants the rest of the present window, and in the next window all, even to keys that were evicted.
 func TestTakeUpToOfACalendar(t *testing.T) {
 	for seed := range model.Rounds(300) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 81))
@@ -386,8 +386,8 @@ func playPeeks(t *testing.T, seed uint64) {
 	}
 }
 
-// Two copies make the same decisions. In one of them there are also peeks, and calls
-// that fail because a later layer has no key, and all is observed. That changes nothing.
+// Two copies make the same decisions. In one there are also peeks, and calls that
+// fail because a later layer has no key, and all is observed. That changes nothing.
 func TestPeeksAndFailuresOfAnObservedStackChangeNothing(t *testing.T) {
 	for seed := range model.Rounds(2000) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 82))

@@ -101,9 +101,9 @@ type Stats struct {
 	Keys int
 	// Expired counts the keys that were dropped when fresh.
 	Expired uint64
-	// Evicted counts the keys that were dropped before they were fresh. If it grows, MaxKeys is too small.
+	// Evicted counts the keys dropped before they were fresh. If it grows, MaxKeys is too small.
 	Evicted uint64
-	// EvictedThrottled counts the evicted keys that were forgotten after a denial. With [Options.Remember] it is 0.
+	// EvictedThrottled counts the evicted keys forgotten after a denial. With [Options.Remember] it is 0.
 	EvictedThrottled uint64
 	// Refused counts the decisions that failed with ErrTableFull.
 	Refused uint64

@@ -8,13 +8,13 @@ import (
 type plan struct {
 	// The fields that every decision reads come first.
 	seq      uint64 // the number of its generation, and the bits below
-	capacity int64  // the capacity of the limit
+	capacity int64  // the limit's capacity
 	takes    int64  // the largest cost of a Take: the capacity, or 0 under Concurrent
 
 	meter.Meter // zero for Unlimited and Blocked, which track nothing
 
 	limit Limit
-	wall  *wallWindows // the windows of a calendar, else nil
+	wall  *wallWindows // a calendar's windows, else nil
 	dirty *dirtyList   // lists keys that may be fresh earlier than expected; nil if the table needs no such list
 }
 
@@ -81,14 +81,14 @@ func (p *plan) begins(s meter.State) meter.State {
 	return s
 }
 
-// holds reports whether the units of a plan are held by reservations.
+// holds reports whether a plan's units are held by reservations.
 func (p *plan) holds() bool { return p.limit.Algorithm == AlgorithmConcurrent }
 
 // exceeds is the error for a cost above the capacity.
 func (p *plan) exceeds(cost int64) error { return &exceedsError{p.limit, cost} }
 
 // equals reports whether the plans' limits differ at most in their
-// names. Then a state under one of them means the same under the other.
+// names. Then a state under one means the same under the other.
 func (p *plan) equals(q *plan) bool {
 	return p.limit.Named("") == q.limit.Named("")
 }

@@ -31,7 +31,7 @@ type Reservation struct {
 	Decision
 	settled atomic.Bool
 	settle  func(actual int) error // set by another engine or a stack, else nil
-	made    time.Time              // the time of the reservation by the monotonic clock, if there is a delay
+	made    time.Time              // the reservation's time by the monotonic clock, if there is a delay
 
 	local   local         // set by a limiter in memory, else nil
 	hold    time.Duration // the shortest hold among its Concurrent limits, 0 if there is none
@@ -73,7 +73,7 @@ func init() {
 
 // local is a charge in memory.
 type local interface {
-	// settleLocal replaces the cost that was charged.
+	// settleLocal replaces the charged cost.
 	settleLocal(actual int64) error
 	// await sleeps until the work may begin, which is no later than the given instant, and returns
 	// nil. It returns an error if the context ends before that, or if too many calls wait already.
@@ -88,7 +88,7 @@ type keyedReservation[K comparable] struct {
 	Reservation
 	l   *Keyed[K]
 	key K
-	a   *account // the account that was charged, or nil
+	a   *account // the charged account, or nil
 	sp  spending
 }
 

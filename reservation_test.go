@@ -463,8 +463,8 @@ func TestTwoHundredStreamsAtOnceUseTheWholeLimit(t *testing.T) {
 	assert.InDelta(t, 100_000, model.Streams(t, clock, l, "tenant"), 1000)
 }
 
-// An hour of calls whose real costs are a quarter of the estimates, some of them booked ahead: at least 95 % of the limit is used, and no
-// interval uses more than the bound.
+// An hour of calls whose real costs are a quarter of the estimates, some booked ahead:
+// at least 95 % of the limit is used, and no interval uses more than the bound.
 func TestAnHourOfCallsUsesTheWholeLimitAndNoMore(t *testing.T) {
 	testsize.Sequential(t)
 	for _, ahead := range []time.Duration{0, 3 * time.Second} {

@@ -72,10 +72,9 @@ func (l *Keyed[K]) Saved() iter.Seq2[K, Saved] {
 	}
 }
 
-// saver saves the keys of a table. Meanwhile it determines the floor of each calendar: the
-// window before which no key may be created anew. The floor covers the windows that dropped keys
-// may have used, and those that fresh keys, which are not saved, have reached. For each calendar
-// saver holds one key back until the floor is known, and appends the floor to that key's Saved.
+// saver saves a table's keys. Meanwhile it determines each calendar's floor: the window before which no key may be created
+// anew. The floor covers the windows that dropped keys may have used, and those that fresh keys, which are not saved, have
+// reached. For each calendar saver holds one key back until the floor is known, and appends the floor to that key's Saved.
 type saver[K comparable] struct {
 	table  *table[K]
 	now    int64 // the reading as of which all keys are saved
@@ -83,7 +82,7 @@ type saver[K comparable] struct {
 	buf    []byte // scratch memory
 }
 
-// savedFloor is the floor of one calendar so far.
+// savedFloor is one calendar's floor so far.
 type savedFloor[K comparable] struct {
 	key     K
 	saved   Saved // the Saved of the key that is held back, or nil
@@ -134,9 +133,9 @@ func (f *savedFloor[K]) holdBack(key K, saved Saved, reached int64) (K, Saved) {
 	return before, held
 }
 
-// saveFloor returns the key whose Saved ends with the floor of a calendar. All keys have
-// been looked at. The Saved is nil if neither a floor nor a key is left to save. If no key
-// of the calendar is saved, the floor is saved with a fresh key, or with a dropped one.
+// saveFloor returns the key whose Saved ends with a calendar's floor. All keys have been
+// looked at. The Saved is nil if neither a floor nor a key is left to save. If no key of
+// the calendar is saved, the floor is saved with a fresh key, or with a dropped one.
 func (s *saver[K]) saveFloor(p Period, w *wallWindows) (key K, saved Saved) {
 	f := s.floorOf(w)
 	ordinal := w.floorWith(f.ordinal)
@@ -256,7 +255,7 @@ func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duratio
 		return nil
 	}
 	if late := a.last - at; late > 0 {
-		// The account begins later than the reading now, so all of its spending moves later by the difference.
+		// The account begins later than the reading now, so all its spending moves later by the difference.
 		s, last, _ = r.state(p, min(now+late, maxReading))
 	}
 	a.last, a.State = max(a.last, last), p.begins(s)
@@ -267,8 +266,8 @@ func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duratio
 // savedState is the part of a Saved after its limit.
 type savedState struct {
 	data   []byte
-	passed int64 // the time for which the key has regained
-	still  int64 // the time for which time stands still for the key
+	passed int64 // how long the key has regained
+	still  int64 // how long time stands still for the key
 	floor  int64 // the ordinal of the calendar's window before which no key may be created anew
 }
 

@@ -23,7 +23,7 @@ func ExampleSingle() {
 		panic(err)
 	}
 	start := time.Now()
-	for range 4 { // the steps of a job
+	for range 4 { // a job's steps
 		if err := pace.Wait(context.Background(), 1); err != nil {
 			panic(err)
 		}

@@ -50,7 +50,7 @@ type stack[R any] struct {
 	which   []int        // scratch memory for pick
 	watched bool         // an observer receives the decisions of some member
 	brief   bool         // the caller needs only the yes or no
-	every   bool         // the caller needs the decision of each layer
+	every   bool         // the caller needs each layer's decision
 
 	// The results of load and lock.
 	lookedUp bool // a LimitFor was called
@@ -69,8 +69,8 @@ type stack[R any] struct {
 	locks   locks      // the accounts of the charges
 
 	reading int64    // the reading of the clock for the whole decision, taken before the locks
-	err     error    // the reason for which no offer can ever fit
-	d       Decision // the answer of the stack
+	err     error    // why no offer can ever fit
+	d       Decision // the stack's answer
 
 	takes  bool        // requests take answers themselves
 	wanted bool        // this request wants the answers
@@ -83,7 +83,7 @@ type stack[R any] struct {
 	// less.
 	common  bool // this request has such an account
 	crowded int  // the number of further decisions that handle its charge apart
-	late    int  // the index of its charge if this decision handles it apart, else none
+	late    int  // its charge's index if this decision handles it apart, else none
 	held    bool // the account is locked
 }
 
@@ -343,9 +343,8 @@ func (s *stack[R]) preview(q request) error {
 	return s.err
 }
 
-// lock sums up the costs of each account, reads the clock, and locks all accounts that exist. If an account was dropped
-// since it was found, lock looks all accounts up again. If that happens too often, lock reports false, and nothing is
-// locked.
+// lock sums up each account's costs, reads the clock, and locks all accounts that exist. If an account was dropped since
+// it was found, lock looks all accounts up again. If that happens too often, lock reports false, and nothing is locked.
 //
 // Members with the same key must have the same account. Otherwise they would make two charges, and one budget would be
 // spent twice. So it is not enough to look up the dropped accounts.
@@ -402,9 +401,9 @@ func (s *stack[R]) sum() {
 	s.firm, s.shadows = s.charges[:firm], s.charges[firm:]
 }
 
-// enter adds a member's cost to the charge of its account. A layer that does not apply or cannot decide has no charge.
-// In one decision an account has one limit, that of its first charge: a key has one state, and a state cannot count
-// under two limits at once.
+// enter adds a member's cost to its account's charge. A layer that does not apply or
+// cannot decide has no charge. In one decision an account has one limit, that of its
+// first charge: a key has one state, and a state cannot count under two limits at once.
 //
 // A shadow layer never adds to an enforcing layer's charge. It has its own charge for the same account. That is decided
 // later, on the remaining budget.
@@ -431,11 +430,11 @@ func (s *stack[R]) enter(i int, m *member[R]) {
 	s.exceeds = s.exceeds || !m.shadow && c.exceeds()
 }
 
-// chargeOf returns the first charge of the member's key, or none. Only layers of one limiter can have a key in common.
-// [Unlimited] and [Blocked] count nothing, so each such layer has a charge of its own.
+// chargeOf returns the first charge of the member's key, or none. Only layers of one limiter can have
+// a key in common. [Unlimited] and [Blocked] count nothing, so each such layer has its own charge.
 //
-// Another call may insert a key between the lookups of two members. Then only one of them has the account: chargeOf
-// sets mixed, and all members look their accounts up again until they agree.
+// Another call may insert a key between the lookups of two members. Then only one has the
+// account: chargeOf sets mixed, and all members look their accounts up again until they agree.
 func (s *stack[R]) chargeOf(m *member[R]) int {
 	if !m.meets || !m.p.tracks() {
 		return none
@@ -451,8 +450,8 @@ func (s *stack[R]) chargeOf(m *member[R]) int {
 }
 
 // check gets the offers of the enforcing layers' accounts, and reports whether all fit. The
-// accounts are locked. The clock was read once for all of them, before the locks, so that others
-// do not wait for the reading. An account that has recorded a later reading since uses that one.
+// accounts are locked. The clock was read once for all, before the locks, so that others do
+// not wait for the reading. An account that has recorded a later reading since uses that one.
 //
 // If a request can never be allowed, that is an error, as a cost above the limit is for [Keyed]. The request charges
 // nothing, and no key counts it as a denial.
@@ -505,8 +504,8 @@ func (s *stack[R]) checkLate(q request) (fits, gone bool) {
 	return s.allFit(), false
 }
 
-// allFit reports whether all enforcing layers allow the request. If one of them never can, allFit sets the error of the
-// first such layer, even if other layers deny the request only for now: no retry could succeed.
+// allFit reports whether all enforcing layers allow the request. If one never can, allFit sets the error
+// of the first such layer, even if other layers deny the request only for now: no retry could succeed.
 func (s *stack[R]) allFit() bool {
 	fits := true
 	for i := range s.firm {
@@ -580,7 +579,7 @@ func (s *stack[R]) commit(q request) {
 	s.finish(true)
 }
 
-// follow reports a charge that was spent to the request's follower. The account is locked.
+// follow reports a charge spent to the request's follower. The account is locked.
 func (s *stack[R]) follow(c *charge) {
 	if s.follower == nil || !c.spent || !s.follower.Follows(s.members[c.first].index) {
 		return
@@ -623,7 +622,7 @@ func (s *stack[R]) refuse(q request) {
 	}
 	s.unlockCommon()
 	if s.wantResults(false); s.observed() {
-		q.peek = true // the result of a shadow is no reason to change its key
+		q.peek = true // a shadow's result is no reason to change its key
 		for i := range s.shadows {
 			s.shadows[i].preview(s.reading, &q)
 		}
@@ -914,7 +913,7 @@ func (s *stack[R]) debit(bind func(func(R) int) func() int) func(actual int) err
 	}
 }
 
-// peekEach returns the decision of each layer.
+// peekEach returns each layer's decision.
 func (s *stack[R]) peekEach(r R, cost int) ([]Decision, error) {
 	s.every = true
 	if err := s.load(r, cost); err != nil {

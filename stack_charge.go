@@ -13,9 +13,9 @@ import (
 
 // charge is the cost of one decision to one account, and the offer that the account makes.
 //
-// It is the sum over the enforcing layers of the account. For example, if 5 units are left, two layers that charge 3
-// each are denied, although each alone would pass. A shadow layer has a charge of its own, because its cost must not
-// make an enforcing layer fail.
+// It is the sum over the account's enforcing layers. For example, if 5 units are left,
+// two layers that charge 3 each are denied, although each alone would pass. A shadow
+// layer has its own charge, because its cost must not make an enforcing layer fail.
 //
 // A charge begins without a lock. Its account is locked before check or preview, and stays locked until the charge is
 // committed or refused and its decision is filled in. So the offer still holds when it is accepted, and the decision
@@ -28,13 +28,13 @@ type charge struct {
 	// fits, and to settle the charge when the caller's real cost is known.
 	cost       int64   // to be spent
 	overflowed bool    // the cost is too large to count
-	own        int64   // the costs of layers with a cost of their own
+	own        int64   // the costs of layers with their own cost
 	shares     int64   // the number of layers that charge the caller's cost
 	first      int     // the index of the first member of this charge
-	unseen     *unseen // if a is nil: the record of the key
+	unseen     *unseen // if a is nil: the key's record
 	shared     bool    // all requests share the account
 
-	m       meter.Moment // the instant of the decision
+	m       meter.Moment // the decision's instant
 	o       meter.Offer  // the account's offer
 	never   bool         // the cost can never be spent
 	checked bool         // the account made the offer and recorded m; otherwise the offer is a preview
@@ -83,7 +83,7 @@ func (c *charge) check(reading int64, q *request) {
 			c.o.Changes = c.a.changes
 			return
 		case l.First().Number > q.number:
-			// The call is the oldest here, too, so it comes first. A place at the end of this line would
+			// The call is the oldest here, too, so it comes first. A place at this line's end would
 			// deny the call now, and would later put it at the head. Then the line that it has left
 			// would deny it for the same reason, and the call would move back and forth without end.
 			c.o, c.passes = c.p.OfferBefore(c.a.State, c.m, c.cost), true
@@ -116,8 +116,8 @@ func (c *charge) preview(reading int64, q *request) {
 	}
 }
 
-// state returns the state of the key. If the charge was checked, it is the account's present state, which includes
-// later spending. Otherwise it is the state that preview used.
+// state returns the key's state. If the charge was checked, it is the account's present
+// state, which includes later spending. Otherwise it is the state that preview used.
 func (c *charge) state() meter.State {
 	if c.checked {
 		return c.a.State
@@ -217,7 +217,7 @@ func (c *charge) clear() { c.a, c.p, c.viewed = nil, nil, meter.State{} }
 // wait returns the time until the account allows the cost, or until the work leaves the queue of a leaky bucket.
 func (c *charge) wait() time.Duration { return between(c.m.Reading, max(c.o.At, c.o.Retry)) }
 
-// settlement returns the settlement of the charge. Debit charges the key later.
+// settlement returns the charge's settlement. Debit charges the key later.
 func (c *charge) settlement(debit func(int64, *followed) error) settlement {
 	sp := spendingOf(c.o, c.cost, c.keep)
 	if c.o.At > c.m.Now {

@@ -12,9 +12,8 @@ import (
 // member is a layer in one decision of a stack: the [Layer] that was passed to All, and its key, account, plan and
 // cost.
 //
-// One goroutine uses it at a time, the goroutine of its stack. Between two decisions it refers to no key, no account
-// and nothing of a request. clear removes these references, because a stack in its pool must not keep users' data
-// alive.
+// One goroutine uses it at a time, its stack's goroutine. Between two decisions it refers to no key, no account and
+// nothing of a request. clear removes these references, because a stack in its pool must not keep users' data alive.
 //
 // load finds the account without a lock. Until the stack has locked the account, it may be dropped, or a new one may be
 // inserted. From then on the member's account is the key's.
@@ -29,21 +28,21 @@ type member[R any] struct {
 	// The following fields belong to the request.
 	p      *plan    // nil if the layer does not apply
 	a      *account // nil if the key is not tracked or the plan tracks nothing
-	unseen unseen   // if a is nil: the record of the key
+	unseen unseen   // if a is nil: the key's record
 	amount int      // the layer's cost
-	charge int      // the index of its charge, or none
+	charge int      // its charge's index, or none
 	loaded bool     // there is something to report
 
-	// At most one of these is true. It selects the change that a denial undoes.
+	// At most one is true. It selects the change that a denial undoes.
 	inserted bool // the account was made for this decision, and is pinned
 	pinned   bool // the account was there before, and is pinned for this decision
 
-	err     error // the reason for which the layer cannot decide
+	err     error // why the layer cannot decide
 	keyless bool  // err is the key function's
 
-	// The counter of calls of Refresh, and its value when LimitFor was called. Both are zero if LimitFor was not
-	// called. If the counter has changed at the time of the charge, Refresh may have missed the account, so the account
-	// is marked as stale.
+	// The counter of calls to Refresh, and its value when LimitFor was called. Both are
+	// zero if LimitFor was not called. If the counter has changed at the time of the
+	// charge, Refresh may have missed the account, so the account is marked as stale.
 	refreshed *atomic.Uint64
 	before    uint64
 }
@@ -51,15 +50,15 @@ type member[R any] struct {
 // none stands for the index of a charge that does not exist.
 const none = -1
 
-// anyKey is a layer's limiter and the key of the request. It hides the type of the key, the only difference between the
-// members of one stack. A call through this interface cannot be inlined, so steps that need no key use the account
-// instead. A decision on tracked keys makes two such calls for each layer: load and clear.
+// anyKey is a layer's limiter and the request's key. It hides the type of the key, the only difference
+// between one stack's members. A call through this interface cannot be inlined, so steps that need no key
+// use the account instead. A decision on tracked keys makes two such calls for each layer: load and clear.
 type anyKey[R any] interface {
 	// load determines the layer's key, account, plan and cost for a request. It runs user code.
 	load(m *member[R], r R, cost int) error
 	// find looks the account up again.
 	find() *account
-	// unseen returns the record of the key if it is not tracked.
+	// unseen returns the key's record if it is not tracked.
 	unseen() unseen
 	// same reports whether the other is the same key of the same limiter.
 	same(other anyKey[R]) bool
@@ -136,7 +135,7 @@ func (m *member[R]) withdraw(clock Clock) {
 // outdated reports whether Refresh was called since LimitFor was.
 func (m *member[R]) outdated() bool { return m.refreshed != nil && m.refreshed.Load() != m.before }
 
-// why returns the reason for which the layer cannot decide.
+// why returns why the layer cannot decide.
 func (m *member[R]) why() error {
 	if m.keyless {
 		return &keyError{m.err}
@@ -156,7 +155,7 @@ func (m *member[R]) report(ctx context.Context, r R, d Decision, spent bool, err
 type layerKey[R any, K comparable] struct {
 	l     *Keyed[K]
 	keyOf func(R) (K, error)
-	key   K // the key of the request
+	key   K // the request's key
 }
 
 func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {
@@ -204,8 +203,8 @@ func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {
 	return nil
 }
 
-// plan returns the plan of a layer whose limit depends on the request or the key. The limit of the request comes first.
-// If the request has none, plan calls LimitFor.
+// plan returns the plan of a layer whose limit depends on the request or the key.
+// The request's limit comes first. If the request has none, plan calls LimitFor.
 func (k *layerKey[R, K]) plan(m *member[R], r R) (*plan, error) {
 	l := k.l
 	if m.limit != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// A reservation of cost 0 used to record the costs that layers with a cost of their own would
+// A reservation of cost 0 used to record the costs that layers with their own cost would
 // have charged, and its Cancel gave these back. So 100 passed under a limit of 3 a day.
 func TestACancelledReservationOfCostZeroMintsNothing(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerDay(3)))
@@ -571,8 +571,8 @@ func (c *interfering) Now() time.Duration {
 	return c.testClock.Now()
 }
 
-// While the stack inserts the missing keys, another call spends the budget that the stack has found. So the stack
-// denies, and leaves nothing behind: no key that it has inserted, and no pin on a key that was tracked before.
+// While the stack inserts the missing keys, another call spends the budget that the stack has found. So the
+// stack denies, and leaves nothing behind: no key that it has inserted, and no pin on a key tracked before.
 func TestADenialAfterKeysWereInsertedTakesThemOutAgain(t *testing.T) {
 	clock := new(interfering)
 	limit := ratelimit.FixedWindow(ratelimit.PerDay(3))

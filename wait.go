@@ -114,9 +114,9 @@ func waitByReserve[K any](ctx context.Context, r Reserver[K], key K, cost int) e
 	}
 }
 
-// reserveWithin reserves a cost for a time before the deadline, or returns when to try again. If the
-// cost is denied, it calls a second time, without a delay: then an engine that books ahead returns
-// the time at which the cost fits. If that time is after the deadline, no retry can succeed.
+// reserveWithin reserves a cost for a time before the deadline, or returns when to try again. If
+// the cost is denied, it calls a second time, without a delay: then an engine that books ahead
+// returns the time when the cost fits. If that time is after the deadline, no retry can succeed.
 func reserveWithin[K any](ctx context.Context, r Reserver[K], key K, cost int, left time.Duration) (*Reservation, time.Duration, error) {
 	res, err := reserveOnce(ctx, r, key, cost, left, left)
 	if err != nil || res.Allowed {
@@ -152,15 +152,15 @@ func reserveOnce[K any](ctx context.Context, r Reserver[K], key K, cost int, del
 	return res, nil
 }
 
-// turn is the place of a call in the line of a key, in real time: see [meter.Line]. Only the first call of a line has a
-// timer. It is woken when anything changes.
+// turn is the place of a call in a key's line, in real time: see [meter.Line].
+// Only the first call of a line has a timer. It is woken when anything changes.
 type turn struct {
 	meter.Turn
 	home home
 	room *waitingRoom
 }
 
-// home is the limiter and the key of a line. The line's first call needs
+// home is the limiter and a line's key. The line's first call needs
 // them when the limits change, or when the key has left the table.
 type home interface {
 	// current returns the generation of the limits.
@@ -196,7 +196,7 @@ func (h keyHome[K]) refusal(line *meter.Line, cost int64) error {
 }
 
 func (h keyHome[K]) renew(line *meter.Line) error {
-	refreshed := h.l.refreshed.Load() // before the call of LimitFor: see Keyed.Refresh
+	refreshed := h.l.refreshed.Load() // before the call to LimitFor: see Keyed.Refresh
 	p, err := h.plan(line)
 	if err != nil {
 		return err
@@ -385,7 +385,7 @@ func look(clock Clock, turns []*turn) (over bool, changed <-chan struct{}, timer
 	return false, changed, time.NewTimer(soonest), nil
 }
 
-// looked is the state of a turn.
+// looked is a turn's state.
 type looked struct {
 	over    bool
 	first   bool            // the turn is the first in its line
@@ -583,7 +583,7 @@ func (a *account) tries(clock Clock, cost int64, t *turn) bool {
 	return true
 }
 
-// stays reports whether a turn with the given cost is in the line of an account.
+// stays reports whether a turn with the given cost is in an account's line.
 func (t *turn) stays(a *account, cost int64) bool {
 	owner := lockOwner(t.Line)
 	defer owner.mu.Unlock()

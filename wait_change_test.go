@@ -392,8 +392,7 @@ func TestAfterARaiseTheLineGoesBeforeFarBookingsAndBeforeNewcomers(t *testing.T)
 	}
 }
 
-// A Peek that finds a new limit before the line has noticed it
-// answers as if it came at the end of the line, behind the bookings.
+// A Peek that finds a new limit before the line has noticed it answers as if it came at the line's end, behind the bookings.
 func TestAPeekBetweenANewLimitAndItsLineAnswers(t *testing.T) {
 	for _, limit := range takeAll(10) {
 		bubble(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), func(t *testing.T, w *waiters) {

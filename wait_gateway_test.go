@@ -31,7 +31,7 @@ func (o *operated) set(limit ratelimit.Limit) {
 	require.NoError(o.t, o.SetLimit(limit))
 }
 
-// rate returns the number of tokens in a second.
+// rate counts the tokens in a second.
 func (o *operated) rate() float64 {
 	r := o.limit.Load().Rate
 	return float64(r.Units) / r.Per.Seconds()

@@ -335,10 +335,10 @@ type oracle struct {
 
 type oracleWaiter struct {
 	cost     int
-	at       time.Time // the time at which it is served
-	promised time.Time // the time at which it should have been served, when it came
-	gone     time.Time // the time at which it left
-	served   time.Time // the time at which it was really served
+	at       time.Time // when it is served
+	promised time.Time // when it should have been served, when it came
+	gone     time.Time // when it left
+	served   time.Time // when it was really served
 	failed   time.Time
 }
 
@@ -348,7 +348,7 @@ type handClock struct{ now time.Time }
 func (c *handClock) Now() time.Duration { return c.now.Sub(time.Unix(0, 0)) }
 func (c *handClock) Wall() time.Time    { return c.now }
 
-// now computes everything for the present: the waiters that have been served, and the instants of the others.
+// now computes everything for the present: the served waiters, and the instants of the others.
 func (o *oracle) now() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -500,8 +500,8 @@ func playLine(t *testing.T, limit ratelimit.Limit, mixed bool, seed uint64, serv
 	require.Zero(t, limiter.Stats().Waiting)
 }
 
-// served returns the cost that is served in a second. Callers come evenly, at a
-// multiple of the limit of 20 a second, and leave after 2 s. Other calls do not wait.
+// served returns the cost served in a second. Callers come evenly, at a multiple
+// of the limit of 20 a second, and leave after 2 s. Other calls do not wait.
 func served(t *testing.T, limit ratelimit.Limit, unit time.Duration, offered float64, mixed bool) (perUnit float64) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter := ratelimit.Must(ratelimit.New[string](limit, nil))

@@ -41,9 +41,9 @@ func (c *calendars) windows(p Period) (*wallWindows, error) {
 	return w.(*wallWindows), nil
 }
 
-// wallWindows are the windows of a calendar, as readings of a limiter's clock. The end of a window is computed from the
-// wall time, and stored as a reading, so a decision makes only a comparison. It is computed again when that reading comes.
-// It is also computed again a minute after the last time, to notice that the wall clock was set or the machine has slept.
+// wallWindows are a calendar's windows, as readings of a limiter's clock. A window's end is computed from the wall time,
+// and stored as a reading, so a decision makes only a comparison. It is computed again when that reading comes. It is
+// also computed again a minute after the last time, to notice that the wall clock was set or the machine has slept.
 //
 // A window's ordinal is its beginning in Unix seconds, counted from an instant before all windows.
 //
@@ -64,7 +64,7 @@ type wallWindows struct {
 
 // present is the result of one look at the wall clock. It is immutable.
 type present struct {
-	meter.Window              // the window of the reading
+	meter.Window              // the reading's window
 	next         meter.Window // the window that follows it
 	looked       int64        // the reading at which the wall clock was read
 	at           int64        // a reading …
@@ -76,7 +76,7 @@ const (
 	ordinalZero = 1 << 37 // ordinals count from this many seconds before 1970: 4355 years
 )
 
-// At returns the window of an instant.
+// At returns an instant's window.
 func (w *wallWindows) At(instant int64) meter.Window {
 	p := w.present.Load()
 	if p == nil || instant >= p.looked+lookAgain || !p.holds(instant) {
@@ -88,7 +88,7 @@ func (w *wallWindows) At(instant int64) meter.Window {
 }
 
 // After returns the k-th window after the window with the given ordinal. It reads the clock itself,
-// because a caller may need the time at which a key is fresh long after the key's last decision.
+// because a caller may need the time when a key is fresh long after the key's last decision.
 func (w *wallWindows) After(ordinal, k int64) meter.Window {
 	p := w.look()
 	if ordinal == p.Ordinal && k == 1 {
@@ -97,7 +97,7 @@ func (w *wallWindows) After(ordinal, k int64) meter.Window {
 	return p.of(w.calendar.After(ordinal-ordinalZero, k))
 }
 
-// Count returns the number of windows from the first to the second.
+// Count counts the windows from the first to the second.
 func (w *wallWindows) Count(first, second int64) int64 {
 	return w.calendar.Count(first-ordinalZero, second-ordinalZero)
 }
@@ -163,7 +163,7 @@ func raise(x *atomic.Int64, ordinal int64) bool {
 	return false
 }
 
-// look returns the windows at the present reading of the clock.
+// look returns the windows at the clock's present reading.
 func (w *wallWindows) look() *present {
 	now := reading(w.clock)
 	if p := w.present.Load(); p != nil && p.current(now) {
@@ -227,8 +227,8 @@ func (p *present) reading(unix int64) int64 {
 }
 
 // This part determines in which window a new key may begin. No key gets a window before the floor. A
-// dropped key, or a key that was fresh when its limiter was saved, may have spent in earlier windows. If
-// the wall clock were set back, that key could spend the same budget again. The floor of a calendar rises
+// dropped key, or a key that was fresh when its limiter was saved, may have spent in earlier windows.
+// If the wall clock were set back, that key could spend the same budget again. A calendar's floor rises
 //
 //   - when a key is dropped (dropped), or evicted with nothing to remember of it (evicted),
 //   - when remembered spending is overwritten because it is over (calendars.passed),
@@ -239,7 +239,7 @@ func (w *wallWindows) afterFirst(instant int64) int64 {
 	return w.After(max(w.At(instant).Ordinal, w.floor.Load()), 1).Ordinal
 }
 
-// dropped notes that a key was dropped at a reading. The key may have spent in the window of that reading, or have been
+// dropped notes that a key was dropped at a reading. The key may have spent in that reading's window, or have been
 // granted it, so no key is created anew in an earlier window. If the key has raised the floor, it is kept as the carrier.
 func dropped[K comparable](w *wallWindows, key K, s meter.State, floor int64) {
 	ordinal := w.At(floor).Ordinal
@@ -270,7 +270,7 @@ func (w *wallWindows) floorOf(s meter.State, now int64) int64 {
 	return max(s.M, w.At(now).Ordinal)
 }
 
-// passed notes that spending before the window of a reading may be forgotten: no key is created anew in earlier windows.
+// passed notes that spending before a reading's window may be forgotten: no key is created anew in earlier windows.
 func (w *wallWindows) passed(at int64) { raise(&w.floor, w.At(at).Ordinal) }
 
 // evicted records the eviction, at a reading, of a key that has reached the window of the ordinal. If the

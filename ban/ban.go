@@ -59,13 +59,13 @@ func New[K any](limiter, strikes, bans ratelimit.Reserver[K]) (*Limiter[K], erro
 }
 
 // NewGrowing is [New] with bans that grow while a key comes back. The first of bans serves a key's first
-// ban, the second its second, and so on. The last serves all further bans. The window of each is the length
-// of its bans, for example a minute, five minutes and an hour. On a store each needs a name of its own.
+// ban, the second its second, and so on. The last serves all further bans. The window of each is the
+// length of its bans, for example a minute, five minutes and an hour. On a store each needs its own name.
 //
-// Repeats counts the bans of a key, and decides when they are forgotten. For example, SlidingLog(Per(9, 24*time.Hour)) counts
-// the bans of the last 24 hours, and TokenBucket(PerDay(1), 9) forgets one ban each day. Repeats should have a capacity above
-// the number of bans, and a window longer than the longest ban. If repeats fails, the key gets a first ban, and Stats counts
-// the failure. [Limiter.Reset] forgets the bans of a key. To keep their number, reset the single limiters instead.
+// Repeats counts a key's bans, and decides when they are forgotten. For example, SlidingLog(Per(9, 24*time.Hour)) counts
+// the bans of the last 24 hours, and TokenBucket(PerDay(1), 9) forgets one ban each day. Repeats should have a capacity
+// above the number of bans, and a window longer than the longest ban. If repeats fails, the key gets a first ban, and
+// Stats counts the failure. [Limiter.Reset] forgets a key's bans. To keep their number, reset the single limiters instead.
 //
 // Each decision peeks at all bans. In memory that costs less than a decision. On a store it costs a round trip for each.
 func NewGrowing[K any](limiter, strikes, repeats ratelimit.Reserver[K], bans ...ratelimit.Reserver[K]) (*Limiter[K], error) {
@@ -284,7 +284,7 @@ func (b *Limiter[K]) begin(ctx context.Context, key K) (ban ratelimit.Decision, 
 	return ban, errors.Join(failure, err)
 }
 
-// earlier returns the number of a key's bans that repeats remembers.
+// earlier counts the a key's bans that repeats remembers.
 func (b *Limiter[K]) earlier(ctx context.Context, key K) (int, error) {
 	d, err := ratelimit.Peek(ctx, ratelimit.Limiter[K](b.repeats), key, 1)
 	if err != nil {

@@ -24,7 +24,7 @@ func ExampleNew() {
 	for range 3 {
 		allowed, denied := 0, 0
 		var last ratelimit.Decision
-		for range 10 { // for example the parts of a page, all at once
+		for range 10 { // for example a page's parts, all at once
 			if last, _ = limiter.Take(ctx, "198.51.100.7", 1); last.Allowed {
 				allowed++
 			} else {

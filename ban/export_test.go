@@ -1,6 +1,6 @@
 package ban
 
-// Waiting returns the number of keys for which calls wait.
+// Waiting counts the keys for which calls wait.
 func (b *Limiter[K]) Waiting() int {
 	b.line.mu.Lock()
 	defer b.line.mu.Unlock()

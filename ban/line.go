@@ -29,9 +29,9 @@ type waiting struct {
 	timer *time.Timer
 }
 
-// call is a waiting call: in the limiter's line, or for the end of a ban.
+// call is a waiting call: in the limiter's line, or for a ban's end.
 type call struct {
-	barred bool // whether the call waits for the end of a ban
+	barred bool // whether the call waits for a ban's end
 	cancel context.CancelCauseFunc
 }
 
@@ -40,7 +40,7 @@ type began struct{ ban ratelimit.Decision }
 
 func (*began) Error() string { return "the key is banned" }
 
-// errEnded is the cause with which the end of a ban ends the contexts of calls that wait for it.
+// errEnded is the cause with which a ban's end ends the contexts of calls that wait for it.
 var errEnded = errors.New("the ban has ended")
 
 // enter adds a waiting call. If barred is false, the returned context ends when a ban of
@@ -131,7 +131,7 @@ func (w *waiting) end(barred bool, cause error) {
 	}
 }
 
-// Wait waits until the cost can be spent, and first for the end of a ban: see [ratelimit.Wait]. If a ban begins
+// Wait waits until the cost can be spent, and first for a ban's end: see [ratelimit.Wait]. If a ban begins
 // while the call is in limiter's line, Wait returns a [ratelimit.LateError] at once, with the time until the
 // ban's end. It notices bans that other processes begin or end within a second. A Wait that fails is no strike.
 func (b *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
@@ -193,8 +193,8 @@ func (b *Limiter[K]) inLine(ctx context.Context, key K, cost int) error {
 	return late
 }
 
-// tooLate returns the error of a call whose deadline, after left, is
-// before the end of a ban, or whose wait in line a ban has ended.
+// tooLate returns the error of a call whose deadline, after left,
+// is before a ban's end, or whose wait in line a ban has ended.
 func tooLate(ban ratelimit.Decision, left time.Duration) error {
 	late := &ratelimit.LateError{Package: "ban", Limit: ban.Limit, After: ban.RetryAfter, Reason: ratelimit.ErrLimited}
 	if ban.RetryAfter > left {

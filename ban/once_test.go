@@ -24,7 +24,7 @@ var algorithms = map[string]func(ratelimit.Rate) ratelimit.Limit{
 	"leaky bucket": func(r ratelimit.Rate) ratelimit.Limit { return ratelimit.LeakyBucket(r, r.Units) },
 }
 
-// page sends the requests of a page at once, each on a goroutine of its own, and returns the number of those served.
+// page sends a page's requests at once, each on its own goroutine, and returns the number of those served.
 func page(l ratelimit.Limiter[string], requests int) int {
 	served := make(chan bool, requests)
 	for range requests {

@@ -1,5 +1,5 @@
-// Package chain combines several limiters, such as one in memory and one on a server. It calls one after
-// the other, and charges all of them or none. Within one process [ratelimit.All] is exact and faster.
+// Package chain combines several limiters, such as one in memory and one on a server. It calls one
+// after the other, and charges all or none. Within one process [ratelimit.All] is exact and faster.
 //
 //	limiter, err := chain.New[string](local, remote)
 package chain
@@ -212,7 +212,7 @@ func (c *Limiter[R]) Reset(ctx context.Context, r R) error {
 	return c.each("Reset", optional.CanReset[R], func(l ratelimit.Limiter[R]) error { return ratelimit.Reset(ctx, l, r) })
 }
 
-// each calls do for all limiters, if can is true for each of them.
+// each calls do for all limiters, if can is true for each.
 func (c *Limiter[R]) each(what string, can func(any) bool, do func(ratelimit.Limiter[R]) error) error {
 	for i, l := range c.all() {
 		if !can(l) {
@@ -228,8 +228,7 @@ func (c *Limiter[R]) each(what string, can func(any) bool, do func(ratelimit.Lim
 	return errors.Join(errs...)
 }
 
-// pass is one pass over the limiters of a chain. giveBack gives its
-// charges back unless done is set, so also if a limiter panics.
+// pass is one pass over a chain's limiters. giveBack gives its charges back unless done is set, so also if a limiter panics.
 type pass[R any] struct {
 	chain   *Limiter[R]
 	cost    int
@@ -329,8 +328,8 @@ func (p *pass[R]) undo() []error {
 	return failures
 }
 
-// settleAll settles the charges of a chain's limiters, the last one first.
-// It settles all of them, even if one panics, and returns the errors.
+// settleAll settles the charges of a chain's limiters, the last one
+// first. It settles all, even if one panics, and returns the errors.
 func settleAll(charged []*ratelimit.Reservation, actual int) (failures []error) {
 	last := len(charged) - 1
 	if last < 0 {

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/chain"
 )
 
-// counted counts the calls of a limiter.
+// counted counts a limiter's calls.
 type counted struct {
 	*ratelimit.Keyed[string]
 	reserved, peeked atomic.Int64
@@ -59,8 +59,8 @@ func waits(ctx context.Context, c *chain.Limiter[string], costs ...int) (end fun
 	}
 }
 
-// Two hundred calls in line use the rate of a slow store, in their order, with a call of the store for each and not one
-// for each waiter and turn. A large cost is served in its turn.
+// Two hundred calls in line use the rate of a slow store, in their order, with a call to the
+// store for each and not one for each waiter and turn. A large cost is served in its turn.
 func TestWaitsOfAChainAreServedInTheirOrderWithFewCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		local, remote := keyed(ratelimit.TokenBucket(ratelimit.PerSecond(100), 100)), &counted{Keyed: keyed(ratelimit.TokenBucket(ratelimit.PerSecond(5), 5))}

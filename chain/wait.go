@@ -15,9 +15,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Wait charges the cost to all limiters when they allow it. Calls of this process with equal requests are served in the order of
-// their arrival: the first of them sleeps for RetryAfter and tries again, and the others stand behind it. Requests that cannot be
-// compared, and pointers to different requests, have lines of their own.
+// Wait charges the cost to all limiters when they allow it. Calls of this process with equal requests are
+// served in the order of their arrival: the first sleeps for RetryAfter and tries again, and the others stand
+// behind it. Requests that cannot be compared, and pointers to different requests, have lines of their own.
 //
 // The first call follows settlements, grants and Reset through this chain at once. Once a second it peeks at the limiters, so it also
 // follows other grants, bans and changes of limits. Wait fails with [context.DeadlineExceeded], at once if a limiter denies the cost
@@ -71,7 +71,7 @@ func (c *Limiter[R]) moved(r R) {
 	}
 }
 
-// waiting is a call of Wait.
+// waiting is a call to Wait.
 type waiting[R any] struct {
 	chain *Limiter[R]
 	r     R
@@ -129,8 +129,8 @@ func (w *waiting[R]) denied(limit ratelimit.Limit, retry time.Duration) turns.An
 	return turns.Answer[any]{Retry: retry, Here: true, Pace: w.chain.paceOf(limit), Line: w.line, Cost: w.cost}
 }
 
-// paceOf returns the rate at which a line goes on under the limit that has decided. It is zero, for unknown, if a limiter
-// counts costs of its own, or has several limits: one of them may be that of a ban, whose end lets all callers pass.
+// paceOf returns the rate at which a line goes on under the limit that has decided. It is zero, for unknown, if a
+// limiter counts costs of its own, or has several limits: one may be that of a ban, whose end lets all callers pass.
 func (c *Limiter[R]) paceOf(limit ratelimit.Limit) turns.Pace {
 	if d := c.Describe(); d.ReplacesCost || len(d.Limits) != len(c.limiters) {
 		return turns.Pace{}

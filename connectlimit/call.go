@@ -98,7 +98,7 @@ var client = edge.Client[*Call]{
 	Field: func(c *Call, name string) []string { return c.Header[name] },
 }
 
-// remote returns the other end of the connection.
+// remote returns the connection's other end.
 func (c *Call) remote() clientaddr.Peer {
 	if clientaddr.OverUnix(c.Context()) {
 		return clientaddr.Peer{Unix: true} // the client's own name for its end may look like an address

@@ -174,7 +174,7 @@ func (s *countedConn) Send(m any) error {
 	return err
 }
 
-// sent returns the number of messages that were sent, and the last one.
+// sent counts the messages that were sent, and the last one.
 func (s *countedConn) sent() (int, any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,17 +18,17 @@ import (
 // Options are the settings of [New]. The zero Options are safe: each call costs 1, and a call
 // is refused if no decision on it is possible. Several goroutines may call the functions.
 type Options struct {
-	// Cost returns the cost of a call. A cost of 0 passes any limit. A cost below 0 refuses
-	// the call as malformed, with invalid_argument even if KeyCode differs. It defaults to 1.
+	// Cost returns a call's cost. A cost of 0 passes any limit. A cost below 0 refuses the
+	// call as malformed, with invalid_argument even if KeyCode differs. It defaults to 1.
 	Cost func(c *Call) int
 
 	// Skip reports whether a call passes without a decision: see [SkipServices]. If nil, none does.
 	Skip func(c *Call) bool
 
-	// Settle returns the real cost of a call, given the handler's error and the charged cost; [ChargeOnly] makes
-	// such a function. A panic counts as [connect.CodeInternal]. The limiter must be a [ratelimit.Reserver]. If
-	// nil, the charge stays, with one exception: it is given back if an inner interceptor refuses the call for
-	// lack of budget or room. With Settle, the result of Settle counts in that case, too.
+	// Settle returns a call's real cost, given the handler's error and the charged cost; [ChargeOnly] makes
+	// such a function. A panic counts as [connect.CodeInternal]. The limiter must be a [ratelimit.Reserver].
+	// If nil, the charge stays, with one exception: it is given back if an inner interceptor refuses the
+	// call for lack of budget or room. With Settle, the result of Settle counts in that case, too.
 	Settle func(c *Call, err error, cost int) (actual int)
 
 	// SettleResponse is Settle with the response.
@@ -130,7 +130,7 @@ type Response struct {
 	Err error
 	// Message is the response of a unary call, or the last message of a stream. It may be nil.
 	Message any
-	// Sent is the number of sent messages.
+	// Sent counts the sent messages.
 	Sent int
 }
 

@@ -54,7 +54,7 @@ func TestHeaderHoldsTheAddress(t *testing.T) {
 	assert.ErrorContains(t, err, "connectlimit: ")
 }
 
-// SettleResponse computes a call's cost from the contents of its response.
+// SettleResponse computes a call's cost from its response's contents.
 func TestTheResponseGivesTheCost(t *testing.T) {
 	for name, options := range protocols {
 		t.Run(name, func(t *testing.T) {

@@ -23,13 +23,13 @@ func (l *Limiter[K]) Allow(tenant K, cost int) bool {
 // passes now. Debt is the part of the tenant's settlements and adjustments that exceeded
 // the shared budget. It is reported only while it keeps the tenant from passing.
 //
-// A denied cost of at most half of the burst keeps a place in line, like a call of [Limiter.Wait]. When its turn comes, the
+// A denied cost of at most half the burst keeps a place in line, like a call of [Limiter.Wait]. When its turn comes, the
 // limiter keeps room for a call of up to that cost, until 1.5 seconds after RetryAfter. A tenant that calls for the first
 // time gets a place only while few such tenants have one. While a tenant is in line it counts, and it saves its share.
 //
 // RetryAfter is the time after which the same cost is likely to pass, if the other tenants keep their
 // pace. For a tenant alone it is exact. An earlier call is denied, but has no other disadvantage. A
-// cost above half of the burst may be denied for as long as the others spend all they can.
+// cost above half the burst may be denied for as long as the others spend all they can.
 //
 // The errors of Take wrap [ratelimit.ErrExceedsLimit] if the cost is above the burst,
 // [ratelimit.ErrNegativeCost], [ratelimit.ErrInvalidKey] or [ratelimit.ErrTableFull]. The context is not used.

@@ -25,7 +25,7 @@ type server struct {
 	events      []*event
 }
 
-// event is a cost that was charged.
+// event is a charged cost.
 type event struct {
 	at   time.Duration
 	cost *big.Rat

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// patience is the time for which a place is kept after RetryAfter. A client needs it
-	// because RetryAfter is rounded up to whole seconds, and its call takes some time.
+	// patience is how long a place is kept after RetryAfter. A client needs it because
+	// RetryAfter is rounded up to whole seconds, and its call takes some time.
 	patience = int64(1500 * time.Millisecond)
 
 	// strangersPart bounds the places of tenants that have called only once: at most one for every
@@ -159,7 +159,7 @@ func (l *Limiter[K]) collectLocked(t *tenant[K], m meter.Moment, cost int64) {
 	l.lingerLocked(t, min(t.spot.expires, m.Now+patience))
 }
 
-// lingerLocked updates a tenant that was served in line. A tenant with savings counts until an instant.
+// lingerLocked updates a tenant served in line. A tenant with savings counts until an instant.
 func (l *Limiter[K]) lingerLocked(t *tenant[K], until int64) {
 	switch {
 	case t.line.first != nil:

@@ -32,7 +32,7 @@ func (p *play) obeys(t *testing.T, r *rand.Rand, l *fair.Limiter[int], key, cost
 
 func exactly(d time.Duration) time.Duration { return d }
 
-// A client invents a name for each call, whose cost is half of the burst. It takes at most 15 % from the tenants that behave.
+// A client invents a name for each call, whose cost is half the burst. It takes at most 15 % from the tenants that behave.
 func TestNamesThatNeverReturnLeaveTheHonestTheirShares(t *testing.T) {
 	testsize.Extra(t)
 	testsize.Sequential(t)

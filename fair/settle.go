@@ -120,8 +120,8 @@ func (l *Limiter[K]) settle(key K, c charge, actual int64) {
 	}
 }
 
-// overrunLocked charges a cost that was spent without a decision. The part for which the total has no room bars
-// the tenant, until its share would have paid for that part. Other tenants wait at most until the burst has room.
+// overrunLocked charges a cost spent without a decision. The part for which the total has no room bars the
+// tenant, until its share would have paid for that part. Other tenants wait at most until the burst has room.
 func (l *Limiter[K]) overrunLocked(t *tenant[K], m meter.Moment, over int64) {
 	charged := l.chargeTotalLocked(m, over)
 	if charged > 0 {
@@ -141,7 +141,7 @@ func (l *Limiter[K]) overrunLocked(t *tenant[K], m meter.Moment, over int64) {
 }
 
 // chargeTotalLocked charges the total with as much of an overrun as empties the burst,
-// and returns that part. The bucket of a server is never emptier than empty, either.
+// and returns that part. A server's bucket is never emptier than empty, either.
 func (l *Limiter[K]) chargeTotalLocked(m meter.Moment, over int64) int64 {
 	charged := min(over, max(0, l.budget.Remaining(l.budget.state, m.Now)))
 	if charged > 0 {

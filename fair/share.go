@@ -2,13 +2,13 @@ package fair
 
 import "time"
 
-// shares holds the debt of each tenant: spending for which the tenant's
-// share of the rate has not paid yet. It has no lock and reads no clock.
+// shares holds each tenant's debt: spending for which the tenant's share
+// of the rate has not paid yet. It has no lock and reads no clock.
 //
 // A fluid server pays the debts (generalized processor sharing: Parekh and Gallager 1993). It pays at the
 // limit's rate, to all counting tenants at the same time, in proportion to their weights. The virtual time is
 // the amount that the server has paid to a weight of 1. So a tenant's debt is (finish − virtual) × weight,
-// where finish is the virtual time at which the debt is paid. The finish does not change while others spend.
+// where finish is the virtual time when the debt is paid. The finish does not change while others spend.
 //
 // A tenant counts while it has a debt or is in line. In line, its finish stays when the virtual time passes
 // it. Then the debt is negative: the tenant has savings. A tenant that stops counting leaves its savings to
@@ -62,9 +62,9 @@ func (s *shares[K]) advance(now int64, left func(*tenant[K])) {
 	s.pay(min(paying+extra, most), left)
 }
 
-// payCommon pays a part of the common debt, and returns the amount. While n tenants count, it uses (n + 1) % of the rate,
-// at most half of the rate. While no tenant counts, it uses the whole rate. Meanwhile the tenants' debts last longer, so
-// the tenants are granted less: one unit less for n + 1 units of the common debt. So 99 % of the rate is granted.
+// payCommon pays a part of the common debt, and returns the amount. While n tenants count, it uses (n + 1) % of the
+// rate, at most half the rate. While no tenant counts, it uses the whole rate. Meanwhile the tenants' debts last longer,
+// so the tenants are granted less: one unit less for n + 1 units of the common debt. So 99 % of the rate is granted.
 func (s *shares[K]) payCommon(paying uint64) uint64 {
 	if s.common == 0 {
 		return 0
@@ -225,7 +225,7 @@ func (s *shares[K]) isBarred(t *tenant[K]) bool {
 	return t.barred
 }
 
-// tag returns the virtual time at which a tenant's debt would be paid if the tenant spent cost. The line is sorted by tags.
+// tag returns the virtual time when a tenant's debt would be paid if the tenant spent cost. The line is sorted by tags.
 func (s *shares[K]) tag(t *tenant[K], cost int64) uint64 {
 	return s.base(t) + (uint64(cost)<<fractionBits+t.rest)/t.weight
 }
@@ -255,7 +255,7 @@ func (s *shares[K]) forgive(t *tenant[K], amount uint64) uint64 {
 	return less * t.weight
 }
 
-// reweigh changes a tenant's weight. Its debt or its savings stay, with and without the cost at the head of its line.
+// reweigh changes a tenant's weight. Its debt or its savings stay, with and without the cost at its line's head.
 func (s *shares[K]) reweigh(t *tenant[K], weight uint64) {
 	scale := func(at, rest uint64) (uint64, uint64) {
 		if ahead := after(at, s.virtual); ahead > 0 {

@@ -141,8 +141,8 @@ func TestModestTenantIsServedBesideGreedyOnes(t *testing.T) {
 	}
 }
 
-// Random calls sometimes come close together. So a tenant that uses half of its share
-// is denied nearly as often if it has a bucket of its own, with its part of the burst.
+// Random calls sometimes come close together. So a tenant that uses half its share
+// is denied nearly as often if it has its own bucket, with its part of the burst.
 func TestBucketOfItsOwnDeniesAModestTenantToo(t *testing.T) {
 	testsize.Sequential(t)
 	for costs, part := range map[int]float64{1: 1. / 3, 2: 0.096, 8: 0.0001} {
@@ -162,7 +162,7 @@ func TestGreedyTenantGetsTheBudgetThatModestOnesLeave(t *testing.T) {
 	seeds(t, func(t *testing.T, seed uint64) {
 		l := newLoad(t, seed, 201*8, nil)
 		key, c := l.tenant()
-		l.add(0, func() time.Duration { // it calls at twice the rate of its limit
+		l.add(0, func() time.Duration { // it calls at twice its limit's rate
 			c.count(take(t, l.limiter, key, 1), 1)
 			return 500 * time.Microsecond
 		})
@@ -199,7 +199,7 @@ func TestModestTenantsAreServedWhileGreedyOnesComeAndGo(t *testing.T) {
 			for range 50 {
 				key, c := l.tenant()
 				l.add(time.Duration(l.r.Int64N(10e6)), func() time.Duration {
-					if l.clock.Now()/time.Second%2 == 0 { // all of them call in every other second
+					if l.clock.Now()/time.Second%2 == 0 { // all call in every other second
 						c.count(take(t, l.limiter, key, 1), 1)
 					}
 					return time.Duration((0.5 + l.r.Float64()) * 10e6)

@@ -2,19 +2,19 @@ package fair
 
 import "github.com/weir-go/ratelimit/internal/meter"
 
-// tenant is the account of one tenant.
+// tenant is one tenant's account.
 type tenant[K comparable] struct {
 	key    K
 	weight uint64
 	counts bool
-	finish uint64 // the virtual time at which the debt is paid; meaningful while the tenant counts
+	finish uint64 // the virtual time when the debt is paid; meaningful while the tenant counts
 	rest   uint64 // a charged amount below weight, too small to move finish
 	due    uint64 // the key among the debtors: finish, or less if the tenant has spent since
 
 	barred   bool
 	barredTo uint64 // the virtual time until which an overrun bars the tenant from its share
 
-	tag  uint64 // in line: the virtual time at which the debt will be paid, with the cost at the head of the line
+	tag  uint64 // in line: the virtual time when the debt will be paid, with the cost at the line's head
 	line line   // its callers in Wait
 	spot spot   // its place after a denial
 
@@ -29,7 +29,7 @@ type tenant[K comparable] struct {
 // Wait. When the turn comes, room of the burst is kept for the tenant. The kept room grows by the tenant's share until
 // the tenant collects it, because a client that comes back after whole seconds needs more than one cost at a time.
 type spot struct {
-	cost     int64  // the cost that was denied, or 0 for none
+	cost     int64  // the denied cost, or 0 for none
 	kept     bool   // whether its turn has come and room is kept
 	room     uint64 // the room kept for it, as of the virtual time since, in fractions of a unit
 	since    uint64
@@ -54,7 +54,7 @@ type waiter struct {
 	keep       meter.Keep
 	served     bool
 	charge     *charge       // filled in unless nil
-	err        error         // the reason why the waiter will never be served
+	err        error         // why the waiter will never be served
 	wake       chan struct{} // receives a value when the waiter is served, fails, or comes first of all
 }
 

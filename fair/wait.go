@@ -123,7 +123,7 @@ func (l *Limiter[K]) joinLocked(key K, weight uint64, reading, cost int64, left 
 	return w, nil
 }
 
-// movedLocked restores the order of the line after a tenant's debt or weight has changed.
+// movedLocked restores the line's order after a tenant's debt or weight has changed.
 func (l *Limiter[K]) movedLocked(t *tenant[K]) {
 	l.filedLocked(t)
 	switch {
@@ -280,8 +280,8 @@ func (l *Limiter[K]) relieveLocked() {
 	}
 }
 
-// turnLocked returns the time for which the first waiter sleeps. It ends when the first tenant in line may
-// be served if nothing is spent, or when a tenant stops counting, which makes the others' shares larger.
+// turnLocked returns how long the first waiter sleeps. It ends when the first tenant in line may be
+// served if nothing is spent, or when a tenant stops counting, which makes the others' shares larger.
 func (l *Limiter[K]) turnLocked(m meter.Moment) time.Duration {
 	t := l.firstLocked(nil)
 	b, s := &l.budget, &l.shares

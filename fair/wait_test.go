@@ -111,7 +111,7 @@ func TestWaitersShareByWeightBesidePollers(t *testing.T) {
 	}
 }
 
-// A tenant that requests half of its share hardly waits, although 50 tenants always have callers in line.
+// A tenant that requests half its share hardly waits, although 50 tenants always have callers in line.
 func TestModestTenantHardlyWaitsBesideFiftyGreedyOnes(t *testing.T) {
 	for _, c := range []struct {
 		burst int

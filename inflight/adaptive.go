@@ -15,8 +15,7 @@ type Sample struct {
 	// fails after more time than each recent success took, after more than twice their mean, and more than four
 	// standard deviations above their mean. One such call may be chance, so several are needed.
 	RTT time.Duration
-	// Deviation is the standard deviation of the times whose mean is
-	// RTT. Ended is the number of calls whose full time is known.
+	// Deviation is the standard deviation of the times whose mean is RTT. Ended counts the calls whose full time is known.
 	Deviation time.Duration
 	Ended     int
 	// InFlight is the maximum number of units in flight.
@@ -34,17 +33,17 @@ type Sample struct {
 	// Dropped is true if at least a quarter of the outcomes were [Dropped], or if Cancelled is above one half.
 	Dropped bool
 	// Drops is the share of outcomes, from 0 to 1, that were [Dropped]. Outcomes
-	// is the number of outcomes. Both include work that began before the window.
+	// counts the outcomes. Both include work that began before the window.
 	Drops    float64
 	Outcomes int
-	// Goodput is the number of successes per second.
+	// Goodput counts the successes per second.
 	Goodput float64
 	// Served is the mean time of the successes alone, including work that began before the window.
 	Served time.Duration
-	// Max is the upper bound of the limit, or 0 if there is none.
+	// Max is the limit's upper bound, or 0 if there is none.
 	Max int
-	// At is the instant at which the window ended, on a clock that processes share. It is the time since the Unix
-	// epoch, or a reading of Options.Clock if that is set.
+	// At is when the window ended, on a clock that processes share. It is the
+	// time since the Unix epoch, or a reading of Options.Clock if that is set.
 	At time.Duration
 	// Median is the median of the times whose mean is RTT.
 	Median time.Duration
@@ -208,7 +207,7 @@ func (l *learner) drained(now time.Duration) {
 	l.window.fresh = true
 }
 
-// eachOfBusy calls f with the work of each key, the newest first, until f returns false.
+// eachOfBusy calls f with each key's work, the newest first, until f returns false.
 func (l *learner) eachOfBusy(f func(seq uint64, start time.Duration) bool) {
 	for _, s := range l.busy {
 		s.works.each(f)

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// tuning holds the options of the algorithm, with their defaults filled in.
+// tuning holds the algorithm's options, with their defaults filled in.
 type tuning struct {
 	min, start int
 	timeout    time.Duration // 0 for no timeout

@@ -50,7 +50,7 @@ type measure struct {
 	left       bool
 }
 
-// load describes the work of a window. On average inFlight units of the limit were in use, and busy of
+// load describes a window's work. On average inFlight units of the limit were in use, and busy of
 // these were not in a queue. Hung calls held hung further units. The other fields are those of
 // baseline: patience, doubt, and unrest as noise. If sized is true, latency was computed from amounts.
 type load struct {

@@ -29,7 +29,7 @@ import "math"
 type drops struct {
 	floor  float64  // the share of drops that a lower limit does not cure
 	recent float64  // the share of drops, smoothed
-	state  dropping // the stage of the run
+	state  dropping // the run's stage
 	top    float64  // the limit at which the run began
 	start  float64  // the limit at which the comparison began; 0 if the next window with many drops begins a new run
 	last   float64  // the limit in the last window with many drops
@@ -49,7 +49,7 @@ type drops struct {
 	pause  int     // the number of such windows before the next lift
 }
 
-// dropping is the state of a run.
+// dropping is a run's state.
 type dropping int
 
 const (
@@ -66,7 +66,7 @@ const (
 	mostDrops    = 8    // the maximum number of such windows
 	checkDrops   = 3    // the number of windows within which a cure is confirmed
 	muchLower    = 0.7  // as a part of the limit at the start of the comparison
-	deepest      = 0.4  // as a part of the limit at the start of the run; a comparison needs no lower limit
+	deepest      = 0.4  // as a part of the limit at the run's start; a comparison needs no lower limit
 	asMany       = 0.8  // as a part of the share before; if at least this part is left, the drops have stayed
 	lessGood     = 0.85 // as a part of the goodput before; below it, goodput has fallen with the limit
 	moreGood     = 1.3  // as a multiple of the goodput before; above it, goodput has grown with the limit
@@ -112,7 +112,7 @@ func (d *dropSum) share() float64 { return d.dropped / max(1, d.outcomes) }
 // mean returns the mean goodput.
 func (d *dropSum) mean() float64 { return d.goodput / max(1, d.windows) }
 
-// others returns the number of outcomes that were not dropped.
+// others counts the outcomes that were not dropped.
 func (d *dropSum) others() float64 { return max(1, d.outcomes-d.dropped) }
 
 // chance returns the standard deviation of a share of n outcomes.
@@ -129,7 +129,7 @@ func (d *dropSum) differ(e *dropSum) float64 {
 }
 
 // add records a window under a limit, and reports whether the limit must fall. Otherwise,
-// if restore is above 0, the limit becomes restore. least is the minimum of the limit.
+// if restore is above 0, the limit becomes restore. least is the limit's minimum.
 func (d *drops) add(s Sample, limit float64, least int) (lower bool, restore float64) {
 	share, n, goodput := s.Drops, float64(max(1, s.Outcomes)), s.Goodput
 	d.recent += n / (n + smoothing) * (share - d.recent)
@@ -199,8 +199,8 @@ func (d *drops) add(s Sample, limit float64, least int) (lower bool, restore flo
 // threshold returns the share of drops above the floor from which they count as many.
 func (d *drops) threshold() float64 { return (1 - d.floor) / dropShare }
 
-// judge returns the change of the limit after a window of a run:
-// whether the limit falls further, or the value to which it returns.
+// judge returns the limit's change after a window of a run: whether
+// the limit falls further, or the value to which it returns.
 func (d *drops) judge(limit float64) (lower bool, restore float64) {
 	if d.after.windows < laterDrops {
 		return true, 0

@@ -243,7 +243,7 @@ func TestEventsDuringAnExperimentDoNotLast(t *testing.T) {
 	}
 }
 
-// A floor of half of the calls does not hide that the other calls are slow.
+// A floor of half the calls does not hide that the other calls are slow.
 func TestSlowWindowsLowerALimitWithAFloor(t *testing.T) {
 	l := settled(inflight.Learn(&inflight.LearnOptions{Timeout: 4 * service}))
 	l.drop(100, 0.5)

@@ -55,7 +55,7 @@ func ExampleProtect() {
 	// Output: 1 of 20
 }
 
-// The time of an answer is in proportion to its tokens, so the limit learns from the time per token.
+// An answer's time is in proportion to its tokens, so the limit learns from the time per token.
 func ExamplePermit_DoneAmount() {
 	limiter, err := inflight.Protect[string](nil)
 	if err != nil {
@@ -65,7 +65,7 @@ func ExamplePermit_DoneAmount() {
 	if err != nil {
 		return // shed the call
 	}
-	tokens, err := 812, error(nil) // the tokens of the answer
+	tokens, err := 812, error(nil) // the answer's tokens
 	if err != nil {
 		permit.Done(inflight.Cancelled)
 		return

@@ -45,8 +45,8 @@ func ExampleLimiter_Acquire() {
 	// Output: <nil> <nil>
 }
 
-// At most 10 units are in flight over all tenants. A tenant that is alone may have all
-// of them. When tenants wait for each other, a paying one gets three times as much.
+// At most 10 units are in flight over all tenants. A tenant that is alone may have
+// all. When tenants wait for each other, a paying one gets three times as much.
 func ExampleOptions_total() {
 	limiter := ratelimit.Must(inflight.New(10, &inflight.Options[string]{
 		Total:    10,

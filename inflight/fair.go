@@ -2,8 +2,8 @@ package inflight
 
 import "time"
 
-// Keys share a pool in fair order. The use of a key is the number of units that it holds, times the time
-// for which it holds them, divided by its weight. Freed units go to the waiting key with the least use.
+// Keys share a pool in fair order. The use of a key counts the units that it holds, times the time for
+// which it holds them, divided by its weight. Freed units go to the waiting key with the least use.
 // Work in flight counts while it runs, so a key with long work gets no more than a key with short work.
 const (
 	maxWeight = 1 << 20

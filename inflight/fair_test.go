@@ -138,7 +138,7 @@ func TestSharesAreByWeightWithinTheLargestRequest(t *testing.T) {
 			spreads := make([]spread, len(tenants)*len(tenants))
 			began := make([]int, len(spreads))
 			for c.count < 150 {
-				c.step(func(grant) {}) // callers that are served in the same step wake in any order
+				c.step(func(grant) {}) // callers served in the same step wake in any order
 				for i, a := range tenants {
 					for j, b := range tenants[:i] {
 						k, d := i*len(tenants)+j, a.got*b.weight-b.got*a.weight

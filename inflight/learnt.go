@@ -16,8 +16,8 @@ type LearnOptions struct {
 	// Start is the initial limit. It defaults to 20.
 	Start int
 
-	// Timeout is the longest acceptable mean latency. If the successes of a window take longer on average,
-	// the window counts as Dropped, and its latency never becomes the baseline. If zero, there is no timeout.
+	// Timeout is the longest acceptable mean latency. If a window's successes take longer on average, the
+	// window counts as Dropped, and its latency never becomes the baseline. If zero, there is no timeout.
 	Timeout time.Duration
 
 	// Tolerance bounds the queue that is allowed in the backend, as a ratio from 1 to 1000. It defaults to 1.5. For
@@ -31,7 +31,7 @@ type LearnOptions struct {
 // lowers the limit for a few windows from time to time. Processes that share a backend do so at the same instants of
 // the system's clock. Their clocks may differ by at most 100 ms.
 //
-// The formula of the limit is that of GradientLimit in Netflix's concurrency-limits.
+// The limit's formula is that of GradientLimit in Netflix's concurrency-limits.
 // The queue grows with the square root of the backend's capacity.
 func Learn(opts *LearnOptions) func() Algorithm {
 	var o LearnOptions
@@ -57,9 +57,9 @@ const (
 	maxTolerance     = 1000
 	queueShare       = 0.2
 	rootQueue        = 3.5 // the queue, in square roots of the work that the backend does at once
-	growth           = 5   // the maximum growth of the limit while there is no sign of a queue, in the same roots
+	growth           = 5   // the limit's maximum growth while there is no sign of a queue, in the same roots
 	quiet            = 0.5 // the part of the queue that is allowed if latency does not vary
-	unquiet          = 6   // if the logarithm of a window's latency has a standard deviation of 1/unquiet, all of the queue is allowed
+	unquiet          = 6   // if the logarithm of a window's latency has a standard deviation of 1/unquiet, all the queue is allowed
 	leastQueue       = 4
 	sizedQueue       = 0.7  // with amounts, the queue in the same roots: answers keep 0.8 of their speed with eight at once, and 0.9 with thirty
 	sizedGrowth      = 2    // with amounts, the growth while no answer is slow, in the same roots
@@ -90,7 +90,7 @@ func (a *learnt) target(l load) float64 {
 	return l.free() + l.busy + a.queue
 }
 
-// allowed returns the length of the queue before the Tolerance multiplies it.
+// allowed returns the queue's length before the Tolerance multiplies it.
 func (a *learnt) allowed(l load) float64 {
 	root := math.Sqrt(l.busy)
 	switch {

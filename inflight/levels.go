@@ -14,10 +14,10 @@ import (
 //
 // This is not enough if the work of a lower level takes longer than the learnt limit needs to change. The
 // limit grows while the higher level is served well. Then the lower level fills it, and holds it until its
-// work ends. So each lower level has a bound of its own, which changes at the pace of its work. See levelHeld.
+// work ends. So each lower level has its own bound, which changes at the pace of its work. See levelHeld.
 type levels struct {
 	all  []levelHeld   // by priority, the lowest first
-	last time.Duration // the time at which work last began or ended
+	last time.Duration // when work last began or ended
 }
 
 // levelHeld counts the units in flight of one priority, and bounds them.
@@ -29,16 +29,16 @@ type levels struct {
 // the call was late for another reason. CUBIC grows the window of a TCP connection in the same way (RFC 9438).
 type levelHeld struct {
 	priority, n int
-	last        time.Duration // the time at which its work last began or ended
+	last        time.Duration // when its work last began or ended
 
 	bound, late float64       // the bound, or 0 for none; the units in flight when a call of a higher level was late
 	hold        time.Duration // the mean time of about the last 16 successes; 0 before the first, so no period ends before it
-	began       time.Duration // the start of the period, which lasts as long as hold, and at least a second
+	began       time.Duration // the period's start, which lasts as long as hold, and at least a second
 	most        [2]int        // the maximum of units of this level and those below, in this period and in the previous one
 	lowered     bool          // whether the bound fell in this period
 }
 
-// remembered is the time for which a level counts after its last work.
+// remembered is how long a level counts after its last work.
 const remembered = time.Minute
 
 // differing is the ratio from which the times of two levels count as different.
@@ -67,7 +67,7 @@ func (l *levels) add(priority, n int, now time.Duration) {
 	}
 }
 
-// find returns the index of a priority, or the index at which it would be inserted.
+// find returns a priority's index, or the index at which it would be inserted.
 func (l *levels) find(priority int) int {
 	i := 0
 	for i < len(l.all) && l.all[i].priority < priority {
@@ -109,8 +109,8 @@ func (l *levels) differ() bool {
 	return longest/differing > shortest
 }
 
-// leaves returns the part of the limit that a caller leaves to higher levels. If one of them
-// recently had work, it is the queue, but at most half of the limit. Otherwise it is 0.
+// leaves returns the part of the limit that a caller leaves to higher levels. If one
+// recently had work, it is the queue, but at most half the limit. Otherwise it is 0.
 func (l *levels) leaves(priority, queue, limit int) int {
 	if l.worksAbove(l.find(priority + 1)) {
 		return min(queue, limit/2)

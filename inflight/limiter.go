@@ -138,7 +138,7 @@ func (l *Limiter[K]) semaphoreOf(key K, timed bool) (*semaphore, time.Duration, 
 
 // create is like semaphoreOf, for a key that is not in the table or is about to leave it.
 // It calls user code before it locks the table. If Refresh was called meanwhile, create
-// calls user code again once the key is in the table, where later calls of Refresh find it.
+// calls user code again once the key is in the table, where later calls to Refresh find it.
 func (l *Limiter[K]) create(key K, timed bool) (*semaphore, time.Duration, error) {
 	if err := l.keys.err(key); err != nil {
 		return nil, 0, err

@@ -326,7 +326,7 @@ func TestOldestIsThatOfTheOldestPermitStillInFlight(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	type seen struct {
 		p  inflight.Permit
-		at time.Duration // the time at which Stats saw it first, or -1
+		at time.Duration // when Stats saw it first, or -1
 	}
 	var held []seen
 	for range 5000 {

@@ -13,8 +13,8 @@ import (
 // called concurrently, and may call the limiter. LimitFor, Weight and Priority are called when a key is first seen, and
 // by [Limiter.Refresh].
 type Options[K comparable] struct {
-	// LimitFor returns the limit of a key. 0 means New's limit. A negative limit blocks the key: its calls fail with
-	// [ratelimit.ErrBlocked]. If nil, all keys have New's limit.
+	// LimitFor returns a key's limit. 0 means New's limit. A negative limit blocks the
+	// key: its calls fail with [ratelimit.ErrBlocked]. If nil, all keys have New's limit.
 	LimitFor func(key K) int
 
 	// Total bounds the units in flight over all keys. Keys that wait for it share it by Weight. If zero, there is no
@@ -25,8 +25,7 @@ type Options[K comparable] struct {
 	// its upper bound and must be set; Adaptive must not be set. If nil, Total is fixed.
 	Shared func() Algorithm
 
-	// Weight returns a key's share of Total while several keys wait for it, from 1 to 2^20. If nil, the weight of each
-	// key is 1.
+	// Weight returns a key's share of Total while several keys wait for it, from 1 to 2^20. If nil, each key's weight is 1.
 	Weight func(key K) int
 
 	// Priority returns a key's level. Freed units of Total go to the highest level with waiters, so lower levels can
@@ -35,7 +34,7 @@ type Options[K comparable] struct {
 	// waits, so high levels should call Acquire with a short deadline. If nil, all keys have the same level.
 	Priority func(key K) int
 
-	// MaxWaiting is the maximum number of calls of Acquire that wait, over all keys.
+	// MaxWaiting is the maximum number of calls to Acquire that wait, over all keys.
 	// At the maximum, a caller replaces the newest waiter of the lowest level, or is
 	// refused if no level with waiters is below its own. If zero, there is no maximum.
 	MaxWaiting int
@@ -47,12 +46,12 @@ type Options[K comparable] struct {
 	// Shadow makes a dry run. A call that would be refused or would wait passes at once, and counts in Stats.Shed.
 	Shadow bool
 
-	// MaxQueue is the maximum number of calls of Acquire that wait for each key. Further calls fail with
-	// [ratelimit.ErrLimited]. If zero, no call waits.
+	// MaxQueue is the maximum number of calls to Acquire that wait for each key.
+	// Further calls fail with [ratelimit.ErrLimited]. If zero, no call waits.
 	MaxQueue int
 
 	// Adaptive makes each key's limit follow the latency of its work. Set it to [Learn], or to a function that returns
-	// an algorithm of your own. The limit given by New or LimitFor is then the upper bound. If nil, limits are fixed.
+	// your own algorithm. The limit given by New or LimitFor is then the upper bound. If nil, limits are fixed.
 	Adaptive func() Algorithm
 
 	// MaxKeys is the maximum number of tracked keys. It defaults to 65,536. A full table forgets the key that has been

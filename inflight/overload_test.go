@@ -40,7 +40,7 @@ func learnHold(t *testing.T, l *inflight.Limiter[string], d time.Duration) {
 }
 
 // A caller whose deadline is too close for its key's work is refused
-// at once. Work longer than half of the deadline is still served.
+// at once. Work longer than half the deadline is still served.
 func TestAWaiterIsRefusedWhenItsWorkWouldEndTooLate(t *testing.T) {
 	for name, o := range map[string]*options{
 		"fixed": {MaxQueue: 5}, "Total": {MaxQueue: 5, Total: 1}, "adaptive": {MaxQueue: 5, Adaptive: inflight.Learn(&inflight.LearnOptions{Start: 1})},
@@ -169,8 +169,8 @@ func TestALargeRequestIsServedThoughTheNewestGoFirst(t *testing.T) {
 	})
 }
 
-// The load is 1.1 or 1.5 of the capacity, and work takes 50 or 200
-// ms. Nearly all of the capacity goes to callers who still wait.
+// The load is 1.1 or 1.5 of the capacity, and work takes 50 or
+// 200 ms. Nearly all the capacity goes to callers who still wait.
 func TestQueuesServeCallersWhoAreStillThere(t *testing.T) {
 	for _, test := range []struct {
 		servers int

@@ -43,13 +43,13 @@ func (p Permit) Ignore() {
 	}
 }
 
-// DoneAmount is like Done, for work whose time is in proportion to an amount, for example the tokens of an
-// answer or the bytes of a file. Adaptive limits then learn from the time per amount, so a long answer does not
-// count as a slow one. They ignore the time that all calls have in common, for example until the first token.
+// DoneAmount is like Done, for work whose time is in proportion to an amount, for example an answer's tokens
+// or a file's bytes. Adaptive limits then learn from the time per amount, so a long answer does not count as
+// a slow one. They ignore the time that all calls have in common, for example until the first token.
 //
-// The unit can be chosen freely, but must be the same for all calls under a limit. Report an amount with all
-// successes under a limit or with none. If one success of a window has no amount, the limit learns from the
-// times of that window as with Done. An amount that is 0, negative, infinite or not a number counts as none.
+// The unit can be chosen freely, but must be the same for all calls under a limit. Report an amount with
+// all successes under a limit or with none. If one success of a window has no amount, the limit learns from
+// that window's times as with Done. An amount that is 0, negative, infinite or not a number counts as none.
 func (p Permit) DoneAmount(o Outcome, amount float64) {
 	s := p.semaphore
 	if s == nil {

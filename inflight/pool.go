@@ -24,7 +24,7 @@ type pool struct {
 	collecting *semaphore // the semaphore whose first waiter keeps freed units until it fits, or nil
 }
 
-// tier holds the waiters of one priority.
+// tier holds one priority's waiters.
 type tier struct {
 	priority int
 	byUse    useHeap  // semaphores that wait for Total, not for their own limit
@@ -34,7 +34,7 @@ type tier struct {
 	served float64
 }
 
-// levelLocked returns the tier of a priority. It adds one if there is none.
+// levelLocked returns a priority's tier. It adds one if there is none.
 func (p *pool) levelLocked(priority int) *tier {
 	i, ok := slices.BinarySearchFunc(p.levels, priority, func(l *tier, priority int) int {
 		switch {
@@ -176,9 +176,9 @@ func (p *pool) outLocked(s *semaphore, l *tier) {
 	}
 }
 
-// placeLocked adds a semaphore to those that wait for Total. It removes the semaphore if there is no Total
-// or no waiter, or if the key is at its own limit. A key that begins to wait is raised to the least use of
-// the waiting keys. A key that was at its own limit keeps its use, but gets no advantage over the others.
+// placeLocked adds a semaphore to those that wait for Total. It removes the semaphore if there is no
+// Total or no waiter, or if the key is at its own limit. A key that begins to wait is raised to the least
+// use of the waiting keys. A key at its own limit keeps its use, but gets no advantage over the others.
 func (p *pool) placeLocked(s *semaphore, now time.Duration) {
 	w := s.first
 	if w == nil || !s.fitsLocked(w.n) && (p.total == noTotal || int64(s.limit) < p.bound.Load()) {

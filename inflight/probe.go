@@ -12,7 +12,7 @@ import (
 // also boundaries at half that distance. So processes probe together even if the lengths of their windows differ.
 //
 // At routine boundaries, all processes whose limits are in full use probe. A process also probes alone, for one of
-// three causes. Nothing is proven yet, the limit has fallen to half of its value without effect, or a young baseline
+// three causes. Nothing is proven yet, the limit has fallen to half its value without effect, or a young baseline
 // needs confirmation. Only the first two causes may raise the baseline. A first baseline is raised only after a
 // boundary has passed within the probe. By then other processes have begun their probes, and their queue is gone.
 type probe struct {
@@ -24,7 +24,7 @@ type probe struct {
 	running   bool
 	from      measure // the limit and latency at which the probe began
 	before    measure // the limit and latency of the previous step
-	cut       float64 // the limit of this step
+	cut       float64 // this step's limit
 	together  bool    // whether a boundary has passed within this step
 	restarts  int     // the number of times that the step's sums were restarted
 	doubted   float64 // latency in the step that showed a slower backend; 0 if none did
@@ -132,7 +132,7 @@ func (p *probe) step(before measure, to float64) float64 {
 	return p.cut
 }
 
-// restart forgets the windows of the step.
+// restart forgets the step's windows.
 func (p *probe) restart() { p.n, p.ended, p.left, p.sum, p.middle = 0, 0, 0, 0, 0 }
 
 // add adds a window to the step. While a queue drains, only the last window counts.
@@ -153,7 +153,7 @@ func (p *probe) add(rtt, ended, median, varies float64, left bool) {
 	}
 }
 
-// measure returns the limit and the latency of the step.
+// measure returns the limit and the step's latency.
 func (p *probe) measure() measure { return measure{p.cut, p.sum / p.ended, 2*p.left > p.n} }
 
 // verdict is the result of a step of a probe.
@@ -167,7 +167,7 @@ const (
 	replaced                 // latency shows a backend without a queue, and differs from the baseline
 )
 
-// next adds a window to the step of the probe. It returns the limit from now on.
+// next adds a window to the probe's step. It returns the limit from now on.
 func (b *baseline) next(rtt, ended float64, left bool, s Sample, target func(load) float64) float64 {
 	p := &b.probe
 	p.add(rtt, ended, float64(s.Median), b.varies, left)
@@ -203,9 +203,9 @@ func (b *baseline) next(rtt, ended float64, left bool, s Sample, target func(loa
 	return b.finish(s.sized, target)
 }
 
-// measured applies the result of a probe. If the process has probed alone, the result may include the
-// queue of others. So it raises the baseline at most to the value that the last routine probe found.
-// There are two exceptions: nothing was proven before, or the limit has fallen to half without effect.
+// measured applies a probe's result. If the process has probed alone, the result may include the queue
+// of others. So it raises the baseline at most to the value that the last routine probe found. There
+// are two exceptions: nothing was proven before, or the limit has fallen to half without effect.
 func (b *baseline) measured(rtt, doubt float64) {
 	p := &b.probe
 	switch {

@@ -2,22 +2,22 @@ package inflight
 
 import "time"
 
-// waiter is a waiting call of Acquire. The lock of its key guards it. Once
+// waiter is a waiting call to Acquire. The lock of its key guards it. Once
 // ready is closed, the waiter may read its other fields without the lock.
 type waiter struct {
 	semaphore *semaphore
 	n         int
 	ready     chan struct{}
-	since     time.Duration // the time at which it began to wait
+	since     time.Duration // when it began to wait
 	ends      time.Duration // the reading at which the wait ends
 	// the reading at which the caller's context ends; it is later than ends if a bound of the wait alone ends the wait
 	gone         time.Duration
 	permit       Permit  // the result, if err is nil
-	err          error   // the reason why it gets no permit
+	err          error   // why it gets no permit
 	done         bool    // whether ready is closed
-	next, prev   *waiter // its neighbours in the queue of its key
+	next, prev   *waiter // its neighbours in its key's queue
 	came         uint64  // its number among all waiters, in the order of arrival
-	newer, older *waiter // its neighbours among the waiters of its priority
+	newer, older *waiter // its neighbours among its priority's waiters
 }
 
 // nextLocked returns the key's next waiter, usually the oldest. After a waiter has left
@@ -46,7 +46,7 @@ func (s *semaphore) heldLocked(d time.Duration) {
 }
 
 // tooLateLocked reports whether it is too late to begin a waiter's work, because its context would probably
-// end first. Times vary, so work is expected to take twice the key's usual time. If half of the time that the
+// end first. Times vary, so work is expected to take twice the key's usual time. If half the time that the
 // caller had at first is less, that is used instead. Work is never expected to take less than the usual time.
 //
 // A bound of the wait alone limits how long callers wait, but their work
@@ -68,7 +68,7 @@ func (s *semaphore) push(w *waiter) {
 	s.queued++
 }
 
-// remove removes a waiter that is in the queue.
+// remove removes a waiter in the queue.
 func (s *semaphore) remove(w *waiter) {
 	if w.prev == nil {
 		s.first = w.next
@@ -84,7 +84,7 @@ func (s *semaphore) remove(w *waiter) {
 	s.queued--
 }
 
-// arrivals are the waiters of one priority, in the order in which they came.
+// arrivals are one priority's waiters, in the order in which they came.
 type arrivals struct{ newest *waiter }
 
 // push adds a waiter. It is the newest, unless it comes from another priority.

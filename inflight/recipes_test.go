@@ -115,7 +115,7 @@ func TestTheDocumentsLimitersServeCallersWhoAreStillThere(t *testing.T) {
 		{1.1, 50 * time.Millisecond, time.Second},
 		{1.5, 50 * time.Millisecond, 300 * time.Millisecond},
 		{1.5, 200 * time.Millisecond, 3 * time.Second},
-		{1.5, 600 * time.Millisecond, time.Second}, // the work takes longer than half of the deadline
+		{1.5, 600 * time.Millisecond, time.Second}, // the work takes longer than half the deadline
 	}
 	for name, r := range recipes {
 		for i, o := range cases {

@@ -52,7 +52,7 @@ type permitModel struct {
 	permit inflight.Permit
 }
 
-// result is the result of a call of Acquire.
+// result is the result of a call to Acquire.
 type result struct {
 	id     int
 	permit inflight.Permit
@@ -85,7 +85,7 @@ type scheduleModel struct {
 	refused    bool            // whether the last call has refused such a waiter, which may have collected before
 	newest     int             // the call that has just come, or 0
 	served     map[int]float64 // for each priority with waiters, the least use when a caller was last served; no key begins with less
-	collecting []*tenantModel  // one of these collects freed units; none does if empty
+	collecting []*tenantModel  // one collects freed units; none does if empty
 	perhaps    bool            // whether it is possible that none does
 	collected  []*tenantModel  // collecting before the last call
 }
@@ -428,8 +428,8 @@ func (m *scheduleModel) dispatch(granted map[int]inflight.Permit) {
 	}
 }
 
-// rather reports which of two served keys has collected: true for the first. If only one of them
-// was losing and may have collected, it is that key, because its first waiter is next. Otherwise
+// rather reports which of two served keys has collected: true for the first. If only one was
+// losing and may have collected, it is that key, because its first waiter is next. Otherwise
 // it is the key with the larger use: by its use alone, its caller would not be served yet.
 func (m *scheduleModel) rather(k, other *tenantModel) bool {
 	if a, b := slices.Contains(m.collecting, k) && k.losing, slices.Contains(m.collecting, other) && other.losing; a != b {

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// semaphore counts the units of one key. Its lock guards all fields except common, which never changes.
+// semaphore counts one key's units. Its lock guards all fields except common, which never changes.
 //
 // A decision of a fixed limit without Total touches only the first 64 bytes, which are
 // one line of the CPU's cache. With many keys or cores, such lines take most of the time.
@@ -43,10 +43,10 @@ type semaphore struct {
 	number     uint64 // the number of the call that returned bound, weight and priority
 	configured int    // the result of LimitFor: 0 means the limiter's own limit; if negative, the key is blocked
 	shed       uint64
-	wait       time.Duration // the mean of the recent waits of calls that were served from the queue
-	waited     time.Duration // the time at which the last waiter was served or gave up
+	wait       time.Duration // the mean of the recent waits of calls served from the queue
+	waited     time.Duration // when the last waiter was served or gave up
 	hold       time.Duration // the mean time of about the last 16 successes
-	timedFrom  time.Duration // with a fixed limit, the time at which the timed work began
+	timedFrom  time.Duration // with a fixed limit, the time when the timed work began
 	timedWork  uint64        // the serial of that work; a key takes six cache lines, and begins on one
 }
 
@@ -67,12 +67,12 @@ type common struct {
 	_     [64]byte      // separates fields that change from fields that are only read, on different cache lines
 	mu    sync.Mutex    // the lock of all keys, if they share a pool
 	last  time.Duration // the latest reading used under mu
-	idled atomic.Uint64 // the number of the latest instant at which a key became idle
+	idled atomic.Uint64 // the number of the latest instant when a key became idle
 	shed  atomic.Uint64
 	waits [len(wait.Buckets) + 1]atomic.Uint64
 }
 
-// mutex returns the lock of the semaphore and its pool.
+// mutex returns the semaphore's lock and its pool.
 func (s *semaphore) mutex() *sync.Mutex {
 	if s.common.pool != nil {
 		return &s.common.mu
@@ -223,7 +223,7 @@ func (s *semaphore) takeTimedLocked(n int, now time.Duration) Permit {
 	return permit
 }
 
-// endLocked removes the work of a permit and returns it.
+// endLocked removes a permit's work and returns it.
 func (s *semaphore) endLocked(p Permit) (w work) {
 	if w.n = s.works.end(p.place, p.serial); w.n == 0 || !s.common.timed {
 		if s.timedAt == p.place {

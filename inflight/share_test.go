@@ -44,7 +44,7 @@ func TestSharesAreOfSlotTime(t *testing.T) {
 			l := newLimiter(t, total, &options{Total: total, MaxQueue: 1000, Clock: new(creeping), Weight: func(key string) int { return weights[key] }})
 			ctx, cancel := context.WithCancel(t.Context())
 			for _, w := range workers {
-				// With so many callers, one of them always waits. A key without waiters, if only at the
+				// With so many callers, one always waits. A key without waiters, if only at the
 				// instant at which all its callers return, keeps no claim to time that it did not use.
 				for range 2*total + 3 {
 					go func() {

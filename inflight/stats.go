@@ -6,27 +6,27 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Stats are the state of a key.
+// Stats are a key's state.
 type Stats struct {
 	Limit    int // units that may be in flight now; 0 if the key is blocked
 	Bound    int // the upper bound of an adaptive Limit; equal to a fixed Limit
 	InFlight int // the units in flight
-	Queued   int // calls of Acquire that wait
+	Queued   int // calls to Acquire that wait
 	Weight   int // the key's weight, which determines its share of Total
 
-	// Shed is the number of calls refused with ErrLimited since the key was first seen.
+	// Shed counts the calls refused with ErrLimited since the key was first seen.
 	Shed uint64
 
 	// Wait is the mean of about the last eight waits in the queue. It decays while no call waits. It is 0 if no call
 	// has waited.
 	Wait time.Duration
 
-	// Oldest is the age of the oldest permit in flight, counted from the first call of Stats or Snapshot
+	// Oldest is the age of the oldest permit in flight, counted from the first call to Stats or Snapshot
 	// that saw it. It is 0 if nothing is in flight. If it grows without end, a permit was never released.
 	Oldest time.Duration
 }
 
-// Stats returns the state of a key, and whether the key is tracked.
+// Stats returns a key's state, and whether the key is tracked.
 func (l *Limiter[K]) Stats(key K) (Stats, bool) {
 	l.made()
 	if l.keys.err(key) != nil {
@@ -55,17 +55,16 @@ func (l *Limiter[K]) Snapshot() map[K]Stats {
 type Totals struct {
 	InFlight int // the units in flight
 	Limit    int // Options.Total, or the limit learnt by Options.Shared; 0 if there is none
-	Queued   int // the calls of Acquire that wait
+	Queued   int // the calls to Acquire that wait
 	Keys     int // the number of tracked keys
 
 	// Adaptive is true if [Options.Adaptive] or [Options.Shared] is set, so that limits follow outcomes.
 	Adaptive bool
 
-	// Shed is the number of calls refused for lack of room. In a dry
-	// run it is the number of calls that would have been refused.
+	// Shed counts the calls refused for lack of room. In a dry run it counts the calls that would have been refused.
 	Shed uint64
-	// Waits counts the calls that were served from a queue, in buckets of their waits. The upper bounds of the buckets
-	// are 1, 2.5, 5, 10, 25, 50, 100, 250 and 500 ms, and 1, 2.5 and 10 s. The last bucket has the longer waits.
+	// Waits counts the calls served from a queue, in buckets of their waits. The upper bounds of the buckets are
+	// 1, 2.5, 5, 10, 25, 50, 100, 250 and 500 ms, and 1, 2.5 and 10 s. The last bucket has the longer waits.
 	Waits [13]uint64
 }
 
@@ -94,7 +93,7 @@ func (l *Limiter[K]) Totals() Totals {
 	return t
 }
 
-// stats returns the state of the semaphore, or false if the table has forgotten it.
+// stats returns the semaphore's state, or false if the table has forgotten it.
 func (s *semaphore) stats() (Stats, bool) {
 	now := s.common.reading(true)
 	s.mutex().Lock()

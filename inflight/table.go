@@ -50,7 +50,7 @@ func (t *table[K]) publishLocked(e *entry[K]) {
 	}
 }
 
-// entriesLocked returns the entries of the given keys that are in the table, or all entries if no key is given.
+// entriesLocked returns the entries of the given keys in the table, or all entries if no key is given.
 func (t *table[K]) entriesLocked(of []K) (found []*entry[K]) {
 	for _, key := range of {
 		if e := t.find(key); e != nil {

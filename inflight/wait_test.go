@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// caller is a call of Acquire in its own goroutine, in a bubble.
+// caller is a call to Acquire in its own goroutine, in a bubble.
 type caller struct {
 	name   string
 	cancel context.CancelCauseFunc

@@ -41,8 +41,8 @@ const (
 	leastGood = 20
 )
 
-// window gathers the data of one sample, mostly from work that began
-// within the window. Earlier work has met another limit and another queue.
+// window gathers one sample's data, mostly from work that began within
+// the window. Earlier work has met another limit and another queue.
 type window struct {
 	count   int           // the number of outcomes that it needs
 	before  uint64        // the number of the last work that began before it
@@ -73,7 +73,7 @@ type window struct {
 	begun   time.Duration // the instant from which held is counted
 	filling bool          // whether the limit was raised and the work in flight has not reached it yet
 	usual   time.Duration // the mean time of the previous window
-	low     time.Duration // the time at which the limit was last lowered by much
+	low     time.Duration // when the limit was last lowered by much
 	fresh   bool          // whether this is the first window since low
 	from    time.Duration // work that began before this instant is too old to count in times
 	times   *times
@@ -90,8 +90,8 @@ type sized struct {
 
 // fixedPart finds the part of a call's time that does not depend on its amount, for example the time until the first
 // token. It expresses that time as an amount. Without this, windows of short answers would look like those of a slower
-// backend. The part comes from a straight line through the times of recent windows. The times of each window are divided
-// by its time per amount, so the load plays no part. The amount that counts as one is the mean of the first window.
+// backend. The part comes from a straight line through the times of recent windows. Each window's times are divided by
+// its time per amount, so the load plays no part. The amount that counts as one is the mean of the first window.
 type fixedPart struct {
 	unit                             float64
 	windows, time, amount, with, own float64 // sums over recent windows: of their means, their covariance and their variance
@@ -291,10 +291,10 @@ func (w *window) addOlder(rtt time.Duration, o Outcome) {
 // plus adds two times that are not negative. If the sum overflows, it returns the longest time.
 func plus(a, b time.Duration) time.Duration { return a + min(b, math.MaxInt64-a) }
 
-// hangs reports whether failed work has hung. It is compared with the successes of this window and the previous one.
-// Hung work took longer than each of them, longer than twice their mean, and more than hungDeviations standard
-// deviations longer than their mean. A queue does not explain such a time: if clients leave a queue, or timeouts end
-// the wait, other work succeeds after nearly as long a wait.
+// hangs reports whether failed work has hung. It is compared with this window's successes and the
+// previous one. Hung work took longer than each, longer than twice their mean, and more than
+// hungDeviations standard deviations longer than their mean. A queue does not explain such a time: if
+// clients leave a queue, or timeouts end the wait, other work succeeds after nearly as long a wait.
 func (w *window) hangs(rtt time.Duration) bool {
 	n := float64(w.good.n + w.earlier.n)
 	if n == 0 || rtt <= max(w.longest, w.known) {
@@ -319,8 +319,8 @@ func (w *window) successesAlone(now time.Duration, outcomes int) bool {
 // left. If only the successes count, the estimate excludes hung work.
 //
 // A client leaves after a certain time, and all successful work has ended within that time. Work that fails
-// for another reason takes at most as long as successful work. Some of it may be counted in late: about unsure
-// / done, and rarely twice as much. So cancelled subtracts 2 × unsure / done. If fewer than one in five calls
+// for another reason takes at most as long as successful work. Some may be counted in late: about unsure /
+// done, and rarely twice as much. So cancelled subtracts 2 × unsure / done. If fewer than one in five calls
 // succeed, it counts all: clients of different patience may all leave before the longest success would end.
 func (w *window) cancelled(successesAlone bool) float64 {
 	late := w.late + w.expired
@@ -345,7 +345,7 @@ func (w *window) over(now time.Duration) bool {
 	return w.quick >= w.count-missing || lasted/patience >= w.total/time.Duration(max(1, w.done))
 }
 
-// sample returns the Sample of the window.
+// sample returns the window's Sample.
 func (w *window) sample(now time.Duration, each eachWork) Sample {
 	n := w.done + w.late + w.unsure + w.dropped
 	alone := w.successesAlone(now, n)

@@ -21,7 +21,7 @@ type works struct {
 // held has the units of the permit at a place.
 type held struct {
 	n      int    // 0 after their release
-	serial uint64 // distinguishes the permits of one place
+	serial uint64 // distinguishes one place's permits
 }
 
 // begun has the times of work in a limiter that is timed.
@@ -91,7 +91,7 @@ func (w *works) extra() *moreWorks {
 	return w.more
 }
 
-// end removes the units of a permit and returns their number, or 0 if they were removed before.
+// end removes a permit's units and returns their number, or 0 if they were removed before.
 func (w *works) end(place uint32, serial uint64) (n int) {
 	x := w.at(place)
 	if x.serial != serial {
@@ -133,7 +133,7 @@ func (w *works) unlink(place uint32) {
 	}
 }
 
-// leave unlinks the work of a permit and returns it. The work stays in
+// leave unlinks a permit's work and returns it. The work stays in
 // flight. ok is false if the work was unlinked or has ended before.
 func (w *works) leave(place uint32, serial uint64) (left work, ok bool) {
 	x := w.at(place)

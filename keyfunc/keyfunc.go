@@ -1,5 +1,5 @@
-// Package keyfunc combines key functions for [ratelimit.By] and [ratelimit.Map]. A key function returns the key of a request.
-// A request may be an *http.Request, or a call of grpclimit or connectlimit. These packages and httplimit have key functions.
+// Package keyfunc combines key functions for [ratelimit.By] and [ratelimit.Map]. A key function returns a request's key. A
+// request may be an *http.Request, or a call of grpclimit or connectlimit. These packages and httplimit have key functions.
 //
 //	logins := ratelimit.By(limiter, keyfunc.Join(httplimit.RemoteIP, httplimit.PathValue("account")))
 package keyfunc
@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// The errors of key functions. A key function of your own wraps them, with the missing part:
+// The errors of key functions. Your own key function wraps them, with the missing part:
 //
 //	fmt.Errorf("%w: no tenant", keyfunc.ErrNoKey)
 var (

@@ -60,7 +60,7 @@ func TestNetworkRefusesWhatIsNoAddressOrNoLength(t *testing.T) {
 	}
 }
 
-// A server limits packets by the network of the client.
+// A server limits packets by the client's network.
 func ExampleNetwork() {
 	limiter := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.TokenBucket(ratelimit.PerHour(2), 2), nil))
 	for _, from := range []string{"[2001:db8::1]:53", "[2001:db8::2]:53", "[2001:db8::3]:53", "192.0.2.1:53"} {

@@ -21,12 +21,12 @@ type batch struct {
 	retired  bool             // whether the batch is no longer spent and waits for its claims to be closed
 	direct   int              // the number of parts whose rest is being reserved directly; until then the batch is not forfeited
 	late     bool             // whether the batch is forfeited as soon as direct is 0
-	dated    bool             // whether the timers have the instant at which the batch is forfeited
+	dated    bool             // whether the timers have the instant when the batch is forfeited
 	latest   *ratelimit.Limit // the key's limit when the batch was taken out; nil if not known
 	gone     bool             // whether the batch was given back, forfeited or forgotten; then nothing can be put back
 }
 
-// spent returns the number of units with which the remote limiter has to be charged.
+// spent counts the units with which the remote limiter has to be charged.
 func (b *batch) spent() int { return b.size - b.left }
 
 // claims are the units that a reservation may put back into their batches.

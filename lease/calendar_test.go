@@ -30,7 +30,7 @@ func TestNothingIsHeldPastTheEndOfACalendarsWindow(t *testing.T) {
 	})
 }
 
-// A slow answer contains the window's remaining length as of the time of the call.
+// A slow answer contains the window's remaining length as of the call's time.
 func TestABatchThatArrivesLateIsNotHeldPastTheEndOfItsWindow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &lateAnswers{server: newServer(t, ratelimit.Calendar(10_000, ratelimit.Day("UTC")))}

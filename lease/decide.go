@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/failures"
 )
 
-// want is the request of a caller.
+// want is a caller's request.
 type want struct {
 	cost    int
 	keep    bool // whether the caller will settle the cost
@@ -29,7 +29,7 @@ type result[K comparable] struct {
 	err      error
 	claims   claims[K]              // the claims, if the caller will settle the cost
 	whole    *ratelimit.Reservation // set instead of claims if the caller gets the whole batch
-	local    bool                   // whether the decision needed no call of the remote limiter
+	local    bool                   // whether the decision needed no call to the remote limiter
 	failed   failures.List          // the limiters that failed in fetches for which the caller has waited
 }
 
@@ -41,7 +41,7 @@ func (out *result[K]) context(ctx context.Context) context.Context {
 	return failures.With(ctx, out.failed, nil)
 }
 
-// todo is the next step of a decision.
+// todo is a decision's next step.
 type todo uint8
 
 const (
@@ -154,7 +154,7 @@ func (f *fetcher[K]) waitAlong(ctx context.Context, h *holding[K], ft *fetch[K],
 	return result[K]{todo: again, failed: o.failed.And(ft.fails.List())}
 }
 
-// until waits until a fetch has its answer, or returns the reason why the caller stops waiting.
+// until waits until a fetch has its answer, or returns why the caller stops waiting.
 func (f *fetcher[K]) until(ctx context.Context, ft *fetch[K]) error {
 	select {
 	case <-ft.done:

@@ -6,12 +6,12 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// denial is the remote limiter's last denial of a key, and the time for which it is repeated. A nil denial covers no request.
+// denial is the remote limiter's last denial of a key, and how long it is repeated. A nil denial covers no request.
 type denial struct {
 	decision ratelimit.Decision
 	need     int           // units that were denied
-	at       time.Duration // the time of the denial
-	holds    time.Duration // the time for which it is repeated
+	at       time.Duration // the denial's time
+	holds    time.Duration // how long it is repeated
 }
 
 // newDenial records a denial. It is repeated until its RetryAfter at most.
@@ -19,10 +19,9 @@ func newDenial(d ratelimit.Decision, need int, now, denyFor time.Duration) *deni
 	return &denial{decision: d, need: need, at: now, holds: max(0, min(denyFor, d.RetryAfter))}
 }
 
-// covers reports whether the denial is the answer to a caller that lacks need units. The
-// denial's times apply to the number of units that were denied. A larger number is denied for
-// longer, so the denial answers only brief callers, which get no time. If the clock has stepped
-// back, the denial covers nothing: otherwise the key would be denied for the length of the step.
+// covers reports whether the denial is the answer to a caller that lacks need units. The denial's times apply to the number
+// of units that were denied. A larger number is denied for longer, so the denial answers only brief callers, which get no
+// time. If the clock has stepped back, the denial covers nothing: otherwise the key would be denied for the step's length.
 func (d *denial) covers(need int, brief bool, now time.Duration) bool {
 	return d != nil && (need == d.need || brief && need > d.need) && now >= d.at && now-d.at < d.holds
 }

@@ -29,7 +29,7 @@ type fetcher[K comparable] struct {
 // fetch is a call that fetches one batch, for a caller that waits for it or ahead of need.
 type fetch[K comparable] struct {
 	want
-	ctx    context.Context // the context of the call, which ends a little before over
+	ctx    context.Context // the call's context, which ends a little before over
 	over   context.Context // the context of all waiting callers, which ends after Options.Timeout
 	cancel context.CancelFunc
 	n      int           // the number of requested units
@@ -41,7 +41,7 @@ type fetch[K comparable] struct {
 	abandoned bool      // whether the caller has left
 	stale     bool      // whether the key was reset; then the batch is not kept
 	out       result[K] // the result for the caller
-	failure   error     // the reason why the remote limiter could not decide, for callers that waited along
+	failure   error     // why the remote limiter could not decide, for callers that waited along
 
 	fails failures.Set // limiters that have failed in this fetch
 }
@@ -177,7 +177,7 @@ func (f *fetcher[K]) arriveLocked(h *holding[K], ft *fetch[K], res *ratelimit.Re
 }
 
 // failLocked passes on an error. Callers that waited along share the error, unless it concerns
-// only the cost of the fetch's caller. Otherwise each of them would call and get the same error.
+// only the cost of the fetch's caller. Otherwise each would call and get the same error.
 func (f *fetcher[K]) failLocked(ft *fetch[K], n int, err error) {
 	ft.out.err = err
 	if errors.Is(err, ratelimit.ErrUnavailable) {
@@ -216,7 +216,7 @@ func (h *holding[K]) allowedLocked(o want, now time.Duration) (out result[K]) {
 	return out
 }
 
-// forfeitAfter is the time for which a batch waits for its claims, as a multiple of its lifetime.
+// forfeitAfter is how long a batch waits for its claims, as a multiple of its lifetime.
 const forfeitAfter = 10
 
 // holdLocked adds a batch to the holding, and schedules its return. If the remote limiter has few units
@@ -235,7 +235,7 @@ func (f *fetcher[K]) holdLocked(h *holding[K], b *batch, need int, sent time.Dur
 	f.timers.add(b.until, h)
 }
 
-// forfeits returns the instant at which a batch stops waiting for its claims.
+// forfeits returns the instant when a batch stops waiting for its claims.
 func (f *fetcher[K]) forfeits(b *batch) time.Duration {
 	at := b.until
 	for range forfeitAfter - 1 {

@@ -50,7 +50,7 @@ func (l *Limiter[K]) clear() (fetches []*fetch[K]) {
 	return fetches
 }
 
-// clear gives back the batches of a key, and returns the fetch that is under way.
+// clear gives back a key's batches, and returns the fetch that is under way.
 func (f *fetcher[K]) clear(h *holding[K]) *fetch[K] {
 	h.mu.Lock()
 	defer h.mu.Unlock()

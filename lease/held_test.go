@@ -64,7 +64,7 @@ func TestEachBatchIsGivenBackAtItsOwnTime(t *testing.T) {
 		}
 		time.Sleep(600 * time.Millisecond)
 		fetched := len(s.received(&s.requested))
-		for range 8 { // spends half of the batch
+		for range 8 { // spends half the batch
 			require.True(t, l.Allow("k", 1))
 			synctest.Wait()
 			if len(s.received(&s.requested)) > 0 {

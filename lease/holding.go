@@ -146,8 +146,8 @@ func (h *holding[K]) closeLocked(c claim, unneeded int) bool {
 // roomLocked returns the number of units that may be fetched without holding more than most.
 func (h *holding[K]) roomLocked(most int) int { return most - h.open - h.left }
 
-// addLocked adds a batch. The next batch is fetched when half of this one is spent, unless one
-// caller needs all of it. So nothing is fetched ahead of need for a key with little traffic.
+// addLocked adds a batch. The next batch is fetched when half this one is spent, unless
+// one caller needs all. So nothing is fetched ahead of need for a key with little traffic.
 func (h *holding[K]) addLocked(b *batch, need int) {
 	for len(h.batches) > 0 && h.batches[0].left == 0 {
 		h.spentUpLocked()
@@ -205,7 +205,7 @@ func (h *holding[K]) forfeitLocked(due func(b *batch) bool) {
 	})
 }
 
-// giveLocked gives back the rest of a batch that has been removed.
+// giveLocked gives back the rest of a removed batch.
 func (h *holding[K]) giveLocked(b *batch) {
 	b.gone = true
 	if b.left > 0 {

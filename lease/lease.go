@@ -44,7 +44,7 @@ type Limiter[K comparable] struct {
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
 // New returns a limiter that spends remoteLimiter's budget. It fails if remoteLimiter
-// is nil or has layers with a cost of their own, or if an option is invalid.
+// is nil or has layers with their own cost, or if an option is invalid.
 func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*Limiter[K], error) {
 	if optional.IsNil(remoteLimiter) {
 		return nil, optional.Nil("lease: New: remoteLimiter")
@@ -224,8 +224,8 @@ func (l *Limiter[K]) wait(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return d, err
 }
 
-// Describe returns the remote limiter's limits, or nil if they are not known. Holds is true
-// if one of them is [ratelimit.Concurrent]. BooksAhead is true, and ReplacesCost false.
+// Describe returns the remote limiter's limits, or nil if they are not known. Holds is
+// true if one is [ratelimit.Concurrent]. BooksAhead is true, and ReplacesCost false.
 func (l *Limiter[K]) Describe() ratelimit.Description {
 	l.mustBeMade()
 	d := ratelimit.Describe(l.remote.limiter)
@@ -237,7 +237,7 @@ func (l *Limiter[K]) Describe() ratelimit.Description {
 const maxTries = 8
 
 // decide decides from the held units, or fetches a batch. If it can do
-// neither, the result requires a direct call of the remote limiter.
+// neither, the result requires a direct call to the remote limiter.
 func (l *Limiter[K]) decide(ctx context.Context, key K, o want) result[K] {
 	if err := l.check(key, o.cost); err != nil {
 		l.called.Add(1)

@@ -65,7 +65,7 @@ func TestABatchDoublesWhileItLastsLessThanBatchFor(t *testing.T) {
 			synctest.Wait()
 		}
 		// Batches begin with 1 unit and double. From 2 on, they are fetched ahead of need. At most 20 units
-		// are held, so a batch fetched at half of the last one has MaxBatch units less the rest of that one.
+		// are held, so a batch fetched at half the last one has MaxBatch units less the rest of that one.
 		require.Equal(t, []int{1, 2, 4, 8, 16, 12, 14, 13}, s.received(&s.requested))
 	})
 }

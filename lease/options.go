@@ -15,18 +15,17 @@ type Options[K comparable] struct {
 	// MaxBatch is the maximum number of units held for each key, at least 1. Units kept for open reservations do not count.
 	MaxBatch int
 
-	// HoldFor is the time for which a batch is held before its rest is given back. It defaults to 1 s.
+	// HoldFor is how long a batch is held before its rest is given back. It defaults to 1 s.
 	HoldFor time.Duration
 
-	// BatchFor is the time for which a batch should last, at most HoldFor.
-	// It defaults to 50 ms, or half of HoldFor if that is shorter.
+	// BatchFor is how long a batch should last, at most HoldFor. It defaults to 50 ms, or half of HoldFor if that is shorter.
 	BatchFor time.Duration
 
-	// DenyFor is the time for which a denial is repeated without a call of the remote limiter,
-	// but at most its RetryAfter. It defaults to 100 ms; if negative, no denial is repeated.
+	// DenyFor is how long a denial is repeated without a call to the remote limiter, but
+	// at most its RetryAfter. It defaults to 100 ms; if negative, no denial is repeated.
 	DenyFor time.Duration
 
-	// Timeout bounds each call of the remote limiter but Settle and Wait. It defaults to 1 s.
+	// Timeout bounds each call to the remote limiter but Settle and Wait. It defaults to 1 s.
 	Timeout time.Duration
 
 	// MaxKeys is the maximum number of tracked keys. A key takes 270 bytes

@@ -48,7 +48,7 @@ func (r *remote[K]) reserve(ctx context.Context, key K, cost int, maxDelay time.
 	return counted, r.explain(ctx, bounded, err)
 }
 
-// call makes one call of Reserve. The reservation is never nil.
+// call makes one call to Reserve. The reservation is never nil.
 func (r *remote[K]) call(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	r.trips.Add(1)
 	res, err := r.limiter.Reserve(ctx, key, cost, maxDelay)

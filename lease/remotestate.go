@@ -15,7 +15,7 @@ type remoteState struct {
 	holds     bool             // whether reservations hold units in use; then a batch would hold units that no call uses
 	limit     *ratelimit.Limit // shared by many keys; nil if not known
 	remaining int              // the remaining units
-	reset     time.Duration    // the instant at which the key is fresh if nothing else is spent
+	reset     time.Duration    // when the key is fresh if nothing else is spent
 	next      time.Duration    // the instant of the next unit, if none remained
 }
 
@@ -47,9 +47,9 @@ func (f *fetcher[K]) recordLocked(h *holding[K], d ratelimit.Decision, now time.
 	}
 }
 
-// direct reports whether only the remote limiter can decide on the cost. Under a leaky bucket,
-// each decision has a place in the queue. Under Concurrent, each decision holds its own units.
-// For a cost above the capacity, the remote limiter returns the reason why it can never pass.
+// direct reports whether only the remote limiter can decide on the cost. Under a leaky
+// bucket, each decision has a place in the queue. Under Concurrent, each decision holds its
+// own units. For a cost above the capacity, the remote limiter returns why it can never pass.
 func (t *remoteState) direct(cost int) bool {
 	if t.holds || t.limit == nil {
 		return t.holds

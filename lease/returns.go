@@ -112,9 +112,9 @@ func (r *returns) settleOne(b *batch) (lost bool, err error) {
 	return b.outlived(r.describe().Limits), err
 }
 
-// outlived reports whether the remote limiter now has another algorithm, by its Describe or its last answer
-// about the key. After such a change, a store may give back nothing of an earlier batch and return no error.
-// If the remote limiter has several limits, each answer describes one of them, so no change is visible.
+// outlived reports whether the remote limiter now has another algorithm, by its Describe or its last
+// answer about the key. After such a change, a store may give back nothing of an earlier batch and return
+// no error. If the remote limiter has several limits, each answer describes one, so no change is visible.
 func (b *batch) outlived(limits []ratelimit.Limit) bool {
 	if len(limits) != 1 {
 		return false

@@ -140,8 +140,8 @@ func TestABatchIsForfeitedAfterTenTimesHoldForAndByFlush(t *testing.T) {
 	}
 }
 
-// The second limiter of a chain denies after some time. So each decision of the lease
-// is a reservation that is cancelled. That must spend nothing of the shared budget.
+// The second limiter of a chain denies after some time. So each decision of the
+// lease is a cancelled reservation. That must spend nothing of the shared budget.
 func TestALeaseBeforeALimiterThatDeniesSpendsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 50_000))
@@ -308,7 +308,7 @@ func TestReservationsFetchAheadOfNeed(t *testing.T) {
 			synctest.Wait()
 		}
 		s.received(&s.requested)
-		for range l.Stats().Held { // spends at least half of the batch, and at most all of it
+		for range l.Stats().Held { // spends at least half the batch, and at most all
 			r := reserve(t, l, 1)
 			require.NoError(t, r.Settle(1))
 			synctest.Wait()

@@ -5,7 +5,7 @@ import "time"
 // pace bounds the size and the life of batches.
 type pace struct {
 	most     int           // the maximum number of units
-	batchFor time.Duration // the time for which a batch should last
+	batchFor time.Duration // how long a batch should last
 	holdFor  time.Duration // the time after which the key's rate counts as unknown
 }
 
@@ -13,7 +13,7 @@ type pace struct {
 // It uses floats, because a wrong size costs a round trip, but never budget.
 type sizer struct {
 	size  int           // in units; 0 if the key's rate is not known
-	at    time.Duration // the time at which size was set
+	at    time.Duration // when size was set
 	spent int64         // the key's spending at that time
 }
 

@@ -2,14 +2,13 @@ package lease
 
 // Stats counts the work of a [Limiter] since it was made.
 type Stats struct {
-	Decisions  uint64 // calls of Allow, Take, Reserve and Wait
-	Local      uint64 // decisions without a call of the remote limiter
-	RoundTrips uint64 // calls of the remote limiter, of any kind
+	Decisions  uint64 // calls to Allow, Take, Reserve and Wait
+	Local      uint64 // decisions without a call to the remote limiter
+	RoundTrips uint64 // calls to the remote limiter, of any kind
 
 	BatchesGivenBack uint64 // batches that were not used up
 	UnitsGivenBack   uint64 // the unused rest of batches
-	// units charged, but neither used nor certainly given back: after
-	// a change of algorithm, a remote limiter may keep all of them
+	// units charged, but neither used nor certainly given back: after a change of algorithm, a remote limiter may keep all
 	UnitsLost        uint64
 	BatchesForfeited uint64 // batches given back before all reservations were settled
 

@@ -195,7 +195,7 @@ func (n *network) Reset(ctx context.Context, key string) error {
 	return nil
 }
 
-// spent returns the charges of a key, including debt. One unit must take eight hours to regain.
+// spent returns a key's charges, including debt. One unit must take eight hours to regain.
 func (n *network) spent(key string) int {
 	d, err := n.Keyed.Peek(context.Background(), key, 0)
 	require.NoError(n.t, err)

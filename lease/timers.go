@@ -18,7 +18,7 @@ type timers[K comparable] struct {
 	timer *time.Timer // runs until the first date; nil before the first add
 }
 
-// date is the instant at which something in a holding becomes due.
+// date is when something in a holding becomes due.
 type date[K comparable] struct {
 	at time.Duration // the time since the origin
 	h  *holding[K]

@@ -63,7 +63,7 @@ func ExampleTimed() {
 	// ratelimit.lease.round_trips 1
 }
 
-// show prints the figures of a metric.
+// show prints a metric's figures.
 func show(reader metric.Reader, name string) {
 	var out metricdata.ResourceMetrics
 	if err := reader.Collect(context.Background(), &out); err != nil {

@@ -7,7 +7,7 @@
 //	})
 //	err = metrics.Register("api", limiter)
 //
-// The attribute limiter is the name that is passed to each function.
+// The attribute limiter is the name passed to each function.
 //
 // No key, user or address is ever an attribute. The instruments are the metrics
 // of package promlimit, with dotted names. For the list see docs/metrics.md.

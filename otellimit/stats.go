@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/figures"
 )
 
-// register makes the instruments of a group. The attribute limiter is left out if its value is "". A
-// second group of the same kind and name would overwrite the first, so register returns an error for it.
+// register makes a group's instruments. The attribute limiter is left out if its value is "". A second
+// group of the same kind and name would overwrite the first, so register returns an error for it.
 func (m *Metrics) register(limiter string, of figures.Group) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

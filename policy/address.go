@@ -16,8 +16,8 @@ import (
 // 0 keeps a whole IPv4 address, and the first 64 bits of an IPv6 address.
 type cut struct{ v4, v6 int }
 
-// of returns an address cut to its network. Like the address of a
-// request, an IPv6 address without a number of bits is cut to its /64.
+// of returns an address cut to its network. Like a request's address,
+// an IPv6 address without a number of bits is cut to its /64.
 func (c cut) of(v string) (string, bool) {
 	addr, err := keyfunc.Network(clientaddr.Parse(strings.TrimSpace(v)), 128) // keeps it whole, and converts each form of IPv4
 	if err != nil {

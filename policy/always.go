@@ -16,7 +16,7 @@ import (
 // rules or none. So rules that it has not charged are charged afterwards, if necessary into debt. Decisions
 // in between see the budgets as before the denial. The sum of the charges is the same in any order.
 
-// take decides on the charges of a query.
+// take decides on a query's charges.
 func (q *query) take(ctx context.Context, n *notifier) (ratelimit.Decision, error) {
 	if q.in.always {
 		return q.decideAlways(ctx, n, func() (ratelimit.Decision, error) { return q.takeStack(ctx) })
@@ -29,7 +29,7 @@ func (q *query) takeStack(ctx context.Context) (ratelimit.Decision, error) {
 	return q.show(d, err), err
 }
 
-// reserve reserves the charges of a query. The reservation is never nil.
+// reserve reserves a query's charges. The reservation is never nil.
 func (q *query) reserve(ctx context.Context, n *notifier, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	if !q.in.always {
 		return q.reserveStack(ctx, maxDelay)
@@ -170,7 +170,7 @@ func (q *query) chargeRest(ctx context.Context, n *notifier, d ratelimit.Decisio
 			continue
 		}
 		one := &charges{List: []charge{*ch}, Bare: true}
-		if !q.in.inMemory() { // with other engines this would be another call of the store
+		if !q.in.inMemory() { // with other engines this would be another call to the store
 			one.adjusted = new(adjusted)
 			one.follow(&n.opens, q.in.rules)
 		}

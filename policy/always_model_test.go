@@ -23,7 +23,7 @@ const alwaysRules = `- {name: tokens, key: user, limit: token-bucket 1/h burst 1
 - {name: trial, key: user, limit: token-bucket 1/h burst 50, charge: always, shadow: true}
 `
 
-// ledger is a small model of alwaysRules: the spending of each rule and key.
+// ledger is a small model of alwaysRules: each rule's spending and key.
 type ledger map[string]int
 
 // figures are the capacity by which each rule denies, and the rule's cost.
@@ -43,7 +43,7 @@ var figures = []struct {
 	{"trial", "user", 50, 50, true, true, func(n int, _ policy.Attributes) int { return n }},
 }
 
-// take is a decision, and returns the spending that a reservation settles: the rules that are charged with the caller's cost.
+// take is a decision, and returns the spending that a reservation settles: the rules charged with the caller's cost.
 func (l ledger) take(n int, r policy.Attributes) (allowed bool, charged []string) {
 	allowed = true
 	for _, f := range figures {

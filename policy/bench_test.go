@@ -95,8 +95,7 @@ func inForceFor(b *testing.B, rules int, route string) *policy.Policies {
 	return p
 }
 
-// byHand builds the three layers of the rules that match a benchRequest.
-// Unless hook is nil, it receives the events of each layer.
+// byHand builds the three layers of the rules that match a benchRequest. Unless hook is nil, it receives each layer's events.
 func byHand(b *testing.B, hook func(ratelimit.Event[*benchRequest])) *ratelimit.Layered[*benchRequest] {
 	limit := ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000_000), 1_000_000_000)
 	users := ratelimit.Must(ratelimit.New[string](limit, nil))

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// The bounds of a set. A larger file is a mistake, or an attack on the program that loads it.
-// The time to put a set in force grows with its size, for example to 0.1 s for 10,000 rules.
+// A set's bounds. A larger file is a mistake, or an attack on the program that loads it. The
+// time to put a set in force grows with its size, for example to 0.1 s for 10,000 rules.
 const (
 	maxRules   = 10_000
 	maxName    = 128
@@ -21,7 +21,7 @@ const (
 	maxPlaces  = 1000 // the places in which the index looks up a request's routes; this many take about 20 µs
 )
 
-// maxProblems is the maximum number of errors that are returned at once.
+// maxProblems is the maximum number of errors returned at once.
 const maxProblems = 100
 
 // maxSize is the maximum number of bytes of a policy file.

@@ -77,7 +77,7 @@ func (d *decider) reset(ctx context.Context, c *charges) error {
 	return errors.Join(errs...)
 }
 
-// each visits a rule's keys. limitFor returns the limit of a key, given the limit of its last decision.
+// each visits a rule's keys. limitFor returns a key's limit, given the limit of its last decision.
 func (d *decider) each(ctx context.Context, rule int, limitFor limitFor, visit visitor) error {
 	var failed error
 	show := func(key string, standing ratelimit.Decision) (more bool) {
@@ -124,8 +124,8 @@ func (d *decider) show(ctx context.Context, rule int, key string, standing ratel
 	return visit(rule, key, standing), nil
 }
 
-// eachTogether is each for several rules, in one pass through the keys of a
-// store. If the store cannot do that, it visits nothing and reports false.
+// eachTogether is each for several rules, in one pass through a store's
+// keys. If the store cannot do that, it visits nothing and reports false.
 func (d *decider) eachTogether(ctx context.Context, rules []int, limitFor limitFor, visit visitor) (bool, error) {
 	if len(rules) < 2 {
 		return false, nil

@@ -35,9 +35,9 @@ func (p *Policies) Allow(r Request, cost int) bool {
 	return allowed
 }
 
-// Take charges the cost to all rules that match the request, or to none: see [ratelimit.Layered.Take]. Rules with Share
-// decide last, one after the other. If one of them denies, the charges of the others are given back. If no rule
-// matches, the request is allowed.
+// Take charges the cost to all rules that match the request, or to none: see
+// [ratelimit.Layered.Take]. Rules with Share decide last, one after the other. If one denies,
+// the charges of the others are given back. If no rule matches, the request is allowed.
 //
 // After an error nothing is charged. The errors are the engine's and these: [keyfunc.ErrNoKey] for a
 // missing attribute, [keyfunc.ErrMalformedKey] for an attribute above 1 KiB or an invalid IP address, and
@@ -115,9 +115,9 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 // Repay charges the store with the spending that a stand-in has allowed during an outage. Call it on the [Options.StandIn];
 // on other policies it does nothing. Package failover calls it when the store is back. Each key is charged with the spending
 // that still counts under the stand-in's limits: for example at most a minute's spending under a limit by the minute, and
-// all of it under a month's quota. Spending above the rest of a budget becomes Debt. A reservation is charged with its real
-// cost, once it is settled. Each charge is made once. Rules with Share, and keys beyond the last 65,536 of a rule, are left
-// out. An error that wraps [ratelimit.ErrUnavailable] leaves the rest for the next call. Repay is safe for concurrent use.
+// all under a month's quota. Spending above the rest of a budget becomes Debt. A reservation is charged with its real cost,
+// once it is settled. Each charge is made once. Rules with Share, and keys beyond the last 65,536 of a rule, are left out.
+// An error that wraps [ratelimit.ErrUnavailable] leaves the rest for the next call. Repay is safe for concurrent use.
 func (p *Policies) Repay(ctx context.Context) error {
 	if b := p.debts.Load(); b != nil {
 		return b.repay(wait.OrBackground(ctx))
@@ -125,8 +125,8 @@ func (p *Policies) Repay(ctx context.Context) error {
 	return nil
 }
 
-// query returns the query of a request, before its rules are looked
-// up. If the call is invalid under any rules, the query has an error.
+// query returns a request's query, before its rules are looked up.
+// If the call is invalid under any rules, the query has an error.
 func (p *Policies) query(r Request, cost int) *query {
 	q, _ := p.queries.Get().(*query)
 	if q == nil {
@@ -136,7 +136,7 @@ func (p *Policies) query(r Request, cost int) *query {
 	return q
 }
 
-// newQuery returns the query of a decision, with the charge of each rule that applies.
+// newQuery returns a decision's query, with the charge of each rule that applies.
 func (p *Policies) newQuery(r Request, cost int) *query {
 	q := p.query(r, cost)
 	switch {

@@ -10,7 +10,7 @@ type charge struct {
 	Cost  int              // the units to charge
 	Fixed bool             // whether the cost is the rule's and not the caller's
 	Empty bool             // whether the limit denied because no unit was left
-	Real  int              // the real cost of a charge that was settled, if its rule settles
+	Real  int              // the real cost of a settled charge, if its rule settles
 	Limit *ratelimit.Limit // the key's limit; it must not be changed
 
 	Weight int    // the weight of a key that shares Limit; 0 for a key with its own budget

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/stats"
 )
 
-// charges are the charges of a request, one for each rule that applies.
+// charges are a request's charges, one for each rule that applies.
 type charges struct {
 	List []charge // in the order of the rules; it must not be changed
 	Bare bool     // whether to ignore the rules' own costs and shadows
@@ -30,11 +30,11 @@ type charges struct {
 
 	// The spending of the keys, if a rule sends notices of it:
 	opens     *notices.Opens // nil if none does
-	followed  []*rule        // the rules of the set
+	followed  []*rule        // the set's rules
 	estimates bool           // whether the charges are estimates, which are settled later
 	changes   []change
 	corrected []corrected
-	adjusted  *adjusted // the answer of an adjustment, if the caller wants it
+	adjusted  *adjusted // an adjustment's answer, if the caller wants it
 }
 
 // clear forgets the request.
@@ -89,7 +89,7 @@ func (c *charges) of(rule int) *charge {
 	return nil
 }
 
-// record records the decision of a rule.
+// record records a rule's decision.
 func (c *charges) record(rule int, d *ratelimit.Decision, spent bool) {
 	i, ok := c.position(rule)
 	if !ok {
@@ -108,7 +108,7 @@ func (c *charges) record(rule int, d *ratelimit.Decision, spent bool) {
 	}
 }
 
-// answer records the decision of a layer. An error is recorded for all rules. If a rule has not answered because of the
+// answer records a layer's decision. An error is recorded for all rules. If a rule has not answered because of the
 // error, nothing else is recorded for it. An error for a cost above the capacity of the rule's own limit is an answer.
 func (c *charges) answer(rule int, d *ratelimit.Decision, spent bool, err error) {
 	if err == nil || d.Allowed || d.RetryAfter > 0 || c.exceeds(rule, d.Limit) {

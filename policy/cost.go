@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Cost is the cost that a rule charges. In a file it is a number, the name of an attribute, or
+// Cost is the cost that a rule charges. In a file it is a number, an attribute's name, or
 // "" for Caller. The zero Cost selects the cost of the defaults, or otherwise the caller's.
 type Cost struct {
 	Number    int    // a fixed cost, if positive

@@ -68,7 +68,7 @@ func pricesOf(r *Rule, named lists, routes []match.Pattern) *prices {
 	return p
 }
 
-// pricing is the cost of a rule, and its costs for some requests.
+// pricing is a rule's cost, and its costs for some requests.
 type pricing struct {
 	base   costing // used if no price matches
 	prices *prices // nil if there are none

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// made returns the policies of a file, with budgets in memory, and their clock.
+// made returns a file's policies, with budgets in memory, and their clock.
 func made(t *testing.T, text string) (*policy.Policies, *ratelimittest.Clock) {
 	t.Helper()
 	set, err := policy.Parse([]byte(text))

@@ -48,7 +48,7 @@ func (s span) String() string {
 func (r *Rule) span() span     { return span{r.From, r.Until} }
 func (o *Override) span() span { return span{o.From, o.Until} }
 
-// override is the limit of a key, and the time in which it is in force.
+// override is a key's limit, and the time in which it is in force.
 type override struct {
 	limit *ratelimit.Limit
 	span

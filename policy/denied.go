@@ -4,7 +4,7 @@ import (
 	"slices"
 )
 
-// Denials is the number of times that a rule has denied a key.
+// Denials counts the times that a rule has denied a key.
 type Denials struct {
 	Rule   string
 	Key    string // several values are one text: see [ValuesOf]

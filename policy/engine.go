@@ -34,8 +34,8 @@ type Budget struct {
 	Limit  ratelimit.Limit   // has the rule's Name
 	Others []ratelimit.Limit // the limits of plans and overrides
 
-	// If Share is positive, all keys share Limit, and Share is the weight of keys without a weight of their
-	// own. The limiter must be one of package fair, of redislimit.NewFair, or another Reserver with a SetLimit,
+	// If Share is positive, all keys share Limit, and Share is the weight of keys without their own weight.
+	// The limiter must be one of package fair, of redislimit.NewFair, or another Reserver with a SetLimit,
 	// whose Describe reports Shared. It calls Weight. An engine without such limiters returns an error. The
 	// engine must return before again even if its limit differs: SetLimit is called when the set is in force.
 	Share  int

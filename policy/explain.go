@@ -25,7 +25,7 @@ type Explained struct {
 	Rule     string
 	Shadow   bool
 	Dated    bool            // whether the time is outside of the rule's From and Until: see Skipped
-	Skipped  string          // the reason why the rule does not decide, for example a missing attribute
+	Skipped  string          // why the rule does not decide, for example a missing attribute
 	Instead  string          // the name of the rule that replaces it
 	Key      string          // it may contain a secret
 	Plan     string          // the plan whose limit holds, or ""

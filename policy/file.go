@@ -37,8 +37,8 @@ const (
 
 // File returns a source that reads a policy file. It notices a change within 100 ms, or within 30 s if the operating system
 // reports no changes. The file may be replaced, and its path may contain links that move, as in a Kubernetes ConfigMap. A
-// file that is written in place is read after half a second without a change, so that it may be read half written. The files
-// of [Set.Lists] are read and watched as the rules are. Their paths are relative to the folder of path. Links are followed.
+// file written in place is read after half a second without a change, so that it may be read half written. The files of
+// [Set.Lists] are read and watched as the rules are. Their paths are relative to the folder of path. Links are followed.
 func File(path string) Source { return &file{path: path, watch: fsnotify.NewWatcher} }
 
 type file struct {
@@ -111,7 +111,7 @@ type content struct {
 	lists map[string]text
 }
 
-// text is the content of a file, or the reason why it cannot be read.
+// text is a file's content, or why it cannot be read.
 type text struct {
 	data []byte
 	err  error
@@ -232,7 +232,7 @@ func (w *fileWatch) run(ctx context.Context) {
 	due := time.NewTimer(atMost) // the time to read the file
 	due.Stop()
 	defer due.Stop()
-	var since time.Time // the time at which the reading was first delayed; zero if the file need not be read
+	var since time.Time // when the reading was first delayed; zero if the file need not be read
 	put := func(off time.Duration) {
 		if since.IsZero() {
 			since = time.Now()

@@ -114,7 +114,7 @@ func TestAPauseInTheMiddleOfAWriteFreesNoBudget(t *testing.T) {
 	t.Error("the file was never written with short pauses only")
 }
 
-// filePause is much shorter than the time for which a file written in place must be quiet before it is read.
+// filePause is much shorter than how long a file written in place must be quiet before it is read.
 const filePause = 400 * time.Millisecond
 
 // pausesInAWrite returns the longest pause between two writes. It does not judge the result if that is filePause or more.

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/mark"
 )
 
-// Source supplies sets, such as the content of a file.
+// Source supplies sets, such as a file's content.
 type Source interface {
 	// Load returns the newest set, or an error after a bounded time.
 	Load(ctx context.Context) (*Set, error)

@@ -47,7 +47,7 @@ func (l *logs) String() string {
 	return l.b.String()
 }
 
-// followed starts Follow on a source, and stops it at the end of the test.
+// followed starts Follow on a source, and stops it at the test's end.
 func followed(t testing.TB, src policy.Source) (*policy.Policies, *logs) {
 	t.Helper()
 	out := new(logs)

@@ -70,13 +70,13 @@ type flusher interface {
 	Flush(ctx context.Context) error
 }
 
-// left is a limiter of an earlier set, and the time at which it was replaced.
+// left is a limiter of an earlier set, and the time when it was replaced.
 type left struct {
 	flusher
 	at time.Time
 }
 
-// remembered is the time for which limiters of earlier sets are still flushed.
+// remembered is how long limiters of earlier sets are still flushed.
 // After some seconds, leases have given their units back without that.
 const remembered = time.Minute
 

@@ -6,15 +6,15 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// comeback is the time for which the budgets of a removed rule are kept in memory. So a bad
-// merge, or a DELETE before an INSERT, does not lose them. A store keeps its budgets anyway.
+// comeback is how long the budgets of a removed rule are kept in memory. So a bad merge,
+// or a DELETE before an INSERT, does not lose them. A store keeps its budgets anyway.
 const comeback = 10 * time.Minute
 
 // gone holds the rules that were removed lately, with their limiters,
 // which hold the budgets, by id. Policies.updating guards it.
 type gone map[string]former
 
-// former is a rule that was removed, and its limiter.
+// former is a removed rule, and its limiter.
 type former struct {
 	rule    *rule
 	limiter ratelimit.Limiter[string]
@@ -75,8 +75,7 @@ func (g gone) pass(last, next *generation) {
 	}
 }
 
-// expire drops the rules that have been gone for too long. It returns
-// the time until it must drop the next one, or 0 if there is none.
+// expire drops the rules gone for too long. It returns the time until it must drop the next one, or 0 if there is none.
 func (g gone) expire() (next time.Duration) {
 	for id, f := range g {
 		left := comeback - time.Since(f.since)

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/limits"
 )
 
-// A rule with [Rule.Grace] counts and denies under a larger limit, the enforced one. Its decisions report the limit
-// of the file. Their Remaining is lower by the difference. If it would be negative, it is 0, and Debt is positive.
+// A rule with [Rule.Grace] counts and denies under a larger limit, the enforced one. Its decisions report the
+// file's limit. Their Remaining is lower by the difference. If it would be negative, it is 0, and Debt is positive.
 
 // show returns the decision on all charges as the caller sees it. If the decision allows the request, the results are known.
 func (q *query) show(d ratelimit.Decision, err error) ratelimit.Decision {

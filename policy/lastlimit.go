@@ -20,7 +20,7 @@ type ruleKey struct{ rule, key string }
 // maxLastLimits is the maximum number of keys with a last limit.
 const maxLastLimits = 1 << 16
 
-// note records the limits of a decision under the rules of a set.
+// note records the limits of a decision under a set's rules.
 func (l *lastLimits) note(rules []*rule, c *charges) {
 	for i := range c.List {
 		ch := &c.List[i]

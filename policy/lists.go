@@ -14,18 +14,18 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of the lists of a set.
+// Bounds of a set's lists.
 const (
 	maxLists  = 100
 	maxListed = 100_000 // the maximum number of values of one list
 )
 
 // List is the values that a match may name by @NAME: see [Set.Lists].
-// In a file it is either the name of another file or the values.
+// In a file it is either another file's name or the values.
 type List struct {
 	// File is the path of a file beside the rules, with slashes, without ".." and not absolute. The file has a value on
-	// each line. Space around the value, empty lines and comments are ignored. A comment begins with "#" at the beginning
-	// of a line or after a space. A list of at most 4 MiB and 100,000 values is read by [File]; the file may be empty.
+	// each line. Space around the value, empty lines and comments are ignored. A comment begins with "#" at a line's
+	// beginning or after a space. A list of at most 4 MiB and 100,000 values is read by [File]; the file may be empty.
 	File string
 	// Values are the values. If File is empty, the program sets them. Otherwise they are read
 	// from it. [New] refuses a set with a list that was not read, for example a set from [Parse].
@@ -53,7 +53,7 @@ func (l *List) place(name string, i int) string {
 	return fmt.Sprintf("list %q: value %d", name, i+1)
 }
 
-// lists are the lists of a set by name.
+// lists are a set's lists by name.
 type lists map[string]List
 
 // listIn returns the name of the list that a match's value names.

@@ -8,12 +8,12 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// Match selects the requests of a rule. All fields that are set must match. The zero Match matches every request.
+// Match selects a rule's requests. All fields that are set must match. The zero Match matches every request.
 type Match struct {
-	// Route lists patterns of [net/http.ServeMux]. One of them must match the method, the host and the path.
+	// Route lists patterns of [net/http.ServeMux]. One must match the method, the host and the path.
 	Route []string `yaml:"route,omitempty" json:"route,omitempty"`
-	// Attributes lists the values that an attribute may have. For "ip" they may be networks. In a file a single value
-	// needs no brackets. Here and in the other fields, "@NAME" stands for the values of a list: see [Set.Lists].
+	// Attributes lists the values that an attribute may have. For "ip" they may be networks. In a file a single
+	// value needs no brackets. Here and in the other fields, "@NAME" stands for a list's values: see [Set.Lists].
 	Attributes map[string][]string `yaml:"attributes,omitempty" json:"attributes,omitempty"`
 	// Not lists the values that an attribute must not have. A request without the attribute matches. The
 	// key "route" lists patterns that must not match. The keys "prefix:NAME" and "suffix:NAME" list

@@ -23,8 +23,8 @@ var methods = []string{
 	"SOURCE", "SUBSCRIBE", "UNBIND", "UNCHECKOUT", "UNLINK", "UNLOCK", "UNSUBSCRIBE", "UPDATE", "UPDATEREDIRECTREF", "VERSION-CONTROL",
 }
 
-// oddMethod returns the method that the author of a text probably meant, and the reason why
-// no request has the text as its method. If there is no reason, the text is one of [methods].
+// oddMethod returns the method that the author of a text probably meant, and why no
+// request has the text as its method. If there is no reason, the text is one of [methods].
 // A meant of "" stands for every method. Several alternatives are separated by commas.
 func oddMethod(method string) (meant, why string) {
 	upper := strings.ToUpper(method)
@@ -103,7 +103,7 @@ func betterHost(host string, why *[]string) (string, bool) {
 	return match.Host(http.MethodGet, host), true
 }
 
-// oddHost returns the reason why no request has this host, or "" if one may.
+// oddHost returns why no request has this host, or "" if one may.
 func oddHost(host string) string {
 	switch {
 	case strings.Contains(host, "://"):
@@ -248,8 +248,8 @@ func quoted(patterns []string) string {
 	return strings.Join(all, " and ")
 }
 
-// oddValue returns the reason why no request has this value of an attribute
-// that HTTP supplies, or "" if one may. Kind is how the match compares.
+// oddValue returns why no request has this value of an attribute that
+// HTTP supplies, or "" if one may. Kind is how the match compares.
 func oddValue(attribute, v string, kind match.Kind) string {
 	ends, part := kind == match.EndsWith || kind == match.NoneEnd, kind != match.OneOf && kind != match.NoneOf
 	switch attribute {

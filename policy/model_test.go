@@ -25,8 +25,8 @@ import (
 var histories = flag.Int("histories", testsize.Of(30, 2000), "random histories of rules that are compared with a model")
 
 // TestPoliciesAgreeWithAModel makes random requests, changes of rules, and manual corrections. It compares the policies
-// with a model that evaluates each rule by itself. Time stands still, and all limits of a rule are of one kind, so the
-// spending of a key is two numbers: see budget. For a longer run: go test . -run AgreeWithAModel -histories 20000.
+// with a model that evaluates each rule by itself. Time stands still, and all limits of a rule are of one kind, so a
+// key's spending is two numbers: see budget. For a longer run: go test . -run AgreeWithAModel -histories 20000.
 func TestPoliciesAgreeWithAModel(t *testing.T) {
 	n := *histories
 	for seed := range n {
@@ -395,7 +395,7 @@ func (a query) fits(m *model) bool {
 	return a.cost == 0 || a.limit == modelUnlimited || !a.exceeds() && a.counted(m).spent+a.cost <= int(a.limit)
 }
 
-// counted returns the spending under the limit of the request. A key that is not tracked has no spending.
+// counted returns the spending under the request's limit. A key that is not tracked has no spending.
 func (a query) counted(m *model) budget {
 	if b, ok := m.spent[a.budget()]; ok && a.limit > 0 {
 		return b.under(a.limit)
@@ -403,7 +403,7 @@ func (a query) counted(m *model) budget {
 	return budget{limit: a.limit}
 }
 
-// move puts a tracked key under the limit of the request. All decisions do so for the rules that can deny them,
+// move puts a tracked key under the request's limit. All decisions do so for the rules that can deny them,
 // and allowed decisions also for shadows. If a request charges no key, a key without spending is not moved.
 func (a query) move(m *model, uncharged bool) {
 	b, ok := m.spent[a.budget()]

@@ -14,7 +14,7 @@ import (
 // needed is an attribute that a rule requires.
 type needed struct {
 	attribute string
-	cut       cut              // the way in which an address is cut
+	cut       cut              // how an address is cut
 	hash      bool             // whether the key contains a hash of the value, which may be a secret
 	wildcards *match.Wildcards // the routes' wildcards, if the attribute is a wildcard; otherwise nil
 	missing   error            // the error for a missing attribute, made once because an optional rule needs it often
@@ -48,7 +48,7 @@ func (n needed) of(routes []match.Pattern) needed {
 	return n
 }
 
-// in returns the attribute of a request.
+// in returns a request's attribute.
 func (n *needed) in(r Request) (v string, err error) {
 	ok := false
 	if n.wildcards != nil {
@@ -99,7 +99,7 @@ func (n *needed) textOf(v string) string {
 	return v
 }
 
-// number returns the value of the attribute as a cost.
+// number returns the attribute's value as a cost.
 func (n *needed) number(r Request) (int, error) {
 	text, err := n.in(r)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 type Threshold struct {
 	Rule    string
 	Key     string // it may be a secret; several values are one text: see [ValuesOf]
-	Plan    string // the plan of the limit, if a plan determines it
+	Plan    string // the limit's plan, if a plan determines it
 	Percent int    // per cent of the limit's capacity
 	Shadow  bool
 	// Decision is the rule's decision, with its Limit. Its Remaining and Debt are

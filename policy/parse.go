@@ -36,12 +36,12 @@ func parseBeside(data []byte, beside func(file string) ([]byte, error)) (*Set, e
 	return set, nil
 }
 
-// Check is like [Parse], but returns all errors, up to 100, in the order of the file. If there are errors, the
-// set is nil. Otherwise Check returns the set and warnings. It warns of a fixed cost above the capacity, of an
-// ip, a route, a method, a host or a path that no request has, and of an attribute that nothing supplies.
+// Check is like [Parse], but returns all errors, up to 100, in the file's order. If there are errors, the
+// set is nil. Otherwise Check returns the set and warnings. It warns of a fixed cost above the capacity, of
+// an ip, a route, a method, a host or a path that no request has, and of an attribute that nothing supplies.
 //
-// With engines, it also returns the errors with which [New] on one of them would refuse the set. It does not call
-// a store, so policyredis.New(client, opts) needs no server here. It does not change an engine that is in use.
+// With engines, it also returns the errors with which [New] on one would refuse the set. It does not call a
+// store, so policyredis.New(client, opts) needs no server here. It does not change an engine that is in use.
 //
 // The files of lists are not read. The command policy check reads and checks them.
 func Check(data []byte, engines ...Engine) (*Set, []*Error) { return checkAll(data, nil, engines) }
@@ -74,7 +74,7 @@ func sortErrors(all []*Error) {
 	slices.SortStableFunc(all, func(a, b *Error) int { return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column)) })
 }
 
-// parse reads a set up to the first error, or all of it if all is true. The parser records where its fields are.
+// parse reads a set up to the first error, or all if all is true. The parser records where its fields are.
 func parse(data []byte, all bool, beside func(file string) ([]byte, error)) (*Set, *parser, []*Error) {
 	if len(data) > maxSize {
 		return nil, nil, []*Error{{Err: fmt.Errorf("%d bytes, want at most %d", len(data), maxSize)}}
@@ -217,7 +217,7 @@ func firstInvalid(data []byte) (line, column int) {
 	return 0, 0
 }
 
-// parser reads a tree, and records the place of each field.
+// parser reads a tree, and records each field's place.
 type parser struct {
 	at   map[string]*yaml.Node // by field, such as "rules[2].limit"
 	rule string                // the name of the rule that is read
@@ -618,7 +618,7 @@ func (p *parser) plans(to *map[string]ratelimit.Limit) func(*yaml.Node, string) 
 	}
 }
 
-// weight reads the weight of a share. 0 is an error, because it would mean that there is no weight.
+// weight reads a share's weight. 0 is an error, because it would mean that there is no weight.
 func (p *parser) weight(to *int) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
 		if err := p.plain(n, field); err != nil {
@@ -699,7 +699,7 @@ func (p *parser) costs(to *[]Cost) func(*yaml.Node, string) error {
 	}
 }
 
-// lists reads the lists of a set. Each is a file or a list of values.
+// lists reads a set's lists. Each is a file or a list of values.
 func (p *parser) lists(to *map[string]List) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
 		*to = map[string]List{}
@@ -737,7 +737,7 @@ func (p *parser) instant(to *time.Time) func(*yaml.Node, string) error {
 	}
 }
 
-// charge reads the field charge of a rule.
+// charge reads a rule's field charge.
 func (p *parser) charge(to *string) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
 		if err := p.text(to, p.word)(n, field); err != nil || *to != "" {

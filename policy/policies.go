@@ -76,7 +76,7 @@ type Policies struct {
 	killed     atomic.Uint64
 	badLimits  atomic.Uint64
 	exempt     atomic.Uint64
-	unknown    map[string]*atomic.Uint64 // the number of unknown plans since New, by the id of a rule; guarded by updating
+	unknown    map[string]*atomic.Uint64 // the number of unknown plans since New, by a rule's id; guarded by updating
 	denials    *sketch.Sketch
 	lasts      lastLimits
 	queries    sync.Pool // has *query, so that a decision allocates nothing
@@ -92,12 +92,12 @@ type Policies struct {
 	mu      sync.Mutex // guards the fields below, and is never held for long
 	failed  error
 	failedT time.Time
-	checked time.Time // the time at which the set in force was last found to be the newest
+	checked time.Time // when the set in force was last found to be the newest
 }
 
 var _ ratelimit.Reserver[Request] = (*Policies)(nil)
 
-// fault records the reason why a set could not be loaded. Nil means that it was loaded.
+// fault records why a set could not be loaded. Nil means that it was loaded.
 func (p *Policies) fault(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

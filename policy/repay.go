@@ -20,7 +20,7 @@ type debts struct {
 	rules map[string]*owed.Ledger[debtor] // by the rule's id
 }
 
-// creditor is the policies that are charged with the debts of their stand-in.
+// creditor is the policies that are charged with their stand-in's debts.
 type creditor interface {
 	now() *generation
 	adjust(ctx context.Context, g *generation, c *charges, delta int) error
@@ -66,7 +66,7 @@ func (b *debts) of(ctx context.Context, q *query, d *ratelimit.Decision, err err
 	return all
 }
 
-// ledger returns the ledger of a rule.
+// ledger returns a rule's ledger.
 func (b *debts) ledger(id string, clock ratelimit.Clock) *owed.Ledger[debtor] {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -59,7 +59,7 @@ func (s sharedStore) Adjust(ctx context.Context, key string, delta int) error {
 }
 
 // Eight processes share a store by rules. The store is down for twenty minutes, twice. Afterwards it is charged once with
-// the spending of each outage: with all that a limit by the day let pass, and with one minute's of a limit by the minute.
+// each outage's spending: with all that a limit by the day let pass, and with one minute's of a limit by the minute.
 func TestWhatStandInsLetPassIsChargedWhenTheStoreIsBack(t *testing.T) {
 	for _, c := range []struct {
 		limit  string

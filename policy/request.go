@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// Request is the attributes of a request. Attribute returns false for a missing attribute. In
-// a key, an empty attribute counts as missing. The values must not change during a decision.
+// Request is a request's attributes. Attribute returns false for a missing attribute. In a
+// key, an empty attribute counts as missing. The values must not change during a decision.
 type Request interface {
 	Attribute(name string) (value string, ok bool)
 }
@@ -127,7 +127,7 @@ func (h *httpRequest) ip() (string, bool) {
 	return addr.String(), true
 }
 
-// header returns the value of a field if there is exactly one. If a client sends a field
+// header returns a field's value if there is exactly one. If a client sends a field
 // twice, there is none, because different parts of a program could use different values.
 func (h *httpRequest) header(field string) (string, bool) {
 	v, err := keytext.Single(h.r.Header.Values(field), field)

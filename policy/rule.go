@@ -19,16 +19,16 @@ import (
 // rule is a [Rule], prepared for decisions.
 type rule struct {
 	*Rule
-	lists     lists                                 // the lists of the set
+	lists     lists                                 // the set's lists
 	id        string                                // the id of the budgets
 	limit     ratelimit.Limit                       // the limit under which the rule denies, with its name and Grace; the limits below have them, too
-	whole     ratelimit.Limit                       // the limit of the file; in a stand-in that enforces a share of it, it is above limit
+	whole     ratelimit.Limit                       // the file's limit; in a stand-in that enforces a share of it, it is above limit
 	part      func(ratelimit.Limit) ratelimit.Limit // returns the share of a limit in such a stand-in; otherwise nil
 	plans     map[string]*ratelimit.Limit
-	overrides map[string][]override      // by the joined values of the key
+	overrides map[string][]override      // by the key's joined values
 	wall      func() time.Time           // the clock for From and Until
-	planOf    map[ratelimit.Limit]string // the plan of each limit, including the limits of plans in earlier sets
-	match     match.Rule                 // selects the requests of the rule
+	planOf    map[ratelimit.Limit]string // each limit's plan, including the limits of plans in earlier sets
+	match     match.Rule                 // selects the rule's requests
 
 	pool  *shares.Pool  // the limit that its keys share; nil if Share is 0
 	terms *shares.Terms // the weights of the keys that share it
@@ -40,7 +40,7 @@ type rule struct {
 
 	unknownPlans *atomic.Uint64 // nil if there are no plans and shares
 
-	parts   []needed // the attributes of its key
+	parts   []needed // its key's attributes
 	plain   bool     // whether the key is one attribute that is not cut
 	pricing pricing  // its cost
 	actual  needed   // the attribute with its real cost
@@ -205,7 +205,7 @@ func (c *rule) key(r Request) (string, error) {
 	return joined.Key(values), nil
 }
 
-// limitOf returns the limit of a key: that of its override, of the attribute of LimitFrom, of the
+// limitOf returns a key's limit: that of its override, of the attribute of LimitFrom, of the
 // request's plan, or otherwise of the rule. If the limit is a plan's, it also returns the plan.
 func (c *rule) limitOf(r Request, key string) (limit *ratelimit.Limit, plan string) {
 	if l := c.overrideOf(key); l != nil {
@@ -262,8 +262,7 @@ func (c *rule) succeeds(last *rule) {
 	}
 }
 
-// limitAfter returns the limit of a key, given the limit of its
-// last decision. If that was a plan's, it also returns the plan.
+// limitAfter returns a key's limit, given the limit of its last decision. If that was a plan's, it also returns the plan.
 func (c *rule) limitAfter(key string, last ratelimit.Limit) (ratelimit.Limit, string) {
 	name, known := "", last.Named("") == c.limit.Named("")
 	if !known {
@@ -276,8 +275,8 @@ func (c *rule) limitAfter(key string, last ratelimit.Limit) (ratelimit.Limit, st
 	return *limit, holds
 }
 
-// ValuesOf splits the text of a key, as in [Denials] and [Decision], into the values of
-// the attributes of the rule's Key. It returns fewer values if the text is not such a key.
+// ValuesOf splits a key's text, as in [Denials] and [Decision], into the values of the
+// attributes of the rule's Key. It returns fewer values if the text is not such a key.
 func ValuesOf(key string, attributes int) []string { return joined.Values(key, attributes) }
 
 // givenLimit reads the attribute of LimitFrom. It is a limit, or a number of units to which it scales the rule's limit.

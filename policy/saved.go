@@ -13,13 +13,13 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/joined"
 )
 
-// Saved returns an iterator over the keys that are not fresh, of all rules in force, with the spending of each.
-// Store them for [Policies.Restore] when the program starts again. For example, a monthly quota in memory then
-// survives a deploy. The notes of [ratelimit.Keyed.Saved] apply. A Subject's Plan is empty. The iterator skips
-// budgets of engines other than [Memory], which outlive the program in their store. It also skips the keys of a
-// rule with Share. They have no budgets of their own, and their parts depend on waiting calls, which end with
-// the program. Their one limit, a token bucket, is full after a restart, so all of them together are served at
-// most one Burst more. If the Burst is a quota of days, keep such a rule's budgets on Redis.
+// Saved returns an iterator over the keys that are not fresh, of all rules in force, with the spending of
+// each. Store them for [Policies.Restore] when the program starts again. For example, a monthly quota in
+// memory then survives a deploy. The notes of [ratelimit.Keyed.Saved] apply. A Subject's Plan is empty. The
+// iterator skips budgets of engines other than [Memory], which outlive the program in their store. It also
+// skips the keys of a rule with Share. They have no budgets of their own, and their parts depend on waiting
+// calls, which end with the program. Their one limit, a token bucket, is full after a restart, so all together
+// are served at most one Burst more. If the Burst is a quota of days, keep such a rule's budgets on Redis.
 func (p *Policies) Saved() iter.Seq2[Subject, ratelimit.Saved] {
 	g := p.now()
 	return func(yield func(Subject, ratelimit.Saved) bool) {

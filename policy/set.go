@@ -28,7 +28,7 @@ type Set struct {
 	Rules []Rule `yaml:"rules" json:"rules"`
 }
 
-// MarshalYAML returns the content of the file, as JSON has it.
+// MarshalYAML returns the file's content, as JSON has it.
 func (s Set) MarshalYAML() (any, error) {
 	if s.Rules == nil {
 		s.Rules = []Rule{} // in YAML, null is a file that is not written to its end
@@ -117,7 +117,7 @@ type Rule struct {
 	From  time.Time `yaml:"from,omitempty" json:"from,omitzero"`
 	Until time.Time `yaml:"until,omitempty" json:"until,omitzero"`
 	Match Match     `yaml:"match,omitempty" json:"match,omitzero"`
-	// Key names the attributes of a key. If empty, all requests share one budget. "ip/24" cuts IPv4 addresses to 24
+	// Key names a key's attributes. If empty, all requests share one budget. "ip/24" cuts IPv4 addresses to 24
 	// bits. "wildcard:id" is the text that {id} matches in the rule's own routes, as [net/http.Request.PathValue]
 	// returns it; each of the routes must have {id}. A Match and a Cost may name it like an attribute, too.
 	Key []string `yaml:"key,omitempty" json:"key,omitzero"`
@@ -132,8 +132,8 @@ type Rule struct {
 	// Plans are limits by the attribute "plan". A change of plan keeps the spending.
 	Plans map[string]ratelimit.Limit `yaml:"plans,omitempty" json:"plans,omitzero"`
 	// If Share is positive, all keys share Limit by weight, instead of having their own budgets: see package fair.
-	// Share is the weight of a key without a weight of its own, at most 2^20. Limit must be a token bucket. Key must
-	// not be empty, and LimitFrom and Notify must be. Plans and Overrides have no limits except [ratelimit.Unlimited]
+	// Share is the weight of a key without its own weight, at most 2^20. Limit must be a token bucket. Key must not
+	// be empty, and LimitFrom and Notify must be. Plans and Overrides have no limits except [ratelimit.Unlimited]
 	// and [ratelimit.Blocked], whose keys do not share Limit. A change of Limit or of a weight keeps the spending,
 	// and applies at once to waiting calls. If a rule gets or loses Share, its budgets begin anew.
 	Share int `yaml:"share,omitempty" json:"share,omitempty"`
@@ -147,9 +147,9 @@ type Rule struct {
 	LimitFrom string `yaml:"limit_from,omitempty" json:"limit_from,omitempty"`
 	// Notify lists shares of the limit, for example "80%". A charge that crosses one calls [Options.OnThreshold].
 	Notify []string `yaml:"notify,omitempty" json:"notify,omitempty"`
-	// Grace is a share of the limit that is allowed in addition. For example, with "10%" the rule
-	// denies above 110 % of the units of a window or of the burst of a bucket, rounded down.
-	// Limit, Remaining and Notify refer to the limit itself, and Debt is the spending above it.
+	// Grace is a share of the limit allowed in addition. For example, with "10%" the rule
+	// denies above 110 % of the units of a window or of a bucket's burst, rounded down. Limit,
+	// Remaining and Notify refer to the limit itself, and Debt is the spending above it.
 	Grace string `yaml:"grace,omitempty" json:"grace,omitempty"`
 	// Overrides are limits of single keys. They take precedence over plans and LimitFrom.
 	Overrides []Override `yaml:"overrides,omitempty" json:"overrides,omitempty"`
@@ -165,9 +165,9 @@ type Rule struct {
 	//
 	// Use it for costs that are known only afterwards. For example, decide with a cost of 0, and charge the tokens
 	// later. Take and Reserve charge always. Wait charges only a cost that passes. The charge of an allowed reservation
-	// is settled as any other. With a store, the charge of a denial takes one more round trip. Its figures take another
-	// one under sliding windows, leaky buckets and, with a debt, calendars. After an error nothing is charged, except
-	// after [ratelimit.ErrExceedsLimit]. The rule must not have Share or a limit that is [ratelimit.Concurrent].
+	// is settled as any other. With a store, a denial's charge takes one more round trip. Its figures take another one
+	// under sliding windows, leaky buckets and, with a debt, calendars. After an error nothing is charged, except after
+	// [ratelimit.ErrExceedsLimit]. The rule must not have Share or a limit that is [ratelimit.Concurrent].
 	Charge string `yaml:"charge,omitempty" json:"charge,omitempty"`
 	// Actual names an attribute with the real cost, a whole number from 0. The
 	// settlement of a [Policies.Reserve] uses it instead of the argument of Settle.

@@ -75,7 +75,7 @@ func total(used map[string]int) (sum int) {
 	return sum
 }
 
-// 500 tenants of three plans share one upstream limit. All of them want more than their share.
+// 500 tenants of three plans share one upstream limit. All want more than their share.
 func TestKeysOfARuleWithShareHaveItsRateByWeight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := policiesOf(t, upstream, nil)

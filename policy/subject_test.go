@@ -53,7 +53,7 @@ func TestErrorsHoldNoKey(t *testing.T) {
 	assert.ErrorContains(t, errs[1], `"limit", maybe`)
 }
 
-// TestAReportedKeyCanBeNamed checks that support can reset each key that is listed as denied, whatever its values.
+// TestAReportedKeyCanBeNamed checks that support can reset each key listed as denied, whatever its values.
 func TestAReportedKeyCanBeNamed(t *testing.T) {
 	p, _, _ := inForce(t, "rules:\n- {name: a, key: [user, tenant, ip/24], limit: fixed-window 1/h}\n- {name: b, key: user, limit: fixed-window 1/h}\n- {name: c, limit: fixed-window 1/h}")
 	values := map[string][]string{"a": {"3:ann", "12:x\n:4", "192.0.2.0/24"}, "b": {"3:ann"}, "c": nil}
@@ -189,7 +189,7 @@ rules:
 			}
 		}
 		adjust(request, 30)
-		standing(70, 5, 10, 930) // the shadow has a cost of its own
+		standing(70, 5, 10, 930) // the shadow has its own cost
 		d := look(request, 60)
 		assert.Equal(t, []any{true, 70}, []any{d.Allowed, d.Remaining}, name)
 		reset(request)

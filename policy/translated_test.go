@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// exampleRules returns the policies of a file, with budgets in memory, and their clock. The file must have no warnings.
+// exampleRules returns a file's policies, with budgets in memory, and their clock. The file must have no warnings.
 func exampleRules(t *testing.T, path string) (*policy.Policies, *ratelimittest.Clock) {
 	t.Helper()
 	text, err := os.ReadFile(path)

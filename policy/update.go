@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/sketch"
 )
 
-// New returns the policies of a set. A nil set limits nothing. The error is
+// New returns a set's policies. A nil set limits nothing. The error is
 // an [*Error] about the first mistake in the set, or the engine's error.
 func New(set *Set, opts *Options) (*Policies, error) {
 	p := &Policies{denials: sketch.New(), gone: gone{}}
@@ -64,8 +64,8 @@ func (p *Policies) leave() {
 	}
 }
 
-// Update puts another set in force, from the next decision on. A rule that keeps its name keeps its spending, and so does a
-// removed rule that is added again within ten minutes. An invalid set changes nothing, neither here nor in [Options.StandIn].
+// Update puts another set in force, from the next decision on. A rule that keeps its name keeps its spending, and so does
+// a removed rule added again within ten minutes. An invalid set changes nothing, neither here nor in [Options.StandIn].
 func (p *Policies) Update(set *Set) error {
 	p.mustBeMade()
 	return p.update(set, false)

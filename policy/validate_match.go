@@ -44,8 +44,8 @@ func (m *Match) checkAttributes(field string, named lists, report reporter) {
 	}
 }
 
-// checkAttributeValues checks the values of one attribute, which the field lists
-// under name. A whole value may be a network. A part of a value must not be empty.
+// checkAttributeValues checks one attribute's values, which the field lists under
+// name. A whole value may be a network. A part of a value must not be empty.
 func checkAttributeValues(field, name, attribute string, values []string, named lists, whole bool, report reporter) {
 	if err := checkAttribute(attribute); err != nil {
 		report(field, err)
@@ -102,7 +102,7 @@ func crossing(n int) error {
 		"Patterns that have wildcards and words in many combinations do that: use fewer wildcards, or several rules' attributes", n, maxPlaces)
 }
 
-// pattern reads the pattern of a route.
+// pattern reads a route's pattern.
 func pattern(route string) (match.Pattern, error) {
 	if err := checkText(route); err != nil {
 		return match.Pattern{}, err

@@ -108,7 +108,7 @@ func (r *Rule) checkLimitFrom() error {
 	}
 }
 
-// checkNotify checks the shares of a limit.
+// checkNotify checks a limit's shares.
 func (r *Rule) checkNotify(report reporter) {
 	seen := map[int]int{}
 	for j, text := range r.Notify {

@@ -95,8 +95,8 @@ func TestReportedFiguresBelongToOneSet(t *testing.T) {
 	})
 }
 
-// alternate puts sets in force one after another while several goroutines
-// decide by each method. It checks the figures of each decision.
+// alternate puts sets in force one after another while several
+// goroutines decide by each method. It checks each decision's figures.
 func alternate(t *testing.T, sets []*policy.Set, r policy.Request, check func(policy.Decision) error) {
 	t.Helper()
 	var wrong atomic.Pointer[error]

@@ -9,7 +9,7 @@
 //
 // No key, user or address is ever a label.
 //
-// The label limiter is the name that is passed to each function. All functions, and the functions
+// The label limiter is the name passed to each function. All functions, and the functions
 // that they return, are safe for concurrent use. For the list of metrics see docs/metrics.md.
 package promlimit
 
@@ -96,7 +96,7 @@ func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 	}
 }
 
-// counters are the counters of one limit.
+// counters are one limit's counters.
 type counters struct {
 	decisions [outcome.Count]prometheus.Counter
 	spent     prometheus.Counter
@@ -118,8 +118,8 @@ func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) {
 	return m.rules.Count
 }
 
-// Timed returns a limiter that decides as l does, and measures the duration of each
-// decision. Use it for limiters whose budgets are on a server. It does not measure Wait.
+// Timed returns a limiter that decides as l does, and measures each decision's duration.
+// Use it for limiters whose budgets are on a server. It does not measure Wait.
 func Timed[K any](m *Metrics, limiter string, l ratelimit.Reserver[K]) ratelimit.Reserver[K] {
 	m.mustBeMade()
 	if optional.IsNil(l) {

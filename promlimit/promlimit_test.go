@@ -23,7 +23,7 @@ type table struct{}
 
 func (table) Stats() ratelimit.Stats { return ratelimit.Stats{} }
 
-// calls has the Stats of an interceptor.
+// calls has an interceptor's Stats.
 type calls struct{}
 
 func (calls) Stats() httplimit.Stats { return httplimit.Stats{} }

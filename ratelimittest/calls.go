@@ -12,8 +12,8 @@ import (
 // suite peeks at the key before each call that may charge it, and again after a failed call. The difference shows whether
 // the call has charged, or has to be made again. If the difference cannot show that, the history ends and is played again.
 
-// before returns the state of a key before a call that may charge it. For
-// an engine whose calls do not fail it is not needed, and known is false.
+// before returns a key's state before a call that may charge it. For an
+// engine whose calls do not fail it is not needed, and known is false.
 func (p *testedKey) before() (d ratelimit.Decision, known bool) {
 	if p.cfg.Retries == 0 || p.counting {
 		return d, false
@@ -21,7 +21,7 @@ func (p *testedKey) before() (d ratelimit.Decision, known bool) {
 	return p.left(), true
 }
 
-// unanswered returns the state of a key after a failed call. If the state before the call is unknown, it ends the history.
+// unanswered returns a key's state after a failed call. If the state before the call is unknown, it ends the history.
 func (p *testedKey) unanswered(err error, known bool) ratelimit.Decision {
 	if !known {
 		panic(unavailable{err})
@@ -177,7 +177,7 @@ func (p *testedKey) spend(cost int) ratelimit.Decision {
 	return d
 }
 
-// left returns the state of the key, and spends nothing.
+// left returns the key's state, and spends nothing.
 func (p *testedKey) left() ratelimit.Decision {
 	d, err := p.take(0)
 	if err != nil || !d.Allowed {

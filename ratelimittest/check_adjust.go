@@ -16,8 +16,8 @@ func playCharge(h *history) {
 	h.alike(adjustIsTrue, a, b, "one was charged by Adjust what the other has spent")
 }
 
-// playGrant gives back a part of the spending or of a debt, and then more than all of
-// it. The contract does not state which part of a debt in windows a grant reduces first.
+// playGrant gives back a part of the spending or of a debt, and then more than all.
+// The contract does not state which part of a debt in windows a grant reduces first.
 func playGrant(h *history) {
 	p := h.newKey()
 	capacity := h.limit.Capacity()
@@ -108,7 +108,7 @@ func playDebtCap(h *history) {
 func (h *history) beyond(owed int) bool {
 	windows := float64(owed) / float64(h.limit.Rate.Units)
 	if !h.isBucket() {
-		windows = math.Ceil(windows) // the units of a window are regained together
+		windows = math.Ceil(windows) // a window's units are regained together
 	}
 	return windows*float64(h.per()) > float64(90*year)
 }

@@ -37,7 +37,7 @@ func (p *testedKey) correction() int {
 	return p.rng.IntN(2*min(p.limit.Capacity(), 1<<20)+1) - min(p.limit.Capacity(), 1<<20)
 }
 
-// reserveSome makes a reservation, and sometimes settles a part of it or more than all of it.
+// reserveSome makes a reservation, and sometimes settles a part of it or more than all.
 func (p *testedKey) reserveSome(cost int) {
 	r := p.reserve(cost, p.upto(min(2*p.per(), year)))
 	if r.Allowed && p.chance(2) {
@@ -295,7 +295,7 @@ func (p *testedKey) denyOften(cost int) {
 	}
 }
 
-// allowAgain checks that every method allows the remaining budget of a key that was denied before.
+// allowAgain checks that every method allows the remaining budget of a key denied before.
 func (p *testedKey) allowAgain() {
 	d, _ := p.take(1)
 	p.must(d.Allowed, remainingIsTrue, "a key was denied, then it was given back some of what was spent, and cost 1 answers %s", described(d, nil))
@@ -336,7 +336,7 @@ func playPeekErrors(h *history) {
 // some time before it spends. They must not begin its window.
 func playNothingFirst(h *history) {
 	a, b := h.newKey(), h.newKey()
-	if h.chance(2) { // a fresh key that was used before
+	if h.chance(2) { // a fresh key used before
 		a.spend(1)
 		b.spend(1)
 		h.advance(max(a.left().ResetAfter, b.left().ResetAfter))

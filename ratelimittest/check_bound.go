@@ -94,7 +94,7 @@ func (h *history) most(t time.Duration) *big.Int {
 	return n.Add(n, big.NewInt(int64(h.limit.Capacity())))
 }
 
-// spending is the charge of one call, at the instant for which it was booked.
+// spending is one call's charge, at the instant for which it was booked.
 type spending struct {
 	at     time.Duration
 	amount int
@@ -204,7 +204,7 @@ func (l *judge) withinOwnWindow(at time.Duration) {
 	l.must(got.Cmp(big.NewInt(int64(l.limit.Rate.Units))) <= 0, boundHolds, "%v count in the window that began at %v", got, start)
 }
 
-// overlap returns ceil(prev·overlap): the units of the window before that still count.
+// overlap returns ceil(prev·overlap): the window's units before that still count.
 func (l *judge) overlap(start, at time.Duration) *big.Int {
 	per := big.NewInt(int64(l.limit.Rate.Per))
 	prev := l.between(start-l.limit.Rate.Per, start)

@@ -114,8 +114,8 @@ func playFarLook(h *history) {
 	h.alike(timeIsMonotonic, a, b, "one was looked at in the future")
 }
 
-// playReads checks that a decision reads the clock once. It leaves out calendars,
-// for which engines may read the clock again to find the end of a window.
+// playReads checks that a decision reads the clock once. It leaves out
+// calendars, for which engines may read the clock again to find a window's end.
 func playReads(h *history) {
 	if isCalendar(h.limit) {
 		return

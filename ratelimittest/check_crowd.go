@@ -27,8 +27,8 @@ type tally struct {
 	unknown atomic.Int64 // calls on which the engine could not decide: each may have been charged
 }
 
-// spendAtOnce runs goroutines that try to spend about twice the capacity of one key, or a part of a
-// large capacity, through one or more clients. It compares the admissions with the remaining budget.
+// spendAtOnce runs goroutines that try to spend about twice one key's capacity, or a part of a large
+// capacity, through one or more clients. It compares the admissions with the remaining budget.
 func (h *history) spendAtOnce(clients ...*testedKey) {
 	var t tally
 	units := min(h.limit.Capacity(), 50)
@@ -89,7 +89,7 @@ func playSettleCrowd(h *history) {
 	for began, round := time.Now(), 0; round < 3 || round < 16 && time.Since(began) < time.Millisecond/2; round++ {
 		actual := 1
 		if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket || h.chance(3) {
-			actual = 3 // a leaky bucket gives back only the end of its queue
+			actual = 3 // a leaky bucket gives back only its queue's end
 		}
 		h.settleAtOnce(h.newKey(), n, actual)
 	}

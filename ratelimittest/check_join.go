@@ -174,7 +174,7 @@ func playJoinShadow(h *history) {
 	h.must(err == nil && !d.Allowed && twin.left().Remaining == h.limit.Capacity(), joinIsTrue, "a shadow is charged for a request that is denied: %s", described(d, err))
 }
 
-// playJoinPlan changes the limit between a request's calls of Limit and
+// playJoinPlan changes the limit between a request's calls to Limit and
 // Decide. All keys are decided under the limit that Limit has returned.
 func playJoinPlan(h *history) {
 	j, err := h.has.join([]ratelimit.Joining{{Limiter: h.lim}, {Limiter: h.lim}})

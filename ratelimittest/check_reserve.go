@@ -120,7 +120,7 @@ func playReserveErrors(h *history) {
 	h.alike(reserveIsTrue, a, b, "one has reserved costs that are none, and settled them")
 }
 
-// playReserveDenied settles a reservation that was denied. Nothing was charged, so nothing may be given back.
+// playReserveDenied settles a denied reservation. Nothing was charged, so nothing may be given back.
 func playReserveDenied(h *history) {
 	a, b := h.twins()
 	for _, p := range []*testedKey{a, b} {

@@ -249,8 +249,8 @@ func (p *testedKey) unpaid(peek bool) ratelimit.Decision {
 	return p.left()
 }
 
-// playTighten sets a limit under which a key is fresh much later than under the former.
-// The RetryAfter of a denial must be true after the key was idle for that long.
+// playTighten sets a limit under which a key is fresh much later than under the
+// former. A denial's RetryAfter must be true after the key was idle for that long.
 func playTighten(h *history) {
 	p := h.newKey()
 	p.spend(h.cost(h.limit.Capacity()))

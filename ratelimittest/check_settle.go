@@ -182,7 +182,7 @@ func playSettleNothing(h *history) {
 	h.alike(settleIsTrue, a, b, "one has reserved a cost of 0 and settled it above, the other was charged that")
 }
 
-// playSettleTogether settles, at one instant, several reservations that were made at one instant.
+// playSettleTogether settles, at one instant, several reservations made at one instant.
 func playSettleTogether(h *history) {
 	a, b := h.newKey(), h.newKey()
 	leaky := h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket
@@ -196,7 +196,7 @@ func playSettleTogether(h *history) {
 		made, costs, left = append(made, r), append(costs, cost), left-cost
 	}
 	for i := len(made) - 1; i >= 0; i-- {
-		actual := 0 // a leaky bucket gives back only the end of its queue
+		actual := 0 // a leaky bucket gives back only its queue's end
 		if !leaky {
 			actual = h.rng.IntN(costs[i] + 1)
 		}
@@ -208,7 +208,7 @@ func playSettleTogether(h *history) {
 	h.alike(settleIsTrue, a, b, "one has settled all it had reserved at one instant, the other has spent that much")
 }
 
-// playSettleBooked books several costs for one instant, and cancels some of them.
+// playSettleBooked books several costs for one instant, and cancels some.
 func playSettleBooked(h *history) {
 	switch h.limit.Algorithm {
 	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmCalendar:

@@ -102,8 +102,8 @@ func playSweepDrops(h *history) {
 // idle is longer than any engine needs to keep a fresh key.
 const idle = 24 * time.Hour
 
-// playSweepSwing sweeps while the clock alternates between two readings. A key that
-// is dropped at the higher reading must not get a second budget at the lower one.
+// playSweepSwing sweeps while the clock alternates between two readings. A key
+// dropped at the higher reading must not get a second budget at the lower one.
 func playSweepSwing(h *history) {
 	p := h.newKey()
 	per, capacity := h.per(), h.limit.Capacity()

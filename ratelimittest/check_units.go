@@ -36,8 +36,8 @@ func (c *Config) unitsLimit(n int, rng *rand.Rand) (ratelimit.Limit, bool) {
 	return ratelimit.Limit{}, false
 }
 
-// withoutUnits returns the reason why limits of units in use are left
-// out, or "" if they are not. An engine without them refuses them in New.
+// withoutUnits returns why limits of units in use are left out, or
+// "" if they are not. An engine without them refuses them in New.
 func (c *Config) withoutUnits() string {
 	if slices.Contains(c.Skip, concurrents) {
 		return "Config.Skip names " + concurrents
@@ -81,7 +81,7 @@ type inUse struct {
 	ends time.Duration
 }
 
-// counter is the book of a key: its reservations that hold units.
+// counter is a key's book: its reservations that hold units.
 type counter []*inUse
 
 func (c *counter) used(now time.Duration) (sum int) {

@@ -169,7 +169,7 @@ func playWaitEnded(h *history) {
 	h.alike(waitIsTrue, a, b, "one has waited with contexts that had ended before")
 }
 
-// waits is a call of Wait on a goroutine.
+// waits is a call to Wait on a goroutine.
 type waits struct {
 	cost int
 	stop context.CancelFunc

@@ -29,7 +29,7 @@ type Config struct {
 	// back, and checks that take more than ten days are left out. Advance is not used if Clock is set.
 	Advance func(d time.Duration)
 
-	// TryAdvance is Advance for an engine whose time may fail to move, for example because a call of a server
+	// TryAdvance is Advance for an engine whose time may fail to move, for example because a call to a server
 	// moves it. An error that wraps [ratelimit.ErrUnavailable] means that time has not moved. The suite then
 	// tries again, ten times at most. Any other error is a failure. If Advance is set too, TryAdvance is used.
 	TryAdvance func(d time.Duration) error
@@ -69,8 +69,8 @@ type Config struct {
 
 	// Retries is for an engine whose calls sometimes fail. If it is above zero, the suite repeats a failed call. It
 	// calls Peek before each call that may charge a key and after a failed one, to determine whether the call has
-	// charged its cost. That includes Allow, which cannot return the reason of a denial. If a history breaks a promise,
-	// the suite also plays it again with other keys, up to Retries times, before the failure counts. The maximum is 9.
+	// charged its cost. That includes Allow, which cannot return a denial's reason. If a history breaks a promise, the
+	// suite also plays it again with other keys, up to Retries times, before the failure counts. The maximum is 9.
 	//
 	// If zero, every failure counts. A call that returns [ratelimit.ErrUnavailable] ends the history, and the suite
 	// plays it again. In any case an engine fails if it cannot answer a call 10 times in a row.
@@ -130,8 +130,7 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// withoutCalendars returns the reason why calendars are left out, or
-// "" if they are not. An engine without them refuses them in New.
+// withoutCalendars returns why calendars are left out, or "" if they are not. An engine without them refuses them in New.
 func (c *Config) withoutCalendars() string {
 	switch {
 	case slices.Contains(c.Skip, calendars):

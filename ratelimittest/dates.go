@@ -80,7 +80,7 @@ func (d *dates) at(instant time.Time) window {
 	}
 }
 
-// count returns the number of windows from first to last, both included.
+// count counts the windows from first to last, both included.
 func (d *dates) count(first, last window) (n int64) {
 	if length := d.clock(); length > 0 {
 		return int64(last.from.Sub(first.from)/length) + 1
@@ -97,7 +97,7 @@ func (d *dates) clock() time.Duration {
 	return map[string]time.Duration{"minute": time.Minute, "hour": time.Hour}[d.unit]
 }
 
-// dateOf returns the date of an instant if dates begin at the time of the
+// dateOf returns an instant's date if dates begin at the time of the
 // windows. In a zone that has skipped dates it may return the date before.
 func (d *dates) dateOf(instant time.Time) time.Time {
 	y, m, day := instant.In(d.loc).Date()
@@ -243,8 +243,8 @@ var (
 	latestWall   = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// firstWall returns the wall time at which a history begins. For a calendar it
-// is often near the end of a window, or near an instant at which clocks are set.
+// firstWall returns the wall time when a history begins. For a calendar it
+// is often near a window's end, or near an instant when clocks are set.
 func (h *history) firstWall(rng *rand.Rand) time.Time {
 	at := earliestWall.Add(h.cfg.upto(rng, latestWall.Sub(earliestWall)))
 	if !isCalendar(h.limit) {

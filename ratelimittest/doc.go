@@ -49,10 +49,10 @@
 //
 // Each key has its own budget, even the empty key. A Decision contains its limit. No call panics.
 //
-// The suite also tests the methods Peek, Wait, Adjust, Reset, SetLimit, Sweep, Join (of a [ratelimit.Joinable]), Reserve
-// with Settle and Cancel, and Len, if the limiter has them. They must behave as documented for [ratelimit.Keyed]. Len is
-// the number of tracked keys: Len() int, or the Keys of Stats(). Wait must book its place and then sleep, in real time.
-// If an engine's Wait retries instead, as [ratelimit.Layered.Wait] does, add Wait to Config.Skip.
+// The suite also tests the methods Peek, Wait, Adjust, Reset, SetLimit, Sweep, Join (of a [ratelimit.Joinable]),
+// Reserve with Settle and Cancel, and Len, if the limiter has them. They must behave as documented for
+// [ratelimit.Keyed]. Len counts the tracked keys: Len() int, or the Keys of Stats(). Wait must book its place and then
+// sleep, in real time. If an engine's Wait retries instead, as [ratelimit.Layered.Wait] does, add Wait to Config.Skip.
 //
 // An engine may refuse to book so far ahead that the booking and the capacity together take more than
 // 100 years to regain. Under a calendar it may refuse to book beyond the beginning of the next window.
@@ -62,8 +62,8 @@
 // An engine may refuse calendars with ErrInvalidLimit, or by Config.Accepts. [Run] then skips their subtest, with
 // the reason. If the engine must accept them, add Calendar to Config.Want. To leave them out, add it to Config.Skip.
 //
-// Windows follow the wall time of Config.Clock, [Clock.Wall]. Each history sets it to some date, often near the
-// end of a window or near an instant at which the zone's clocks change. An engine that has one time for both, for
+// Windows follow the wall time of Config.Clock, [Clock.Wall]. Each history sets it to some date, often near a
+// window's end or near an instant when the zone's clocks change. An engine that has one time for both, for
 // example a server's, reads it there. Set and Advance move both times, and SetWall moves only the wall time. The
 // suite sets it forward and back, and an engine must notice that within a minute. A key that has spent in a
 // window stays in it until the next one begins on the wall clock. Without a Clock the suite leaves calendars out.

@@ -22,7 +22,7 @@ type LogEngine struct {
 	keys map[string]*logAccount
 }
 
-// logAccount is the spending of one key, the oldest first. Bookings are after last.
+// logAccount is one key's spending, the oldest first. Bookings are after last.
 type logAccount struct {
 	last  time.Duration // the highest reading of the key's calls
 	spent []*logEntry
@@ -133,7 +133,7 @@ func (a *logAccount) pass(now time.Duration, l ratelimit.Limit) {
 	a.spent = slices.DeleteFunc(a.spent, func(s *logEntry) bool { return s.cost == 0 || s.at <= now-l.Rate.Per })
 }
 
-// earliest returns the instant at which the cost fits, which is not before existing bookings.
+// earliest returns the instant when the cost fits, which is not before existing bookings.
 func (a *logAccount) earliest(cost int, l ratelimit.Limit) time.Duration {
 	at := a.last
 	for _, s := range a.spent {

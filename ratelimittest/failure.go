@@ -96,8 +96,8 @@ func (v *violation) Error() string {
 // enough ends a history that has reached its latest instant.
 type enough struct{}
 
-// unavailable ends a history because the engine could not decide. The
-// state of the key is unknown, since the call may have charged it.
+// unavailable ends a history because the engine could not decide.
+// The key's state is unknown, since the call may have charged it.
 type unavailable struct{ err error }
 
 // reached ends the history if the call failed because the engine could not decide. It also does

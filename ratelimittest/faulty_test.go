@@ -19,7 +19,7 @@ type faulty struct {
 	setLimit func(limit ratelimit.Limit) error
 	sweep    func() int
 	reset    func(key string)
-	key      func(key string) string // maps a key to the key of its budget
+	key      func(key string) string // maps a key to its budget's key
 }
 
 func (l *faulty) name(key string) string {

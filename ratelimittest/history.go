@@ -135,7 +135,7 @@ func (h *history) advance(d time.Duration) {
 	h.move(d)
 }
 
-// horizon returns the maximum length of a history, so that instants do not overflow.
+// horizon returns a history's maximum length, so that instants do not overflow.
 func (h *history) horizon() time.Duration {
 	if h.cfg.Clock == nil {
 		return 4 * reach
@@ -143,7 +143,7 @@ func (h *history) horizon() time.Duration {
 	return 130 * year
 }
 
-// patience returns the usual maximum length of a history. Only a check of a promised instant may exceed it.
+// patience returns a history's usual maximum length. Only a check of a promised instant may exceed it.
 func (h *history) patience() time.Duration {
 	if h.cfg.Clock == nil {
 		return reach

@@ -25,7 +25,7 @@ func figure(n int64) int { return int(min(n, math.MaxInt)) }
 // large returns n, or if an int is too small the largest figure that leaves room for additions.
 func large(n int64) int { return min(figure(n), math.MaxInt/8) }
 
-// edgesOf returns the edges of each algorithm.
+// edgesOf returns each algorithm's edges.
 var edgesOf = sync.OnceValue(func() map[ratelimit.Algorithm][]ratelimit.Limit {
 	all := make(map[ratelimit.Algorithm][]ratelimit.Limit)
 	for _, a := range algorithms {

@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// book is the spending of one key. It follows the definitions of the algorithms, without regard for speed. All figures of
-// a Decision follow from the spending that counts against the capacity at an instant if nothing more is spent until then.
+// book is one key's spending. It follows the definitions of the algorithms, without regard for speed. All figures of a
+// Decision follow from the spending that counts against the capacity at an instant if nothing more is spent until then.
 type book struct {
 	history *history
 	model   model
@@ -51,7 +51,7 @@ func (b *book) decide(now time.Duration, cost int) ratelimit.Decision {
 	return d
 }
 
-// delay returns the time for which a leaky bucket delays a request: until all earlier requests have left.
+// delay returns how long a leaky bucket delays a request: until all earlier requests have left.
 func (b *book) delay(now time.Duration) time.Duration {
 	if b.history.limit.Algorithm != ratelimit.AlgorithmLeakyBucket {
 		return 0
@@ -182,7 +182,7 @@ func (a *fixedModel) spend(at time.Duration, cost int) {
 	a.spent = left + cost
 }
 
-// calendarModel counts in the windows of a calendar. A key stays in the window that it has reached until a later
+// calendarModel counts in a calendar's windows. A key stays in the window that it has reached until a later
 // one begins, even if the wall clock is set back. The excess over a window's units counts in the next windows.
 type calendarModel struct {
 	units  int

@@ -234,7 +234,7 @@ func (c *Config) playTry(a ratelimit.Algorithm, k check, n, try int) (v *violati
 	return nil, played
 }
 
-// close closes the limiters of the history.
+// close closes the history's limiters.
 func (h *history) close() (err error) {
 	if h.cfg.Close == nil {
 		return nil

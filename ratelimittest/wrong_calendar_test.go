@@ -172,7 +172,7 @@ func ofPeriods(periods ...string) func(ratelimit.Limit) bool {
 
 type windowFunc = func(p ratelimit.Period, at time.Time) (from, to time.Time)
 
-// zoneOf returns the zone of a period.
+// zoneOf returns a period's zone.
 func zoneOf(p ratelimit.Period) *time.Location {
 	from, _ := p.Window(time.Now())
 	return from.Location()
@@ -211,7 +211,7 @@ func lasts24h(p ratelimit.Period, at time.Time) (from, to time.Time) {
 	return from, to
 }
 
-// midnights uses the midnight of time.Date as the beginning of a day.
+// midnights uses the midnight of time.Date as a day's beginning.
 func midnights(p ratelimit.Period, at time.Time) (from, to time.Time) {
 	y, m, d := at.In(zoneOf(p)).Date()
 	return time.Date(y, m, d, 0, 0, 0, 0, zoneOf(p)), time.Date(y, m, d+1, 0, 0, 0, 0, zoneOf(p))
@@ -278,7 +278,7 @@ func readingsOnly(l *faulty, limit ratelimit.Limit, c clock) {
 
 type fixedWall struct {
 	clock
-	zero time.Time // the wall time at which the clock read 0
+	zero time.Time // the wall time when the clock read 0
 }
 
 func (f *fixedWall) Wall() time.Time { return f.zero.Add(f.Now()) }
@@ -346,7 +346,7 @@ func TestLimitersThatCountByWrongCalendarsAreFoundOut(t *testing.T) {
 	findAll(t, wrongCalendars)
 }
 
-// The engine to which the bugs are added has none of them.
+// The engine to which the bugs are added has none.
 func TestAnEngineOfQuotasPasses(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	config := ratelimittest.Config{Clock: clock, Accepts: only(dated), Histories: 10, Want: []string{"Sweep", "Calendar"},
@@ -367,7 +367,7 @@ func TestAnEngineOfQuotasPasses(t *testing.T) {
 	assert.NoError(t, ratelimittest.Check(config))
 }
 
-// An engine need not support calendars. If Config.Want requires them, the error contains the reason why they were left out.
+// An engine need not support calendars. If Config.Want requires them, the error contains why they were left out.
 func TestAnEngineWithoutCalendarsPasses(t *testing.T) {
 	config := ours()
 	config.Histories, config.NewBounded, config.NewFloat = 2, nil, nil

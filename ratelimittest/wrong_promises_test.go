@@ -636,7 +636,7 @@ func sweepsIndebted(l *faulty, _ ratelimit.Limit, _ clock) {
 
 // ---- debt ----
 
-// debtOfAYear caps a debt at the regain of a year.
+// debtOfAYear caps a debt at a year's regain.
 func debtOfAYear(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.adjust = func(key string, delta int) error {
 		limit := l.current()

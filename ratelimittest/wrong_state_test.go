@@ -48,8 +48,8 @@ func (m *memory[T]) forget() {
 	clear(m.keys)
 }
 
-// decides replaces Take by a function that receives the reading of
-// the clock. One call runs at a time. The clock is still read once.
+// decides replaces Take by a function that receives the clock's
+// reading. One call runs at a time. The clock is still read once.
 func decides[T any](l *faulty, limit ratelimit.Limit, c clock, m *memory[T],
 	take func(v *T, now time.Duration, cost int, inner func(cost int) (ratelimit.Decision, error)) (ratelimit.Decision, error),
 ) {
@@ -270,7 +270,7 @@ func sweepsByTheFirst(l *faulty, limit ratelimit.Limit, c clock) {
 	}
 }
 
-// changesForgetTheAge makes all spending as new as the change of the limit.
+// changesForgetTheAge makes all spending as new as the limit's change.
 func changesForgetTheAge(l *faulty, _ ratelimit.Limit, _ clock) {
 	var seen sync.Map
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
@@ -340,7 +340,7 @@ func settlesWithin(fails error) func(*faulty, ratelimit.Limit, clock) {
 	}
 }
 
-// grantsAndSettles gives the same units back twice: by a grant, and by the settlement of the booking.
+// grantsAndSettles gives the same units back twice: by a grant, and by the booking's settlement.
 func grantsAndSettles(l *faulty, _ ratelimit.Limit, _ clock) {
 	type grants struct{ n int }
 	var m memory[grants]
@@ -643,7 +643,7 @@ func changesForgetTheTime(l *faulty, limit ratelimit.Limit, c clock) {
 	}
 }
 
-// countsTo counts only the newest entries of a log, up to a number, and forgets the others.
+// countsTo counts only a log's newest entries, up to a number, and forgets the others.
 func countsTo(most int) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, _ ratelimit.Limit, _ clock) {
 		type entries struct{ all []int }

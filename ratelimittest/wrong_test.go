@@ -496,7 +496,7 @@ func (w wrong) isFoundIn(err error) bool {
 	return false
 }
 
-// The limiter to which the bugs are added has none of them.
+// The limiter to which the bugs are added has none.
 func TestWithoutABugNothingIsFound(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	assert.NoError(t, ratelimittest.Check(ratelimittest.Config{

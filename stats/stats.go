@@ -55,11 +55,10 @@ type Policies struct {
 	Version string
 	// Generation counts the sets that were put in force, including the first.
 	Generation uint64
-	// LoadedAt is the time at which the present set came into force.
-	// CheckedAt is the time of the last check that found no newer set.
+	// LoadedAt is when the present set came into force. CheckedAt is the time of the last check that found no newer set.
 	LoadedAt  time.Time
 	CheckedAt time.Time
-	// Rules is the number of rules in the set, including disabled ones. Names are their names, which callers must not change.
+	// Rules counts the rules in the set, including disabled ones. Names are their names, which callers must not change.
 	Rules int
 	Names []string
 	// KillSwitch reports whether the kill switch is on, and Killed counts the requests
@@ -70,15 +69,15 @@ type Policies struct {
 	Exempt uint64
 	// BadLimits counts the values of limit_from that were not valid limits.
 	BadLimits uint64
-	// UnknownPlans counts requests whose plan the rule does not know, by the name of the rule. For such a
-	// request, for example with the plan "Pro" instead of "pro", the rule's own limit or weight holds. Requests
+	// UnknownPlans counts requests whose plan the rule does not know, by the rule's name. For such a request,
+	// for example with the plan "Pro" instead of "pro", the rule's own limit or weight holds. Requests
 	// without a plan are not counted. UnknownPlans is nil if no rule has plans. Callers must not change it.
 	UnknownPlans map[string]uint64
 	// Tables are the figures of each rule's table of keys, by the rule's name, since the rule was first in force.
 	// For a rule with Share, only Keys, Evicted and Waiting are set. Tables is nil if the engine is not Memory.
 	Tables map[string]ratelimit.Stats
-	// LastError is the reason why the newest set could not be put in force. It
-	// is nil if the set is in force. LastErrorAt is the time of that error.
+	// LastError is why the newest set could not be put in force. It is
+	// nil if the set is in force. LastErrorAt is that error's time.
 	LastError   error
 	LastErrorAt time.Time
 }

@@ -18,7 +18,7 @@ import (
 //go:embed index.html
 var page []byte
 
-// plans are the limits of known API keys, by the hash of the key.
+// plans are the limits of known API keys, by the key's hash.
 var plans = map[keyfunc.Hash]ratelimit.Limit{
 	keyfunc.HashOf("gold-key"): ratelimit.FixedWindow(ratelimit.PerMinute(8)).Named("key"),
 }
@@ -56,8 +56,8 @@ func newServer(proxies []netip.Prefix) (http.Handler, error) {
 	return api.Wrap(mux), nil
 }
 
-// apiLimit holds requests to three limits, and charges either all of them or
-// none. A request without an API key is counted by its address, but not by a key.
+// apiLimit holds requests to three limits, and charges either all or none.
+// A request without an API key is counted by its address, but not by a key.
 func apiLimit(client clientKey) (*httplimit.Middleware, error) {
 	perIP, err := ratelimit.New[netip.Addr](ratelimit.TokenBucket(ratelimit.PerSecond(5), 10).Named("ip"), nil)
 	if err != nil {

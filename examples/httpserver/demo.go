@@ -23,9 +23,8 @@ var demoLimits = []ratelimit.Limit{
 	ratelimit.SlidingCounter(ratelimit.Per(10, 5*time.Second)),
 }
 
-// demo sends bursts to handlers that differ only in their limit, and streams the
-// result of each request as server-sent events. A browser could not send the bursts
-// itself: it opens only six connections, and a leaky bucket would hold all of them.
+// demo sends bursts to handlers that differ only in their limit, and streams each request's result as server-sent
+// events. A browser could not send the bursts itself: it opens only six connections, and a leaky bucket would hold all.
 type demo struct{ targets []target }
 
 type target struct {
@@ -151,7 +150,7 @@ func (t target) send(r *http.Request, begin time.Time) result {
 	return res
 }
 
-// answer records the status and the header of a response.
+// answer records the status and a response's header.
 type answer struct {
 	header http.Header
 	status int

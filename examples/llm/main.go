@@ -1,7 +1,7 @@
-// LLM limits the tokens of a language model: 6000 a minute for each team, and 3 requests a second for all teams. The
-// cost of a request is only known with its answer. So an estimate is reserved first, and settled at the real count.
-// A surplus is given back at once, as if the real count had been reserved. A shortfall is charged, and may become a
-// debt. The same reservation holds a team to 1000 dollars a day: that layer settles at the price of the answer.
+// LLM limits the tokens of a language model: 6000 a minute for each team, and 3 requests a second for all teams. A
+// request's cost is only known with its answer. So an estimate is reserved first, and settled at the real count. A
+// surplus is given back at once, as if the real count had been reserved. A shortfall is charged, and may become a
+// debt. The same reservation holds a team to 1000 dollars a day: that layer settles at the answer's price.
 //
 // Choose the burst for estimates that are too high. With estimates e, real costs a
 // and calls of length d at the rate r, the whole rate is used if the burst is at
@@ -31,7 +31,7 @@ type prompt struct {
 	question string
 }
 
-// outputPrice is the price of a token, in millionths of a dollar.
+// outputPrice is a token's price, in millionths of a dollar.
 const outputPrice = 10
 
 func main() {

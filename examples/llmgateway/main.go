@@ -1,6 +1,6 @@
-// Llmgateway is between tenants and a language model that permits a total number of tokens a minute. Tenants
-// share the tokens by weight, and use what others leave. The cost of a request is only known with its answer.
-// So the gateway reserves the maximum cost, waits for its turn, and settles at the figure of the answer:
+// Llmgateway is between tenants and a language model that permits a total number of tokens a minute.
+// Tenants share the tokens by weight, and use what others leave. A request's cost is only known with its
+// answer. So the gateway reserves the maximum cost, waits for its turn, and settles at the answer's figure:
 //
 //	go run ./examples/llmgateway -upstream https://api.example.com/v1/chat/completions
 //	curl -H 'Authorization: Bearer gold-key' -d '{"max_tokens":100,"messages":[…]}' http://127.0.0.1:8080/

@@ -23,12 +23,12 @@ import (
 
 const perMinute = 60_000
 
-// model counts as a provider does: the maximum cost of a request when it arrives,
+// model counts as a provider does: a request's maximum cost when it arrives,
 // and its real cost when it is answered. It refuses requests above its limit.
 type model struct {
 	budget  *ratelimit.Single
 	refused atomic.Int64
-	charged atomic.Int64 // the time at which requests arrived
+	charged atomic.Int64 // when requests arrived
 	used    atomic.Int64
 }
 
@@ -56,7 +56,7 @@ func (m *model) RoundTrip(r *http.Request) (*http.Response, error) {
 		return w.Result(), nil
 	}
 	m.charged.Add(int64(prompt + question.MaxTokens))
-	time.Sleep(time.Duration(2e8 + rand.Int64N(3e9))) // the time of the answer
+	time.Sleep(time.Duration(2e8 + rand.Int64N(3e9))) // the answer's time
 	tokens := prompt + 1 + rand.IntN(question.MaxTokens*2/3)
 	_ = reserved.Settle(tokens)
 	m.used.Add(int64(tokens))

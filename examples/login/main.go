@@ -1,6 +1,6 @@
-// Login protects a login against guessed passwords. The fifth wrong password for an account from one address within 15
-// minutes bans that address from that account for an hour. Other addresses can still log in, so no client can lock out
-// the owner of an account. An address with 50 failures, for any accounts, is denied until the 15 minutes are over.
+// Login protects a login against guessed passwords. The fifth wrong password for an account from one address within
+// 15 minutes bans that address from that account for an hour. Other addresses can still log in, so no client can lock
+// out an account's owner. An address with 50 failures, for any accounts, is denied until the 15 minutes are over.
 //
 //	go run ./examples/login
 //	curl -d name=ann -d password=guess http://127.0.0.1:8080/login

@@ -22,7 +22,7 @@ const (
 	height = int(top + 3*panel + 30)
 )
 
-// story is the simulated incident. The backend loses half of its servers for some time. Its
+// story is the simulated incident. The backend loses half its servers for some time. Its
 // clients send one and a half times the load that all servers can serve, and wait for a second.
 var story = []overload.Phase{usual(20), usual(10), usual(20)}
 

@@ -46,7 +46,7 @@ func run(w io.Writer, out string, seed uint64) error {
 	return os.WriteFile(out, []byte(picture(seed)), 0o666)
 }
 
-// backends are the rows of the table, each with a load and an incident.
+// backends are the table's rows, each with a load and an incident.
 func backends() []overload.Cell {
 	of := func(servers int, service time.Duration, load float64, event string) overload.Cell {
 		return overload.Cell{

@@ -31,7 +31,7 @@ func TestCommandPrintsATableAndDraws(t *testing.T) {
 
 // The simulation has the results that the picture shows.
 func TestPictureShowsWhatALimitIsFor(t *testing.T) {
-	var late []float64 // the goodput while half of the servers are down
+	var late []float64 // the goodput while half the servers are down
 	for _, l := range lanes(1) {
 		sum := 0.0
 		for _, p := range l.points[30:40] {

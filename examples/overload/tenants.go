@@ -11,19 +11,19 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// client is the sender of a request: a tenant that requests a page, or runs a background job.
+// client is a request's sender: a tenant that requests a page, or runs a background job.
 type client struct {
 	tenant string
 	page   bool
 }
 
-// clients are the columns of the table.
+// clients are the table's columns.
 var clients = []client{{"acme", true}, {"beta", true}, {"acme", false}, {"beta", false}}
 
 const (
 	servers  = 20
 	service  = 50 * time.Millisecond // on average
-	patience = time.Second           // the time for which a client waits
+	patience = time.Second           // how long a client waits
 	second   = time.Second
 )
 
@@ -118,7 +118,7 @@ func (s *site) row(w io.Writer, at int, up int, before, now uint64) {
 	s.spent, s.pages = 0, 0
 }
 
-// tenants runs the site in three parts of the given length. In the second part, half of its servers are down.
+// tenants runs the site in three parts of the given length. In the second part, half its servers are down.
 func tenants(w io.Writer, seconds int, seed uint64) error {
 	limit, err := newTenants()
 	if err != nil {

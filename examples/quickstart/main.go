@@ -1,5 +1,5 @@
-// Quickstart limits three API clients to 50 units a second each, with bursts of 20. Several goroutines send requests of
-// different costs, in real time. It prints the admissions of each client.
+// Quickstart limits three API clients to 50 units a second each, with bursts of 20. Several
+// goroutines send requests of different costs, in real time. It prints each client's admissions.
 package main
 
 import (
@@ -25,7 +25,7 @@ type client struct {
 	cost     int
 }
 
-// tally counts the admissions of one client.
+// tally counts one client's admissions.
 type tally struct {
 	mu               sync.Mutex
 	admitted, denied int

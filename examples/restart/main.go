@@ -119,7 +119,7 @@ func save(limiter *ratelimit.Keyed[string], path string) (err error) {
 	return os.Rename(f.Name(), path)
 }
 
-// load restores the contents of the file. It is no error if there is no file.
+// load restores the file's contents. It is no error if there is no file.
 func load(limiter *ratelimit.Keyed[string], path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

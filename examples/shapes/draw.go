@@ -23,7 +23,7 @@ const (
 
 var seconds = chart.Linear(0, length.Seconds(), left, right)
 
-// picture draws the stream, and below it the admissions of each algorithm.
+// picture draws the stream, and below it each algorithm's admissions.
 func picture() (string, error) {
 	at := arrivals()
 	c := chart.New(width, int(top+6*panel)+38, "The admissions of five rate limiting algorithms",
@@ -112,7 +112,7 @@ func rateLine(c *chart.Canvas, base float64) {
 	c.Line("rate", left, y, right, y)
 }
 
-// counts returns the number of instants in each bin.
+// counts counts the instants in each bin.
 func counts(at []time.Duration) []int {
 	n := make([]int, length/bin)
 	for _, t := range at {

@@ -37,7 +37,7 @@ func run(w io.Writer, out string) error {
 	return os.WriteFile(out, []byte(picture), 0o666)
 }
 
-// table prints the admissions of each algorithm.
+// table prints each algorithm's admissions.
 func table(w io.Writer) error {
 	at := arrivals()
 	fmt.Fprintf(w, "%d requests in %v: bursts of %d a second, and pauses\n\n", len(at), at[len(at)-1].Round(time.Second), phases[1].perSecond)
@@ -60,7 +60,7 @@ const (
 	length   = 22 * time.Second // the time span of the picture
 )
 
-// lane is one algorithm: a limit, and the caption of its panel.
+// lane is one algorithm: a limit, and its panel's caption.
 type lane struct {
 	limit      ratelimit.Limit
 	name, note string

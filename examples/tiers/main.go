@@ -1,5 +1,5 @@
-// Tiers serves three plans under three limits at once: one for each user by plan, one for each route, and
-// one for the whole service. A request is charged to all of them or to none. While traffic flows, a free
+// Tiers serves three plans under three limits at once: one for each user by plan, one for each route,
+// and one for the whole service. A request is charged to all or to none. While traffic flows, a free
 // user buys the pro plan. Then the service's limit is tightened. Spending stays spent in both cases. The
 // program prints the admissions of each user in each phase of 0.6 seconds, and the limits that denied.
 package main
@@ -23,7 +23,7 @@ const phase = 600 * time.Millisecond
 // request is one request: its user and its route.
 type request struct{ user, route string }
 
-// plans holds the plan of each user. Several goroutines may use it.
+// plans holds each user's plan. Several goroutines may use it.
 type plans struct {
 	mu     sync.RWMutex
 	byUser map[string]ratelimit.Limit
@@ -90,7 +90,7 @@ func run() error {
 	return nil
 }
 
-// outcome is the results of one user: the number of admitted requests, and the denials of each limit.
+// outcome is one user's results: the number of admitted requests, and each limit's denials.
 type outcome struct {
 	admitted int
 	denied   map[string]int

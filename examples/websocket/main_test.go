@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// dial makes a WebSocket handshake for a user. It returns the connection, and the status of the answer.
+// dial makes a WebSocket handshake for a user. It returns the connection, and the answer's status.
 func dial(t *testing.T, addr, user string) (net.Conn, *bufio.Reader, int) {
 	conn, err := net.Dial("tcp", addr)
 	require.NoError(t, err)

@@ -1,11 +1,11 @@
 // Package calendar divides time into the minutes, hours, days, weeks, months or years
 // of a time zone. It computes with instants in Unix seconds, and reads no clock.
 //
-// A window of a minute or an hour begins when the zone's clock shows a full minute or hour: see [clockWindows]. A longer
-// window begins at the first instant whose local date is at least the window's first day. With a time of the day, it
-// begins at the first instant at which the clock shows at least that time of that day. Therefore windows follow each
-// other without gaps or overlaps, even where clocks are set at midnight. A skipped midnight counts as the instant of the
-// step, and of a repeated midnight the first one counts. A date that a zone has skipped altogether has no window.
+// A window of a minute or an hour begins when the zone's clock shows a full minute or hour: see [clockWindows]. A
+// longer window begins at the first instant whose local date is at least the window's first day. With a time of the
+// day, it begins at the first instant when the clock shows at least that time of that day. Therefore windows follow
+// each other without gaps or overlaps, even where clocks are set at midnight. A skipped midnight counts as the step's
+// instant, and of a repeated midnight the first one counts. A date that a zone has skipped altogether has no window.
 package calendar
 
 import (
@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// Unit is the length of a window.
+// Unit is a window's length.
 type Unit uint8
 
 const (
@@ -62,9 +62,9 @@ type Calendar struct {
 	clock *clockWindows // set for hours and minutes, otherwise nil
 }
 
-// New returns the calendar of a unit. For weeks, from is the first weekday, with 0 for Sunday. For months, it is the first
-// day, from 1 to 31; in a month without that day, the window begins on the last one. For days, hours and minutes, from must
-// be 0. The error names the invalid argument.
+// New returns a unit's calendar. For weeks, from is the first weekday, with 0 for Sunday. For
+// months, it is the first day, from 1 to 31; in a month without that day, the window begins on the
+// last one. For days, hours and minutes, from must be 0. The error names the invalid argument.
 func New(unit Unit, zone string, from int) (*Calendar, error) {
 	switch {
 	case unit == Day && from != 0:
@@ -140,17 +140,17 @@ var (
 	lastInstant  = time.Date(9999, 12, 30, 0, 0, 0, 0, time.UTC).Unix()
 )
 
-// At returns the window of an instant.
+// At returns an instant's window.
 func (c *Calendar) At(unix int64) Window { return c.window(c.index(unix)) }
 
 // After returns the k-th window after that of an instant.
 func (c *Calendar) After(unix, k int64) Window { return c.window(c.index(unix) + k) }
 
-// Count returns the number of windows from the first instant's window to the second instant's.
+// Count counts the windows from the first instant's window to the second instant's.
 func (c *Calendar) Count(first, second int64) int64 { return c.index(second) - c.index(first) }
 
-// Longest returns the maximum length of a window. That is the length of its days, plus the largest
-// step by which the zone's clocks are set back, for example an hour. Steps before 1970 do not count.
+// Longest returns a window's maximum length. That is the length of its days, plus the largest step
+// by which the zone's clocks are set back, for example an hour. Steps before 1970 do not count.
 func (c *Calendar) Longest() time.Duration {
 	if c.clock != nil {
 		return time.Duration(c.clock.longest) * time.Second
@@ -333,7 +333,7 @@ func (z *zone) offset(unix int64) (offset, until int64) {
 	return int64(seconds), until
 }
 
-// date returns the local date of an instant, if dates begin the given number of seconds after midnight.
+// date returns an instant's local date, if dates begin the given number of seconds after midnight.
 func (z *zone) date(unix, after int64) int64 {
 	_, offset := time.Unix(unix, 0).In(z.loc).Zone()
 	return floor(unix+int64(offset)-after, secondsADay)
@@ -342,7 +342,7 @@ func (z *zone) date(unix, after int64) int64 {
 // widest is larger than the offset of any zone from UTC.
 const widest = 26 * 3600
 
-// start returns the first instant at which the clock shows at least the given number of seconds past midnight of a date.
+// start returns the first instant when the clock shows at least the given number of seconds past midnight of a date.
 func (z *zone) start(day, after int64) int64 {
 	local := day*secondsADay + after
 	for at := local - widest; ; {

@@ -2,12 +2,12 @@ package calendar
 
 import "sort"
 
-// clockWindows are the hours or minutes of a zone. A window begins at each instant at which the zone's clock shows a full
+// clockWindows are the hours or minutes of a zone. A window begins at each instant when the zone's clock shows a full
 // hour or minute. If clocks are set by whole hours, all windows have the same length: the hour repeated in autumn is two
 // windows, and the hour skipped in spring is none. If clocks are set by half an hour, as on Lord Howe Island, the window
 // of the step lasts until the clock shows a full hour again. After 2099, steps of a fraction of a window do not count.
 type clockWindows struct {
-	length  int64 // the length of a window, in seconds
+	length  int64 // a window's length, in seconds
 	spans   []clockSpan
 	longest int64 // the length of the longest window since 1970
 }
@@ -17,7 +17,7 @@ type clockSpan struct {
 	from   int64 // its first instant; the first span has no beginning
 	phase  int64 // the offset of the clock from UTC, less whole windows
 	add    int64 // the index of the window at t is (t+phase)/length+add, rounded down
-	before int64 // the index of the window before from
+	before int64 // the window's index before from
 }
 
 func newClockWindows(z *zone, length int64) *clockWindows {

@@ -118,7 +118,7 @@ func IsUnix(a net.Addr) bool { return strings.HasPrefix(a.Network(), "unix") }
 // result has no zone, and is IPv4 if the address is an IPv4-mapped one.
 func Plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// Peer is the other end of a connection.
+// Peer is a connection's other end.
 type Peer struct {
 	Addr netip.Addr // an address that Parse or Plain returned
 	Unix bool       // whether the connection came over a Unix socket and has no address
@@ -184,7 +184,7 @@ func only(name string, lines []string) (netip.Addr, error) {
 	return client, nil
 }
 
-// isClient reports whether an entry of the header is the client's. after is the number of entries after it.
+// isClient reports whether an entry of the header is the client's. after counts the entries after it.
 func (f *Finder) isClient(hop netip.Addr, ok bool, after int) bool {
 	if f.hops > 0 {
 		return after == f.hops-1

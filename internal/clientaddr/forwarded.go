@@ -52,7 +52,7 @@ func (f *Finder) inForwarded(lines []string) (netip.Addr, error) {
 	return netip.Addr{}, errNoClient
 }
 
-// countElements returns the number of a line's elements. ok is false if the line is malformed.
+// countElements counts the a line's elements. ok is false if the line is malformed.
 func countElements(line string) (n int, ok bool) {
 	if len(line) > maxForwarded {
 		return 0, false
@@ -66,8 +66,8 @@ func countElements(line string) (n int, ok bool) {
 	return n, true
 }
 
-// lastClient returns the last element of a well-formed line that is the
-// client's. left is the number of elements in this line and later ones.
+// lastClient returns the last element of a well-formed line that is
+// the client's. left counts the elements in this line and later ones.
 func (f *Finder) lastClient(line string, left int) (client netip.Addr, found bool) {
 	for more := true; more; {
 		var hop netip.Addr

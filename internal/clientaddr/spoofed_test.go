@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// request has the parts of a request that determine its client: the peer's address, and the lines of one header.
+// request has the parts of a request that determine its client: the peer's address, and one header's lines.
 type request struct {
 	peer, header string
 	lines        []string

@@ -77,7 +77,7 @@ type Core[R Request] struct {
 	holds   bool        // whether a request may be held and not be served after that; then its charge must be undone
 	returns bool        // whether Reserve decides as Take does, with a charge that can be given back
 	adjusts bool        // whether the limiter has an Adjust
-	nests   atomic.Bool // whether an inner limiter has refused a request that was charged here
+	nests   atomic.Bool // whether an inner limiter has refused a request charged here
 	ends    atomic.Bool // whether a limit holds units until the request ends
 
 	refusing context.Context // ends when RefuseHeld is called
@@ -219,7 +219,7 @@ func (c *Core[R]) Skips(r R) bool {
 	return true
 }
 
-// Event returns the event of a request, with the request's cost.
+// Event returns a request's event, with the request's cost.
 func (c *Core[R]) Event(r R) Event[R] {
 	e := Event[R]{Request: r, Cost: 1}
 	if c.Cost != nil {
@@ -368,8 +368,8 @@ type Charge[R Request] struct {
 	stay    *Stay[R] // the hold of the request's units, or nil if it holds none
 }
 
-// Charge returns the charge of a decision. Defer its End at once. If [Charge.Serve] is
-// not called, the request has not reached its handler, and End gives everything back.
+// Charge returns a decision's charge. Defer its End at once. If [Charge.Serve] is not
+// called, the request has not reached its handler, and End gives everything back.
 func (c *Core[R]) Charge(e *Event[R], res *ratelimit.Reservation) *Charge[R] {
 	return &Charge[R]{core: c, request: e.Request, res: res, cost: e.Cost}
 }

@@ -70,7 +70,7 @@ func (i *Inflight[R, K]) Counts() Stats {
 	return Stats{Skipped: i.skipped.Load(), Allowed: i.admitted.Load(), Denied: i.shed.Load(), Exceeds: i.exceeds.Load(), Rejected: i.rejected.Load(), Failed: i.failed.Load()}
 }
 
-// Refusal is the reason why a request got no permit. The zero Refusal is no refusal.
+// Refusal is why a request got no permit. The zero Refusal is no refusal.
 type Refusal struct {
 	Err   error
 	Cause outcome.Cause
@@ -78,7 +78,7 @@ type Refusal struct {
 }
 
 // ByClient reports whether clients can cause the refusal, by too many
-// keys or a negative cost. A lack of room is not the fault of one client.
+// keys or a negative cost. A lack of room is not one client's fault.
 func (r Refusal) ByClient() bool {
 	return r.Cause == outcome.CauseTableFull || r.Cause == outcome.CauseCost
 }
@@ -158,7 +158,7 @@ func (i *Inflight[R, K]) refuse(r R, key K, err error, called bool) Refusal {
 	return why
 }
 
-// causeOf returns the cause of a refusal. If a call of the limiter has waited for MaxWait, the cause is a lack of room.
+// causeOf returns a refusal's cause. If a call to the limiter has waited for MaxWait, the cause is a lack of room.
 func causeOf[R Request](r R, err error, called bool) outcome.Cause {
 	cause := outcome.CauseOf(err)
 	switch {

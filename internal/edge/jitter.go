@@ -12,8 +12,7 @@ type jitterSeed struct{ seed maphash.Seed }
 // newJitterSeed returns a random seed.
 func newJitterSeed() jitterSeed { return jitterSeed{maphash.MakeSeed()} }
 
-// jitterPeriod is the time for which a client's share stays the same.
-// After it the share changes, so that no client is always the last.
+// jitterPeriod is how long a client's share stays the same. After it the share changes, so that no client is always the last.
 const jitterPeriod = 10 * time.Minute
 
 // share returns the client's share of a span, at least 0 and less than the span. The caller adds it to a wait that begins

@@ -38,7 +38,7 @@ func TestSharesAreSpreadEvenly(t *testing.T) {
 	}
 }
 
-// While a client waits, the end of its wait stays the same, and so does its share.
+// While a client waits, its wait's end stays the same, and so does its share.
 func TestShareStaysTheSameWhileTheClientWaits(t *testing.T) {
 	s := newJitterSeed()
 	begin := s.share("client", noon, 5*time.Minute, time.Hour)

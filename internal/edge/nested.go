@@ -84,7 +84,7 @@ func (c *Core[R]) Refused(e *Event[R], res *ratelimit.Reservation) {
 	}
 	switch {
 	case res != nil, !c.adjusts, e.Err != nil, !e.Decision.Allowed, e.Cost <= 0:
-	case time.Since(e.at) >= e.Decision.ResetAfter: // all of it may be regained: then a grant would give back spending of others
+	case time.Since(e.at) >= e.Decision.ResetAfter: // all may be regained: then a grant would give back spending of others
 	default:
 		err := ratelimit.Adjust(context.WithoutCancel(e.Request.Context()), c.limiter, e.Request, -e.Cost)
 		if err != nil && !errors.Is(err, errors.ErrUnsupported) {

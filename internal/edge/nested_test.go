@@ -66,8 +66,7 @@ func TestTheChargeOfARequestThatIsRefusedInsideIsGivenBack(t *testing.T) {
 	}
 }
 
-// A grant gives back the spending of the request alone. Nothing
-// is granted if that spending is regained, or was never charged.
+// A grant gives back the request's spending alone. Nothing is granted if that spending is regained, or was never charged.
 func TestAChargeThatWasNotMadeIsNotGivenBack(t *testing.T) {
 	bucket := ratelimit.TokenBucket(ratelimit.PerSecond(1), 10)
 	for name, row := range map[string]struct {

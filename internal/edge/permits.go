@@ -20,14 +20,14 @@ type Permits struct {
 	sent, failed, inFlight atomic.Uint64
 }
 
-// NewPermits returns the permits of a limiter. Requests wait for at most maxWait
+// NewPermits returns a limiter's permits. Requests wait for at most maxWait
 // or, if it is 0, until their contexts end. pkg is the prefix of errors.
 func NewPermits(pkg string, l *inflight.Limiter[string], maxWait time.Duration) *Permits {
 	return &Permits{pkg: pkg, limiter: l, maxWait: maxWait}
 }
 
-// Acquire waits for a permit of a key. It returns the permit and the time for which the request has waited. The
-// error wraps [ratelimit.ErrLimited] if there is no room, or none within MaxWait. Otherwise it is the context's.
+// Acquire waits for a permit of a key. It returns the permit and how long the request has waited. The error
+// wraps [ratelimit.ErrLimited] if there is no room, or none within MaxWait. Otherwise it is the context's.
 func (p *Permits) Acquire(ctx context.Context, key string) (inflight.Permit, time.Duration, error) {
 	begin, waiting := time.Now(), ctx
 	if p.maxWait > 0 {

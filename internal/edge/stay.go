@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/held"
 )
 
-// Stay is the time for which a request holds units of [ratelimit.Concurrent] or a similar limit. It lasts until the
-// handler has returned and a hijacked connection is closed. Stay extends the hold until then. The units may lapse
+// Stay is how long a request holds units of [ratelimit.Concurrent] or a similar limit. It lasts until the handler
+// has returned and a hijacked connection is closed. Stay extends the hold until then. The units may lapse
 // nevertheless, for example during an outage of the store. Then Stay ends the handler's context, except in a shadow.
 type Stay[R Request] struct {
 	core     *Core[R]
@@ -20,7 +20,7 @@ type Stay[R Request] struct {
 	res      *ratelimit.Reservation
 	interval time.Duration // the time from one extension to the next
 	timer    *time.Timer
-	within   context.Context // the context of the handler
+	within   context.Context // the handler's context
 	lose     context.CancelCauseFunc
 	parts    atomic.Int32 // the number of open parts
 	actual   atomic.Int64 // the cost to settle

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// A request holds a unit until all of its parts have ended, however long that
+// A request holds a unit until all its parts have ended, however long that
 // takes. If the unit is lost, the handler's context ends, except in a shadow.
 func TestARequestHoldsItsUnitUntilItsPartsHaveEnded(t *testing.T) {
 	const served = 10 * time.Hour // many times as long as the hold

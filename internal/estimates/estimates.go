@@ -9,7 +9,7 @@ type Watch struct {
 	Keys []Key // one for each charge, in the order of the charges
 }
 
-// Key is the key of one charge, with the figures that the store returns.
+// Key is one charge's key, with the figures that the store returns.
 type Key struct {
 	Wanted bool
 
@@ -28,10 +28,10 @@ type Key struct {
 // key is the context key of a Watch.
 type key struct{}
 
-// With returns the context of a call. The store writes the spending to w.
+// With returns a call's context. The store writes the spending to w.
 func With(ctx context.Context, w *Watch) context.Context { return context.WithValue(ctx, key{}, w) }
 
-// Of returns the Watch of a call, or nil if it has none.
+// Of returns a call's Watch, or nil if it has none.
 func Of(ctx context.Context) *Watch {
 	w, _ := ctx.Value(key{}).(*Watch)
 	return w

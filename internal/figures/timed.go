@@ -50,7 +50,7 @@ func (t *timed[K]) Wait(ctx context.Context, key K, cost int) error {
 	return ratelimit.Wait(ctx, t.Reserver, key, cost)
 }
 
-// Describe returns the description of the limiter.
+// Describe returns the limiter's description.
 func (t *timed[K]) Describe() ratelimit.Description { return ratelimit.Describe(t.Reserver) }
 
 func (t *timed[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {

@@ -11,7 +11,7 @@ import (
 // ErrNoEnd matches every [NoEnd], so that [errors.Is] finds one without an allocation.
 var ErrNoEnd = errors.New("a call without an end")
 
-// NoEnd is the error of a call, for example Take, that charges units and
+// NoEnd is a call's error, for example Take, that charges units and
 // has no end at which they could be given back. [errors.As] finds it.
 type NoEnd struct {
 	Name string // the limit's name; may be empty

@@ -36,12 +36,12 @@ type bucket[K comparable, V any] struct {
 }
 
 const (
-	lows     = 0x01_01_01_01_01_01_01 // the lowest bit of each tag
+	lows     = 0x01_01_01_01_01_01_01 // each tag's lowest bit
 	overflow = 1 << 56                // one entry that went on to another bucket
 	most     = 0xff                   // the highest count
 )
 
-// tagOf returns the part of a hash that distinguishes the entries of a bucket. It is never 0.
+// tagOf returns the part of a hash that distinguishes a bucket's entries. It is never 0.
 func tagOf(hash uint64) uint64 { return max(hash>>56, 1) }
 
 // matches sets the highest bit of each byte that equals the tag. It may also set the bit of a byte above a match.
@@ -66,7 +66,7 @@ func newArray[K comparable, V any](buckets, shards int) *array[K, V] {
 	return a
 }
 
-// buckets returns the number of buckets of a shard.
+// buckets counts the buckets of a shard.
 func (a *array[K, V]) buckets() int { return int(a.mask + 1) }
 
 // makePart allocates a shard's buckets. The caller holds the shard's lock.
@@ -167,7 +167,7 @@ func (b *bucket[K, V]) passedBack() {
 	}
 }
 
-// all returns the buckets of a shard. The caller holds the shard's lock.
+// all returns a shard's buckets. The caller holds the shard's lock.
 func (a *array[K, V]) all(shard int) []bucket[K, V] {
 	first := a.parts[shard].Load()
 	if first == nil {
@@ -176,7 +176,7 @@ func (a *array[K, V]) all(shard int) []bucket[K, V] {
 	return unsafe.Slice(first, a.mask+1)
 }
 
-// entries appends the entries of a shard. The caller holds the shard's lock.
+// entries appends a shard's entries. The caller holds the shard's lock.
 func (a *array[K, V]) entries(to []*Entry[K, V], shard int) []*Entry[K, V] {
 	all := a.all(shard)
 	for i := range all {
@@ -185,7 +185,7 @@ func (a *array[K, V]) entries(to []*Entry[K, V], shard int) []*Entry[K, V] {
 	return to
 }
 
-// entries appends the entries of a bucket.
+// entries appends a bucket's entries.
 func (b *bucket[K, V]) entries(to []*Entry[K, V]) []*Entry[K, V] {
 	for i := range b.slots {
 		if e := b.slots[i].Load(); e != nil {
@@ -195,8 +195,8 @@ func (b *bucket[K, V]) entries(to []*Entry[K, V]) []*Entry[K, V] {
 	return to
 }
 
-// copy copies the entries of a shard from another array. The caller holds the shard's lock. It reads the hashes of
-// several entries before it inserts them, so the processor can wait for all of them at once.
+// copy copies the entries of a shard from another array. The caller holds the shard's lock. It reads
+// the hashes of several entries before it inserts them, so the processor can wait for all at once.
 func (a *array[K, V]) copy(from *array[K, V], shard int) {
 	var (
 		buf     [8 * slotsInBucket]*Entry[K, V]

@@ -60,7 +60,7 @@ func (c *Maker[K, V]) Clone(k K) K { return c.cloner.Clone(k) }
 // 64 bytes, the allocations have 128 and 192 bytes, and the value fills the last cache line.
 const shortText, longText = 40, 104
 
-// withText is an entry with the text of its key.
+// withText is an entry with its key's text.
 type withText[K comparable, V any, T any] struct {
 	text T
 	Entry[K, V]

@@ -58,8 +58,8 @@ const (
 	fewestShards = 64
 	mostShards   = 512
 
-	// keysOfShard is the maximum number of keys in a shard of a full map of up to a million keys. It bounds the time
-	// of a call, which copies at most two shards. More than mostShards shards would slow down an almost empty map.
+	// keysOfShard is the maximum number of keys in a shard of a full map of up to a million keys. It bounds a call's
+	// time, which copies at most two shards. More than mostShards shards would slow down an almost empty map.
 	keysOfShard = 2048
 
 	// fewest is the minimum number of buckets of each shard in an array that replaces a larger one. With fewer buckets,
@@ -212,7 +212,7 @@ func (m *Map[K, V]) RemoveEntry(e *Entry[K, V]) {
 	}
 }
 
-// Len returns the number of keys.
+// Len counts the keys.
 func (m *Map[K, V]) Len() (n int) {
 	for i := range m.shards {
 		n += int(m.shards[i].n.Load())
@@ -272,9 +272,9 @@ func (m *Map[K, V]) giveRoomLocked(s *shard[K, V]) {
 	m.copyLocked(s)
 }
 
-// fitting returns the number of buckets that each shard needs for its keys, at most the number in a. Each shard
-// must have room to spare. For example, a sweep removes keys shard by shard, so the last shards are full while
-// most of the table is empty. An array too small for one of them would be replaced at once, again and again.
+// fitting returns the number of buckets that each shard needs for its keys, at most the number in a. Each
+// shard must have room to spare. For example, a sweep removes keys shard by shard, so the last shards are full
+// while most of the table is empty. An array too small for one would be replaced at once, again and again.
 func (m *Map[K, V]) fitting(a *array[K, V]) int {
 	var all, largest int64
 	for i := range m.shards {
@@ -303,8 +303,7 @@ func (m *Map[K, V]) extend(a *array[K, V]) {
 	m.linkLocked(a, 2*a.buckets())
 }
 
-// copyLocked copies the entries of the shard, and of one other shard, to the last array. Calls help the other shards in
-// turn.
+// copyLocked copies the shard's entries, and of one other shard, to the last array. Calls help the other shards in turn.
 func (m *Map[K, V]) copyLocked(s *shard[K, V]) {
 	m.copyShardLocked(s)
 	if m.first.Load() == s.array {

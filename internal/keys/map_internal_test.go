@@ -244,7 +244,7 @@ func TestKeysOfOneHashFillAShardAndASearchEnds(t *testing.T) {
 		for i := range entries {
 			s.mu.Lock()
 			m.makeRoomLocked(s)
-			// Some keys begin at each of the shard's buckets, so that all of these overflow.
+			// Some keys begin at each of the shard's buckets, so that all overflow.
 			entries[i] = &Entry[uint64, int]{Key: uint64(i), hash: hash + uint64(i%buckets)*4}
 			s.array.insert(entries[i])
 			s.n.Add(1)
@@ -370,7 +370,7 @@ func history(t *testing.T, m *Map[int, int], keys int) {
 			}
 		})
 	}
-	reading.Go(func() { // All yields each key that is in the map all the time exactly once
+	reading.Go(func() { // All yields each key in the map all the time exactly once
 		for !done.Load() && !failed.Load() {
 			seen := map[int]int{}
 			for e := range m.All() {

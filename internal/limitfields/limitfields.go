@@ -31,7 +31,7 @@ type Options struct {
 	Named   bool                         // whether the names must differ
 }
 
-// Init reads the limits of the limiter, and checks whether fields can represent them. Call it before all other methods.
+// Init reads the limiter's limits, and checks whether fields can represent them. Call it before all other methods.
 func (v *Views) Init(limiter any, o Options) error {
 	v.unit, v.named = o.Unit, o.Named
 	v.known.Store(new(list))
@@ -92,7 +92,7 @@ func (v *Views) learn(limit *ratelimit.Limit) *View {
 	return view
 }
 
-// renew replaces the list after the window of a calendar has ended, because the next window may have another length.
+// renew replaces the list after a calendar's window has ended, because the next window may have another length.
 func (v *Views) renew(old *list) {
 	limits := make([]ratelimit.Limit, len(old.views))
 	for i, w := range old.views {
@@ -103,7 +103,7 @@ func (v *Views) renew(old *list) {
 	}
 }
 
-// refresh reads the limits of the limiter again. If fields cannot represent them, the list stays.
+// refresh reads the limiter's limits again. If fields cannot represent them, the list stays.
 func (v *Views) refresh() {
 	if v.limits == nil {
 		return
@@ -121,8 +121,8 @@ type outerKey struct{}
 
 // Fields returns the values of RateLimit-Policy and RateLimit for a decision. It returns "" for a field that
 // is not sent. If a cost exceeds its limit, its decision has no remaining budget, unless that is always zero.
-// Neither has the decision of a layer with a cost of its own. In one response, a name stands for one policy,
-// so names that outer interceptors have used get a number. Pass the returned context to inner interceptors.
+// Neither has the decision of a layer with its own cost. In one response, a name stands for one policy, so
+// names that outer interceptors have used get a number. Pass the returned context to inner interceptors.
 func (v *Views) Fields(ctx context.Context, d *ratelimit.Decision, exceeds bool) (policies, standing string, inner context.Context) {
 	w := v.Of(&d.Limit)
 	if w.Name == "" {

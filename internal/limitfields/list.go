@@ -27,7 +27,7 @@ type nested struct {
 	list  *list
 }
 
-// writer makes the views of one middleware.
+// writer makes one middleware's views.
 type writer struct {
 	unit func(ratelimit.Limit) string // nil if all limits count requests
 }
@@ -71,7 +71,7 @@ func (l *list) items() string {
 	return strings.Join(items, ", ")
 }
 
-// view returns the view of one limit.
+// view returns one limit's view.
 func (w writer) view(l ratelimit.Limit) *View {
 	v := &View{Limit: l, Name: policyName(l)}
 	if l.Algorithm == 0 || l.Algorithm == ratelimit.AlgorithmUnlimited || checkText(v.Name) != nil {
@@ -99,8 +99,8 @@ func (w writer) view(l ratelimit.Limit) *View {
 	return v
 }
 
-// Refills is this library's parameter of RateLimit-Policy. It reports that the units of a
-// budget come back one by one, like a bucket's, and not all at once at the end of a window.
+// Refills is this library's parameter of RateLimit-Policy. It reports that a budget's
+// units come back one by one, like a bucket's, and not all at once at a window's end.
 const Refills = "weir-refill"
 
 func refills(l ratelimit.Limit) bool {
@@ -136,7 +136,7 @@ func (l *list) with(limit ratelimit.Limit, w writer) *View {
 }
 
 // After returns the view for use after the lines of an outer middleware. names returns the names of the policies
-// in these lines. A name that is used there gets a number, because in one response a name stands for one policy.
+// in these lines. A name used there gets a number, because in one response a name stands for one policy.
 func (v *View) After(outer []string, names func(lines []string) []string) *View {
 	n := v.list.nested.Load()
 	if n == nil || !slices.Equal(n.outer, outer) {

@@ -66,7 +66,7 @@ func (c *Calls[K, V]) Find(key K, version uint64) (v V, ok bool) {
 }
 
 // Get returns the result of f for a key, of at least the given version. It returns the kept result, waits
-// for a call under way, or calls f. The error of a call is returned to its callers, but not kept. If a call
+// for a call under way, or calls f. A call's error is returned to its callers, but not kept. If a call
 // panics, its caller panics. The callers that waited for it then call f themselves, one after another.
 //
 // known finds values that have left the Calls for another place. If it is
@@ -110,7 +110,7 @@ func One[K, V comparable](c *Calls[K, V], key K, f func(K) V) V {
 	return v
 }
 
-// run makes a call that was added to the shard.
+// run makes a call added to the shard.
 func (c *Calls[K, V]) run(s *shard[K, V], key K, x *call[V], known func() (V, bool), f func(K) (V, error)) (v V, err error) {
 	returned := false
 	defer func() { // runs even if f panics
@@ -200,7 +200,7 @@ func (c *Calls[K, V]) Put(key K, version uint64, v V, valid func() bool) {
 	}
 }
 
-// Len returns the number of results and of calls under way.
+// Len counts the results and of calls under way.
 func (c *Calls[K, V]) Len() (n int) {
 	for i := range c.shards {
 		s := &c.shards[i]

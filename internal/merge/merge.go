@@ -32,7 +32,7 @@ type Sum[L any] struct {
 	dark   bool          // whether a limiter without room does not know the time of its next unit
 }
 
-// Of returns an empty sum. It sets d to an allowed decision under the limit unlimited, and later calls of Add update d.
+// Of returns an empty sum. It sets d to an allowed decision under the limit unlimited, and later calls to Add update d.
 func Of[L any](d *Decision[L], unlimited L) Sum[L] {
 	*d = Decision[L]{Allowed: true, Limit: unlimited, Remaining: math.MaxInt}
 	return Sum[L]{d: d}

@@ -1,7 +1,6 @@
 package meter
 
-// rest holds the units that a lowered limit has set aside, and the
-// instant at which their former limit would have regained them.
+// rest holds the units that a lowered limit has set aside, and the instant when their former limit would have regained them.
 type rest struct {
 	units, until int64
 
@@ -58,8 +57,8 @@ func (o *older) put(at, cost, until int64) {
 	o.per = max(o.per, until-at)
 }
 
-// lost is the number of units that passed while the state was a full former one, so that it did not count them.
-// It keeps them until the state has regained the units that it counts. A settlement takes from these units first.
+// lost counts the units that passed while the state was a full former one, so that it did not count them. It
+// keeps them until the state has regained the units that it counts. A settlement takes from these units first.
 type lost struct {
 	units, until int64
 	over         int64 // the part of units that is regained, and that does not count again when the limit is raised

@@ -5,7 +5,7 @@ import "slices"
 // This file holds the operations of a meter on a state that may have bookings. The algorithms see only the
 // instant of the last booking. The sliding log is an exception: its bookings are entries like all others.
 
-// bookings returns the ledger of a state, nil if nothing is booked.
+// bookings returns a state's ledger, nil if nothing is booked.
 func (m *Meter) bookings(s State) *ledger {
 	if s.detail == nil || m.log || s.ledger == nil {
 		return nil
@@ -55,8 +55,8 @@ func (m *Meter) catchUp(s State, now int64) State {
 	return m.popDue(m.refold(s), now)
 }
 
-// popDue moves due bookings into the base. The value of the state does
-// not change: if it is stale and no booking is due, it remains stale.
+// popDue moves due bookings into the base. The state's value does not
+// change: if it is stale and no booking is due, it remains stale.
 func (m *Meter) popDue(s State, now int64) State {
 	l := m.bookings(s)
 	if l == nil || l.oldest() > now {

@@ -96,7 +96,7 @@ func (b *booked) do() {
 	}
 }
 
-// After any change of bookings, the state is the base with all of them spent on top.
+// After any change of bookings, the state is the base with all spent on top.
 func TestAStateIsItsBookingsOneByOne(t *testing.T) {
 	const slow = 30 * 365 * 24 * hour
 	for _, m := range []*Meter{

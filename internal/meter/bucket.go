@@ -5,9 +5,9 @@ import (
 	"math/bits"
 )
 
-// tokenBucket counts a debt in time. State.At, with State.N as its fraction in 1/units of a tick, is
-// the instant at which all spending is regained. A key may spend while the time until that instant is
-// at most the time in which the burst is regained. This is the virtual scheduling algorithm of ITU-T
+// tokenBucket counts a debt in time. State.At, with State.N as its fraction in 1/units of a tick,
+// is when all spending is regained. A key may spend while the time until that instant is at most
+// the time in which the burst is regained. This is the virtual scheduling algorithm of ITU-T
 // I.371 (GCRA), with the theoretical arrival time kept as a fraction, so that no rate is rounded.
 //
 // Over any interval t it admits at most burst + rate·t, because each cost
@@ -19,7 +19,7 @@ type tokenBucket struct {
 	per, units int64 // one unit of cost takes per/units ticks to regain, in lowest terms
 	capacity   int64
 	one, full  span  // the spans in which a cost of 1, and the whole capacity, are regained
-	horizon    int64 // the maximum debt, as a span of time
+	horizon    int64 // the maximum debt, as a time span
 }
 
 func newTokenBucket(l Limit) tokenBucket {
@@ -89,7 +89,7 @@ func (t *tokenBucket) minus(a, b span) span {
 	return c
 }
 
-// fits returns the first instant at which owed + price ≤ full, rounded up. The sum of
+// fits returns the first instant when owed + price ≤ full, rounded up. The sum of
 // the two fractions may be more than one tick, and any remaining fraction rounds up.
 func (t *tokenBucket) fits(s State, now, cost int64) int64 {
 	// All spending is regained at whole + frac/units, so the instant is whole + frac/units - full + price.
@@ -123,8 +123,8 @@ func (t *tokenBucket) spend(s State, at, cost int64) State {
 	return t.owe(s, at, cost)
 }
 
-// owe adds a cost to the debt, up to the horizon. Only bookings that were made under another limit can add up to more. The sum
-// may overflow; the difference does not.
+// owe adds a cost to the debt, up to the horizon. Only bookings made under another
+// limit can add up to more. The sum may overflow; the difference does not.
 func (t *tokenBucket) owe(s State, at, cost int64) State {
 	d := t.plus(span{s.At, s.N}, t.price(cost))
 	if d.ticks-at >= t.horizon {

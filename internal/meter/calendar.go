@@ -2,10 +2,10 @@ package meter
 
 import "math"
 
-// calendar counts spending in the windows of a calendar. State.N is the spending in the window
-// whose ordinal is State.M, since State.At, the key's first decision there. Only a later ordinal
-// begins a new window. So a key gets each window's units once, even if the wall clock is set. If
-// the clock is set back, the window that the key has reached lasts until the next one begins again.
+// calendar counts spending in a calendar's windows. State.N is the spending in the window whose
+// ordinal is State.M, since State.At, the key's first decision there. Only a later ordinal begins
+// a new window. So a key gets each window's units once, even if the wall clock is set. If the
+// clock is set back, the window that the key has reached lasts until the next one begins again.
 //
 // As in a fixed window, spending above units in one window runs over into the following windows. In each window at most units
 // pass.
@@ -102,7 +102,7 @@ func (c *calendar) regained(s State) int64 {
 // fresh returns the first window in which none of the spending counts.
 func (c *calendar) fresh(s State) Window { return c.windows.After(s.M, c.used(s)) }
 
-// used returns the number of windows that the spending uses.
+// used counts the windows that the spending uses.
 func (c *calendar) used(s State) int64 { return (s.N + c.units - 1) / c.units }
 
 // standing is remaining and regained, at a present instant.

@@ -52,8 +52,8 @@ func TestACalendarWindowIsGrantedOnceWhateverTheWallClockDoes(t *testing.T) {
 	assert.True(t, m.Allow(&s, 251, 10), "set forward")
 }
 
-// A refund after the end of a window does not raise the budget of the next one, even if the wall clock was set forward and
-// places the spending there.
+// A refund after a window's end does not raise the budget of the next one,
+// even if the wall clock was set forward and places the spending there.
 func TestSpendingFromBeforeTheWallClockWasSetIsNotOfTheNewWindow(t *testing.T) {
 	wall := &shifted{even: even(100)}
 	m := New(Limit{Kind: Calendar, Units: 10, Per: 100, Windows: wall, Horizon: 1 << 40, Most: 1 << 40})

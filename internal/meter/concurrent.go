@@ -12,7 +12,7 @@ import "math"
 // sampled is the maximum number of entries whose ages an estimate reads.
 const sampled = 64
 
-// estimate returns now if a cost fits. Otherwise it estimates when the cost fits, assuming that in each span of time as
+// estimate returns now if a cost fits. Otherwise it estimates when the cost fits, assuming that in each time span as
 // many calls end as have begun. So a unit comes back after the mean age of the units in use, divided by their number.
 func (l *slidingLog) estimate(s State, now, cost int64) int64 {
 	used := l.counts(s, now)

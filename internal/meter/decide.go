@@ -53,8 +53,8 @@ func (m *Meter) allow(s *State, now, cost int64) bool {
 // Simple reports whether the state has no bookings and the meter never delays a cost. If so, Spend is a shorter way.
 func (m *Meter) Simple(s *State) bool { return s.detail == nil && m.leaky == nil }
 
-// Spend is Take for a caller that books nothing. It spends a cost if that fits now, and returns
-// now. Otherwise it returns the instant at which the cost fits. The state must be Simple.
+// Spend is Take for a caller that books nothing. It spends a cost if that fits now, and
+// returns now. Otherwise it returns the instant when the cost fits. The state must be Simple.
 func (m *Meter) Spend(s *State, now, cost int64) (at int64) {
 	if m.advances {
 		*s = m.advance(*s, now)
@@ -86,9 +86,9 @@ func (m *Meter) SpendBucket(s *State, now, cost int64) (at int64, owed Owed) {
 	return now, after
 }
 
-// Offer describes how a cost would be spent, if it may be spent up to ahead after the reading. In a leaky bucket, ahead is the
-// maximum delay in the queue; the instant at which the cost enters the queue depends on the room there. The cost is from 1 to
-// the capacity.
+// Offer describes how a cost would be spent, if it may be spent up to ahead after the
+// reading. In a leaky bucket, ahead is the maximum delay in the queue; the instant when
+// the cost enters the queue depends on the room there. The cost is from 1 to the capacity.
 func (m *Meter) Offer(s State, mo Moment, cost, ahead int64) Offer {
 	o := Offer{Retry: mo.Reading}
 	if s.detail != nil {
@@ -104,7 +104,7 @@ func (m *Meter) Offer(s State, mo Moment, cost, ahead int64) Offer {
 	}
 	if m.leaky != nil {
 		if o.At > mo.Now {
-			o.Retry = o.At // the time at which the queue has room
+			o.Retry = o.At // when the queue has room
 		}
 		o.At, o.Part = m.leaky.place(s, mo.Now, cost)
 	}
@@ -153,7 +153,7 @@ func (m *Meter) Take(s *State, mo Moment, cost, ahead int64, keep Keep) Offer {
 }
 
 // Accept spends a cost as it was offered, in a state that has been advanced to now. No other call may come in
-// between. Unless keep is Final, a spending later than now is booked, so that all of it can be given back until then.
+// between. Unless keep is Final, a spending later than now is booked, so that all can be given back until then.
 func (m *Meter) Accept(s *State, now int64, o Offer, cost int64, keep Keep) {
 	l := s.Line()
 	if l != nil {

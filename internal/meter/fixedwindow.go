@@ -15,8 +15,8 @@ type fixedWindow struct {
 // roll moves the state to the window of now. If all spending has left with the
 // windows that have passed, there is no window: the next spending begins one.
 //
-// All other methods roll first, so a state may be any number of windows behind.
-// A window that is booked for later stays as it is until its time has come.
+// All other methods roll first, so a state may be any number of windows
+// behind. A window booked for later stays as it is until its time has come.
 func (w *fixedWindow) roll(s State, now int64) State {
 	if now-s.At < w.per {
 		return s
@@ -107,8 +107,8 @@ func (w *fixedWindow) spent(s State, now int64) int64 {
 	return Add(s.N, ahead(s, now, w.per, w.units))
 }
 
-// ahead returns the units of the windows between now and a window that is booked for later. They count as full: nothing fits
-// before a booking.
+// ahead returns the units of the windows between now and a window
+// booked for later. They count as full: nothing fits before a booking.
 func ahead(s State, now, per, units int64) int64 {
 	if s.At <= now {
 		return 0

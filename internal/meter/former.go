@@ -14,11 +14,11 @@ import (
 // So a key under such a limit has at least as much left as if the limit had never changed and the same
 // costs had passed. Any sequence of limits admits at least as much as the lowest of them alone.
 //
-// The bound of changing limits holds, because each state regains by its own limit alone. Let S be the spending that
-// passes in an interval. First, suppose that the last limit in force was never full while it was a former limit. Then
-// its state counts all of S except the spending that it has regained, and at most its capacity. Otherwise consider the
-// last instant at which it was full. At most as much passes afterwards as it regains. The limit that was in force
-// before that instant bounds the earlier spending in the same way.
+// The bound of changing limits holds, because each state regains by its own limit alone. Let S be the
+// spending that passes in an interval. First, suppose that the last limit in force was never full while it
+// was a former limit. Then its state counts all of S except the spending that it has regained, and at most
+// its capacity. Otherwise consider the last instant when it was full. At most as much passes afterwards as
+// it regains. The limit in force before that instant bounds the earlier spending in the same way.
 //
 // A former limit does not follow future bookings. If there is one, a change of the limit forgets all former limits.
 
@@ -45,7 +45,7 @@ var noFormers = formers{idle: never, hold: never}
 type former struct {
 	m     *Meter
 	s     State
-	until int64 // the instant at which it is forgotten
+	until int64 // when it is forgotten
 }
 
 const (
@@ -205,7 +205,7 @@ func (p *formers) gone(f former, now int64) bool {
 	return p.idle <= now || f.until <= now && p.hold <= now
 }
 
-// held returns the first instant at which a fresh key may be forgotten with its former limits. By
+// held returns the first instant when a fresh key may be forgotten with its former limits. By
 // then all that they count is regained, or counts under the limit in force and is regained there.
 func (p *formers) held() int64 { return p.hold }
 
@@ -230,8 +230,8 @@ func (p *formers) last(m *Meter, s State, now int64) {
 	}
 }
 
-// Kept returns the first instant at which a fresh key has no former limits any more.
-// To forget a fresh key earlier breaks no bound: under a former limit it begins anew.
+// Kept returns the first instant when a fresh key has no former limits any more. To
+// forget a fresh key earlier breaks no bound: under a former limit it begins anew.
 func (m *Meter) Kept(s State) int64 {
 	p := s.formers()
 	if p == nil {
@@ -371,7 +371,7 @@ func (l *slidingLog) oldest(s State, r rest, now int64) older {
 		return older{r.log.clone(), max(l.per, r.log.per)}
 	}
 	all := older{per: l.per}
-	if r.units > 0 { // another algorithm kept no entries for these units, and none of them is newer than the first entry
+	if r.units > 0 { // another algorithm kept no entries for these units, and none is newer than the first entry
 		all.put(s.log.first(now), r.units, r.until)
 	}
 	return all

@@ -4,8 +4,8 @@ import "math"
 
 // This file finds room before bookings. Usually there is none, because bookings are made one behind the other,
 // and a cost queues behind the last one. But once the limit has changed, bookings are loose: each keeps its
-// instant, although it may need only a part of the units that are regained until then. A cost goes before loose
-// bookings at the first instant at which it fits and after which each of them still fits at its own instant. A
+// instant, although it may need only a part of the units that are regained until then. A cost goes before
+// loose bookings at the first instant when it fits and after which each still fits at its own instant. A
 // booking that does not fit at its instant, for example after the limit was lowered, leaves no room before it.
 //
 // A booking that would begin a window must still begin one. So a cost that would begin a window goes
@@ -13,7 +13,7 @@ import "math"
 // bucket a cost needs a gap of its whole length, and room in the queue for itself and all bookings.
 // Bookings have entered the queue, so under a limit without a queue they are not loose any more.
 
-// tight is called when the bookings of a log may have passed.
+// tight is called when a log's bookings may have passed.
 func (m *Meter) tight(s State, now int64) State {
 	if m.log && s.loose() && s.log.newest() <= now {
 		s.ledger.loose = false
@@ -100,7 +100,7 @@ func (m *Meter) among(s State, now int64) (n, debt int64) {
 		return m.remaining(s, now)
 	case m.log:
 		return m.algorithm.(*slidingLog).among(s, now)
-	case len(list) > 0 && list[0].cost == 0: // the end of a line
+	case len(list) > 0 && list[0].cost == 0: // a line's end
 		st, list = list[0].after, list[1:]
 	case m.leaky != nil:
 		n = m.leaky.among(st, now, list)
@@ -175,7 +175,7 @@ func (l *leakyBucket) gap(s State, now, cost int64) State {
 	return State{At: end.ticks, N: end.frac}
 }
 
-// end returns the instant at which a cost that enters the queue now or later begins.
+// end returns the instant when a cost that enters the queue now or later begins.
 func (l *leakyBucket) end(s State, now int64) span {
 	if s.At >= now {
 		return span{s.At, s.N}
@@ -183,7 +183,7 @@ func (l *leakyBucket) end(s State, now int64) span {
 	return span{ticks: now}
 }
 
-// enters returns the first instant at which a cost can enter the queue so that it leaves within the time of a full queue.
+// enters returns the first instant when a cost can enter the queue so that it leaves within the time of a full queue.
 func (l *leakyBucket) enters(s State, now, cost int64) int64 {
 	st, list, _ := s.ledger.at(now)
 	all := cost
@@ -226,7 +226,7 @@ func (l *leakyBucket) among(st State, now int64, list []booking) int64 {
 	return max(0, min(n, most))
 }
 
-// gap returns the first instant at which a cost fits beside the entries before it and
+// gap returns the first instant when a cost fits beside the entries before it and
 // leaves room for all entries after it. Nothing goes before the last part of a debt.
 func (l *slidingLog) gap(s State, now, cost int64) int64 {
 	if s.M > 0 {
@@ -234,7 +234,7 @@ func (l *slidingLog) gap(s State, now, cost int64) int64 {
 		s = l.afterDebt(s)
 	}
 	r := &s.log
-	at := max(now, s.ledger.newest()) // the end of a line
+	at := max(now, s.ledger.newest()) // a line's end
 next:
 	for {
 		i, j := r.search(at+1), r.search(at-l.per+1)

@@ -27,7 +27,7 @@ func TestAfterARaiseFarBookingsTakeOnlyWhatTheyTake(t *testing.T) {
 				booked++
 			}
 		}
-		require.GreaterOrEqual(t, booked, 300, "%v", kind) // the spendings of a counter are farther apart
+		require.GreaterOrEqual(t, booked, 300, "%v", kind) // a counter's spendings are farther apart
 		s = to.Migrate(&from, s, 0)
 		_, debt, _ := to.Standing(s, 0)
 		require.Zero(t, debt, "%v", kind)
@@ -108,7 +108,7 @@ func entriesOf(s State) (all []entry) {
 	return all
 }
 
-// A cost goes before loose bookings at the first instant at which it and all of them fit.
+// A cost goes before loose bookings at the first instant when it and all of them fit.
 func TestACostGoesBeforeLooseBookingsWhereAllOfThemStillFit(t *testing.T) {
 	testsize.Arithmetic(t)
 	before := map[Kind]int{}

@@ -5,11 +5,11 @@ package meter
 // token bucket whose burst is the queue's capacity, so over any interval t at most queue + rate·t enters. Each cost leaves when
 // all before it has drained.
 //
-// State.At is the end of the queue: the instant at which all that has entered has drained.
+// State.At is the queue's end: the instant when all that has entered has drained.
 type leakyBucket struct{ tokenBucket }
 
-// leaves returns the instant at which a cost that enters now may leave: after all
-// earlier costs. If that is not a whole tick, at is rounded up and part is the fraction.
+// leaves returns the instant when a cost that enters now may leave: after all earlier
+// costs. If that is not a whole tick, at is rounded up and part is the fraction.
 func (l *leakyBucket) leaves(s State, now int64) (at, part int64) {
 	if at = l.regained(s); at <= now {
 		return now, 0
@@ -17,12 +17,12 @@ func (l *leakyBucket) leaves(s State, now int64) (at, part int64) {
 	return at, s.N
 }
 
-// earliest returns the instant at which the cost may enter the queue. Bookings do not delay it further: they are already in the
-// queue.
+// earliest returns the instant when the cost may enter the queue.
+// Bookings do not delay it further: they are already in the queue.
 func (l *leakyBucket) earliest(s State, now, cost int64) int64 { return l.fits(s, now, cost) }
 
-// spend books the cost to leave at that instant. If the instant is the end of the
-// queue, rounded up, the cost is added to the exact end, so that no fraction is lost.
+// spend books the cost to leave at that instant. If the instant is the queue's end,
+// rounded up, the cost is added to the exact end, so that no fraction is lost.
 func (l *leakyBucket) spend(s State, at, cost int64) State {
 	if l.regained(s) < at {
 		s.At, s.N = at, 0

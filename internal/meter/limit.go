@@ -20,8 +20,8 @@ type Limit struct {
 	Burst      int64   // a token bucket's burst or a leaky bucket's queue; otherwise unused
 	Windows    Windows // a calendar's windows; else nil
 
-	// Horizon bounds every span of time in which a budget is counted: the time in which
-	// the capacity is regained, how far ahead is booked, and the debt of one key. A limit
+	// Horizon bounds every time span in which a budget is counted: the time in which
+	// the capacity is regained, how far ahead is booked, and one key's debt. A limit
 	// whose capacity takes longer is invalid. Four times the horizon must not overflow.
 	Horizon int64
 
@@ -32,15 +32,15 @@ type Limit struct {
 	Retry int64
 }
 
-// Windows are the windows of a calendar, on the caller's axis of instants. Each has an ordinal above 0, and a later window has
-// a larger one. They follow each other without a gap. Results may change from one call to the next: where the calendar follows
-// a wall clock and the clock is set, an instant moves to another window.
+// Windows are a calendar's windows, on the caller's axis of instants. Each has an ordinal above 0, and a
+// later window has a larger one. They follow each other without a gap. Results may change from one call to
+// the next: where the calendar follows a wall clock and the clock is set, an instant moves to another window.
 type Windows interface {
-	// At returns the window of an instant.
+	// At returns an instant's window.
 	At(instant int64) Window
 	// After returns the k-th window after the window of an ordinal.
 	After(ordinal, k int64) Window
-	// Count returns the number of windows from the first ordinal to the second.
+	// Count counts the windows from the first ordinal to the second.
 	Count(first, second int64) int64
 }
 

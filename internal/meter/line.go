@@ -6,12 +6,12 @@ import (
 )
 
 // Line is the queue of the calls that wait for one key's budget, first come, first served. Waiting calls
-// book nothing. The first turn is served at the first instant at which its cost fits, as if it were a
-// decision at that instant. Then the next one is the first. So all waiters follow each change of the key's
-// state or limit and each waiter that leaves, and only the first one has to compute its instant again.
+// book nothing. The first turn is served at the first instant when its cost fits, as if it were a decision
+// at that instant. Then the next one is the first. So all waiters follow each change of the key's state or
+// limit and each waiter that leaves, and only the first one has to compute its instant again.
 //
 // [Meter.Advance] serves the turns that are due, each at its own instant, in order with the bookings that become
-// due. So no call overtakes the line. A question is answered as if it came at the end of the line: see Meter.view.
+// due. So no call overtakes the line. A question is answered as if it came at the line's end: see Meter.view.
 //
 // Bookings keep their instants. A turn is not served before a booking that came before it.
 //
@@ -20,18 +20,18 @@ type Line struct {
 	first, last *Turn
 	n           int
 	cost        int64 // the cost of all turns
-	most        int64 // the maximum cost of a turn
+	most        int64 // a turn's maximum cost
 	uneven      int   // the number of turns with another cost than the turn before
-	now         int64 // an instant at which no turn was due
+	now         int64 // an instant when no turn was due
 
-	end end // the end of the line
+	end end // the line's end
 
 	At    int64        // an instant
 	Due   time.Time    // the same instant in real time
 	Owner atomic.Value // used by the caller
 }
 
-// end is the state of a key after all turns of its line are served, if nothing changes.
+// end is a key's state after all turns of its line are served, if nothing changes.
 type end struct {
 	known  bool
 	late   bool // turns have left since it was computed
@@ -59,7 +59,7 @@ type Turn struct {
 	Line    *Line
 
 	prev, next *Turn
-	behind     int64 // the instant of the last booking that was made before it
+	behind     int64 // the instant of the last booking made before it
 }
 
 var arrivals atomic.Uint64
@@ -92,20 +92,20 @@ func (l *Line) forget(newest int64) {
 	}
 }
 
-// exact forgets the end of the line if turns have left since it was computed.
+// exact forgets the line's end if turns have left since it was computed.
 func (l *Line) exact() {
 	if l.end.late {
 		l.end.known = false
 	}
 }
 
-// Drop is Leave for the line of a key that was dropped.
+// Drop is Leave for the line of a dropped key.
 func (l *Line) Drop(t *Turn) {
 	l.over(t)
 	l.Rouse()
 }
 
-// ReleaseAll is Release for the line of a key that was dropped.
+// ReleaseAll is Release for the line of a dropped key.
 func (l *Line) ReleaseAll(refused bool) {
 	for l.first != nil {
 		l.first.Refused, l.first.Free = refused, !refused

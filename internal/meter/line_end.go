@@ -6,7 +6,7 @@ import (
 	"sort"
 )
 
-// This file computes the end of a line, which is the state of a key after all waiting calls are served, if nothing changes.
+// This file computes a line's end, which is a key's state after all waiting calls are served, if nothing changes.
 
 // replayed spends turns and bookings in their order, on a copy of a state.
 type replayed struct {
@@ -53,8 +53,8 @@ func (r *replayed) whole() State {
 	return s
 }
 
-// place returns the instant at which a turn is spent. A turn goes behind the bookings made before it, unless
-// there is room before them. It also goes behind later bookings whose time comes first.
+// place returns the instant when a turn is spent. A turn goes behind the bookings made before it,
+// unless there is room before them. It also goes behind later bookings whose time comes first.
 func (r *replayed) place(t *Turn) (at, part int64) {
 	m := r.m
 	for {
@@ -81,7 +81,7 @@ func (r *replayed) spend(b *booking) {
 	r.now = max(r.now, b.at)
 }
 
-// spendTurn spends a cost at the instant of its place.
+// spendTurn spends a cost at its place's instant.
 func (r *replayed) spendTurn(cost, at int64) {
 	if r.s = r.m.spend(r.s, at, cost); r.m.log {
 		r.s = r.m.advance(r.s, at) // without this the state would keep an entry for each turn
@@ -89,7 +89,7 @@ func (r *replayed) spendTurn(cost, at int64) {
 	r.now = at
 }
 
-// place returns the instant at which a cost is spent if it goes behind everything else.
+// place returns the instant when a cost is spent if it goes behind everything else.
 func (m *Meter) place(s State, now, cost int64) (at, part int64) {
 	if m.leaky != nil {
 		return m.leaky.leaves(s, now)
@@ -97,7 +97,7 @@ func (m *Meter) place(s State, now, cost int64) (at, part int64) {
 	return m.earliest(s, now, cost), 0
 }
 
-// turns spends the turns of a line. It leaves out turns above the capacity, which are about to be refused.
+// turns spends a line's turns. It leaves out turns above the capacity, which are about to be refused.
 func (r *replayed) turns(l *Line) {
 	capacity := r.m.capacity()
 	n, cost := l.n, l.cost // of the remaining turns
@@ -115,7 +115,7 @@ func (r *replayed) turns(l *Line) {
 	}
 }
 
-// end spends the turns of a line, and then the remaining bookings, and sets the end of the line to the resulting state.
+// end spends a line's turns, and then the remaining bookings, and sets the end of the line to the resulting state.
 func (r *replayed) end(l *Line, e *end) {
 	r.turns(l)
 	e.ledger.loose = r.loose && len(r.booked) > 0
@@ -168,7 +168,7 @@ func (e *end) spend(m *Meter, at, cost int64) {
 func (r *replayed) skip(l *Line, n int, cost int64) bool {
 	switch a := r.m.algorithm.(type) {
 	case *leakyBucket:
-		// Each cost is added to the end of the queue, where it leaves.
+		// Each cost is added to the queue's end, where it leaves.
 		before := a.owe(r.s, r.now, cost-l.last.Cost)
 		r.now = a.regained(before)
 		r.s = a.owe(before, r.now, l.last.Cost)
@@ -244,7 +244,7 @@ func (r *replayed) skipWindow(w *fixedWindow, cost, n int64) {
 	r.now = r.s.At
 }
 
-// skipCalendar is skipWindow for the windows of a calendar.
+// skipCalendar is skipWindow for a calendar's windows.
 func (r *replayed) skipCalendar(c *calendar, cost, n int64) {
 	fit := (c.units - r.s.N) / cost
 	if n <= fit {

@@ -1,6 +1,6 @@
 package meter
 
-// Attach gives a state the line of another state, which belonged to another limit, or to the same key before it was
+// Attach gives a state another state's line, which belonged to another limit, or to the same key before it was
 // dropped. If the state already has a line, the other line's turns go behind it. Turns above the capacity are refused.
 func (m *Meter) Attach(s *State, now int64, l *Line) {
 	if other := s.Line(); other != nil && other != l {
@@ -22,7 +22,7 @@ func (m *Meter) Attach(s *State, now int64, l *Line) {
 	*s = m.moved(*s)
 }
 
-// Join puts a turn at the end of the line. o is the offer that was made for its cost.
+// Join puts a turn at the line's end. o is the offer that was made for its cost.
 func (m *Meter) Join(s *State, now int64, t *Turn, o Offer) {
 	l := m.lineOf(s, now)
 	t.Number = Arrival()
@@ -72,7 +72,7 @@ func (m *Meter) Leave(s *State, t *Turn) {
 	*s = m.moved(*s)
 }
 
-// shorter is called when a turn has left. It reports whether the end of the line stays,
+// shorter is called when a turn has left. It reports whether the line's end stays,
 // although it is now too late. Otherwise each turn of a long line would have to be
 // examined each time. An end that stays is late by less than a 64th of the line's turns.
 func (m *Meter) shorter(l *Line) bool {
@@ -119,14 +119,14 @@ func (m *Meter) moved(s State) State {
 	return s
 }
 
-// Due returns the instant at which the first turn is served if nothing changes. The line is not empty.
+// Due returns the instant when the first turn is served if nothing changes. The line is not empty.
 func (m *Meter) Due(s *State) int64 {
 	*s = m.closeGaps(*s)
 	at, _, _ := m.due(*s, s.Line())
 	return at
 }
 
-// due returns the instant at which the first turn is served, and the instant of the last booking before it.
+// due returns the instant when the first turn is served, and the instant of the last booking before it.
 func (m *Meter) due(s State, l *Line) (at, part, after int64) { return m.dueAs(s, l, l.first) }
 
 // dueAs is due as if t were the first turn.
@@ -213,7 +213,7 @@ func (m *Meter) spendTurn(s State, t *Turn, at, part int64) State {
 	return s
 }
 
-// view returns the state that questions refer to: the end of the line if there is one. The state is up to date.
+// view returns the state that questions refer to: the line's end if there is one. The state is up to date.
 func (m *Meter) view(s State) State {
 	l := s.Line()
 	if l == nil {

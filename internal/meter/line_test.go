@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// oneTurnAfterTheOther defines the end of a line by spending all turns and bookings in order.
+// oneTurnAfterTheOther defines a line's end by spending all turns and bookings in order.
 func oneTurnAfterTheOther(m *Meter, s State, l *Line) (State, int64) {
 	r := m.replayed(s, l.now)
 	for t := l.first; t != nil; t = t.next {

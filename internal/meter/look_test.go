@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// looked is a key in two copies. One of them is looked at between its calls, and the other is not.
+// looked is a key in two copies. One is looked at between its calls, and the other is not.
 type looked struct {
 	m *Meter
 	s State

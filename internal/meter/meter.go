@@ -54,8 +54,8 @@ type Meter struct {
 	kind Kind
 }
 
-// New returns the meter of a limit, which the caller has validated. A kind without a case here is a bug in this package:
-// without an algorithm it would allow every cost.
+// New returns a limit's meter, which the caller has validated. A kind without a case
+// here is a bug in this package: without an algorithm it would allow every cost.
 func New(l Limit) Meter {
 	m := Meter{horizon: l.Horizon, most: l.Most, kind: l.Kind}
 	switch l.Kind {
@@ -134,7 +134,7 @@ func (m *Meter) capacity() int64 {
 	return units
 }
 
-// windows returns the length of a window and its units, for the algorithms that have windows.
+// windows returns a window's length and its units, for the algorithms that have windows.
 func (m *Meter) windows() (per, units int64) {
 	switch a := m.algorithm.(type) {
 	case *fixedWindow:

@@ -181,7 +181,7 @@ func (to *Meter) Charge(s *State, now int64, from *Meter, other State) {
 		return // the calls have ended with their process
 	}
 	var booked []booking
-	var n, debt int64 // the spending by now, and the debt of a log, which may lie behind bookings
+	var n, debt int64 // the spending by now, and a log's debt, which may lie behind bookings
 	if l, isFrom := from.algorithm.(*slidingLog); isFrom {
 		other = l.advance(l.aside(other), now)
 		booked, n = l.bookings(other, now)
@@ -191,8 +191,8 @@ func (to *Meter) Charge(s *State, now int64, from *Meter, other State) {
 		other, booked = from.split(other, now)
 		n = from.spent(other, now)
 	}
-	// A window that was booked there may end later than the window here that contains its instant, so its count is booked for
-	// the next window.
+	// A window booked there may end later than the window here that
+	// contains its instant, so its count is booked for the next window.
 	var late int64
 	switch a := to.algorithm.(type) {
 	case *fixedWindow:

@@ -42,8 +42,8 @@ var unsampled = span{ticks: math.MaxInt64}
 // settlement takes time linear in the elements behind its own.
 var maxOpens = 4096
 
-// sample records the debt just before a spending, or a change of the state. All reservations with a higher least debt become
-// one element with this debt. Within an instant nothing is regained, so sample skips the reservations of this instant.
+// sample records the debt just before a spending, or a change of the state. All reservations with a higher least debt
+// become one element with this debt. Within an instant nothing is regained, so sample skips this instant's reservations.
 func (l *openList) sample(at int64, owed span) {
 	n := len(l.opens)
 	if n == 0 || l.opens[n-1].from == at {
@@ -133,7 +133,7 @@ func (l *openList) lowerFrom(first, n int, owed span) {
 	}
 }
 
-// granted is sample after a grant, which also counts for the reservations of its instant. The last of
+// granted is sample after a grant, which also counts for its instant's reservations. The last of
 // these stay even if they can give back nothing, so that later ones of the instant get another part.
 func (l *openList) granted(at int64, owed span) {
 	n := len(l.opens)

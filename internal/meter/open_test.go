@@ -304,7 +304,7 @@ func TestFewOpensGiveBackNoMoreThanMany(t *testing.T) {
 	}
 }
 
-// leasts returns the number of different least debts above 0 among the open reservations.
+// leasts counts the different least debts above 0 among the open reservations.
 func (p *past) leasts() int {
 	all := make(map[span]bool)
 	for _, e := range slices.Concat(p.open, p.lost) {

@@ -5,18 +5,18 @@ import "math"
 // Remembered is the record of a forgotten state. Its two figures suffice for every algorithm. They are
 // never below the key's spending, and are exact for a bucket. The zero Remembered means no spending.
 //
-// For a calendar, Until is no instant. It is the ordinal of a window, so that a change of the wall clock does not matter.
+// For a calendar, Until is no instant. It is a window's ordinal, so that a change of the wall clock does not matter.
 type Remembered struct {
-	Until int64 // the first instant at which the key is fresh; for a calendar, the ordinal of the first such window
+	Until int64 // the first instant when the key is fresh; for a calendar, the ordinal of the first such window
 	Share uint8 // the spent part of the capacity, in 255ths, rounded up; 0 if nothing is spent
 	Dated bool  // whether Until is an ordinal
 }
 
-// whole is the share of a key that has spent all of its capacity, or more.
+// whole is the share of a key that has spent all its capacity, or more.
 const whole = math.MaxUint8
 
-// Remember returns the record of a state. Bookings and debts count as far as the two figures can express them: spending above
-// the capacity, and the instants of bookings, are forgotten. The state is up to date: see Refresh.
+// Remember returns a state's record. Bookings and debts count as far as the two figures can express them:
+// spending above the capacity, and the instants of bookings, are forgotten. The state is up to date: see Refresh.
 func (m *Meter) Remember(s State, now int64) Remembered {
 	r := Remembered{Until: m.regained(s)}
 	if r.Until <= now || m.held != nil {
@@ -111,8 +111,8 @@ func (m *Meter) Covers(a, b Remembered) bool {
 	return a.Until >= b.Until && (a.Share >= b.Share || m.family() == familyBucket)
 }
 
-// Merge returns a record of at least the spending of both records. One of them may be an earlier record of the same
-// key. Either both are ordinals or none is. Instants of both were rounded up to a multiple of grain.
+// Merge returns a record of at least the spending of both records. One may be an earlier record of the
+// same key. Either both are ordinals or none is. Instants of both were rounded up to a multiple of grain.
 func (m *Meter) Merge(a, b Remembered, now, grain int64) Remembered {
 	if a.Share == 0 || b.Share != 0 && a.Until < b.Until {
 		a, b = b, a

@@ -43,7 +43,7 @@ func (m *Meter) outlived(s State, now int64) State {
 	return s
 }
 
-// Forgotten returns the first instant at which the key is like a new one:
+// Forgotten returns the first instant when the key is like a new one:
 // all is regained, and nothing is set aside. Waiting calls do not count.
 func (m *Meter) Forgotten(s State) int64 {
 	at := m.regained(s)
@@ -88,7 +88,7 @@ func (m *Meter) leave(s State, now int64) leaving {
 	return x
 }
 
-// until returns the instant at which all but the debt would have been regained.
+// until returns the instant when all but the debt would have been regained.
 func (x leaving) until(m *Meter, now int64) int64 {
 	if x.debt > 0 {
 		x.base = m.forgive(x.base, now, x.debt)

@@ -112,16 +112,16 @@ func within(l Limit, span int64) int64 {
 		return l.Units * span / l.Per
 	case SlidingLog:
 		return l.Units * (span / l.Per)
-	case SlidingCounter: // the weight of each window is rounded up, so one unit comes back late
+	case SlidingCounter: // each window's weight is rounded up, so one unit comes back late
 		return min(l.Units*ended, l.Units*span/l.Per+2*ended)
 	}
 	return l.Units * ended
 }
 
-// The limit of a key changes back and forth between two limits of any algorithms. Within any span of time the
-// key spends at most the larger capacity plus the units that both limits regain in it. There is one exception.
-// If the window of a fixed window or a sliding counter becomes shorter, it ends as soon as its new length has
-// passed, even for units that were spent later in the longer window. Then both capacities together pass.
+// A key's limit changes back and forth between two limits of any algorithms. Within any time span the key
+// spends at most the larger capacity plus the units that both limits regain in it. There is one exception.
+// If the window of a fixed window or a sliding counter becomes shorter, it ends as soon as its new length
+// has passed, even for units spent later in the longer window. Then both capacities together pass.
 func TestFlippingTwoLimitsPassesTheLargerCapacityAndTheRegainOfBoth(t *testing.T) {
 	type passed struct{ at, n int64 }
 	flips, reached := 0, make(map[[2]Kind]bool)
@@ -198,7 +198,7 @@ func TestSettlementsAmongFlipsPassNoMoreThanTheBoundOfFlips(t *testing.T) {
 		sp             Spending
 		changes        int
 		kind           Kind
-		until          int64 // the time at which its limit has regained it
+		until          int64 // when its limit has regained it
 	}
 	given := make(map[[2]Kind]int) // the number of settlements from before a change that gave something back
 	for a := TokenBucket; a <= Calendar; a++ {
@@ -313,7 +313,7 @@ func TestAPlaceThatLeavesInTheTickOfAChangeReturnsNothing(t *testing.T) {
 	}
 }
 
-// The newest entries of a log count under a lower limit. A settlement returns units of the older ones, which are set aside.
+// A log's newest entries count under a lower limit. A settlement returns units of the older ones, which are set aside.
 func TestAnOldSettlementUnderALoweredLogLetsNoMorePass(t *testing.T) {
 	low, high := meterOf(SlidingLog, 2, 42, 0), meterOf(SlidingLog, 6, 27, 0)
 	var s State

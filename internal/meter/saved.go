@@ -71,7 +71,7 @@ func (m *Meter) AppendOpen(buf []byte, s State, now int64) []byte {
 		l.due(m.token, l.list[:k])
 	}
 	for len(l.opens) > mostOpens {
-		l.merge(len(l.opens) - 1) // the last element numbers the grants of this instant
+		l.merge(len(l.opens) - 1) // the last element numbers this instant's grants
 	}
 	return m.append(buf, s, now, &l)
 }
@@ -347,8 +347,8 @@ func (r *reader) opens(m *Meter) (opens []open, older int) {
 	return opens, older
 }
 
-// instant returns the instant of a span after the writing, on the reader's axis. An instant longer ago than the longest counted
-// span is read as that long ago.
+// instant returns a span's instant after the writing, on the reader's axis. An
+// instant longer ago than the longest counted span is read as that long ago.
 func (r *reader) instant(span int64) int64 {
 	return Add(r.now, max(span-min(r.passed, farAhead), -farAhead))
 }

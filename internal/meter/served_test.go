@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// served returns the number of tries that pass, one in each step. limit returns the limit at each instant.
+// served counts the tries that pass, one in each step. limit returns the limit at each instant.
 func served(t testing.TB, tries, step int64, limit func(now int64) *Meter) (n int64) {
 	var s State
 	m := limit(0)
@@ -92,8 +92,8 @@ func sixtyAnd(units int64) (all []*Meter) {
 	return all
 }
 
-// A limit changes between two algorithms, or two lengths of windows. Under
-// each of them the key continues as if that limit had stayed in force.
+// A limit changes between two algorithms, or two lengths of windows.
+// Under each the key continues as if that limit had stayed in force.
 func TestALimitThatFlipsBetweenAlgorithmsServesWhatTheLowerOneWould(t *testing.T) {
 	testsize.Arithmetic(t)
 	tries := int64(testsize.Of(1200, 7200))

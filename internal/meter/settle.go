@@ -36,8 +36,8 @@ func (m *Meter) settle(s State, now int64, sp Spending, actual int64) State {
 	return s
 }
 
-// giveBack refunds the difference between the cost of a spending and its real cost, in a state with bookings, all of them after
-// now. A spending that is not among them is in the base.
+// giveBack refunds the difference between a spending's cost and its real cost, in a
+// state with bookings, all after now. A spending that is not among them is in the base.
 func (m *Meter) giveBack(l *ledger, now int64, sp Spending, actual int64) {
 	if sp.At > now {
 		l.reduce(sp.At, sp.Cost-actual, false)

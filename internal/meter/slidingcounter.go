@@ -17,7 +17,7 @@ package meter
 // differ from a new one.
 type slidingCounter struct {
 	per, units int64
-	most       int64 // the maximum count of one window
+	most       int64 // one window's maximum count
 }
 
 // roll moves the state to the window of now. Spending above units in one window
@@ -40,7 +40,7 @@ func (c *slidingCounter) roll(s State, now int64) State {
 }
 
 // weight returns the part of the previous window's count that still counts at an instant,
-// rounded up: all of it at the beginning of this window or earlier, and nothing at its end.
+// rounded up: all at this window's beginning or earlier, and nothing at its end.
 func (c *slidingCounter) weight(s State, now int64) int64 {
 	if s.M == 0 {
 		return 0
@@ -52,7 +52,7 @@ func (c *slidingCounter) weight(s State, now int64) int64 {
 	return q
 }
 
-// earliest returns the instant at which the cost fits. Within a window, the weight of the
+// earliest returns the instant when the cost fits. Within a window, the weight of the
 // previous window only falls. So the cost fits as soon as the weight is low enough. If
 // the window's own count is too high for the cost, the cost fits only in a later window.
 func (c *slidingCounter) earliest(s State, now, cost int64) int64 {
@@ -62,7 +62,7 @@ func (c *slidingCounter) earliest(s State, now, cost int64) int64 {
 	}
 	start := max(now, s.At)
 	room := c.units - cost - s.N
-	if room >= s.M { // the cost fits even if all of the previous window counts
+	if room >= s.M { // the cost fits even if all the previous window counts
 		return s.behind(start)
 	}
 	// m·(end − t)/per ≤ room, solved for t. The weight is rounded up, which makes no difference, because room is an integer.

@@ -2,9 +2,9 @@ package meter
 
 import "math"
 
-// slidingLog records each spending for the length of the window. The spendings are the entries
-// of detail.log, and State.N is their sum. A booking is an entry with a future instant. The
-// entries are in the order of their instants, and a new one goes behind all others.
+// slidingLog records each spending for the window's length. The spendings are the entries
+// of detail.log, and State.N is their sum. A booking is an entry with a future instant.
+// The entries are in the order of their instants, and a new one goes behind all others.
 //
 // In any window of length per, beginning or ending anywhere, at most units pass. An entry counts from its instant on, and no
 // longer at its instant + per.
@@ -14,8 +14,8 @@ import "math"
 // as one figure, because it may last as long as the horizon. A part that is due becomes an entry.
 //
 // The entries carry running totals: see totals. So for a key with n entries, a spending takes amortised
-// O(1). Questions such as the sum that counts, or the instant at which a cost fits, take O(log n), and so
-// does a grant of any part. One key with a large limit does not hold up the callers that wait for its lock.
+// O(1). Questions such as the sum that counts, or the instant when a cost fits, take O(log n), and so does
+// a grant of any part. One key with a large limit does not hold up the callers that wait for its lock.
 type slidingLog struct {
 	per, units int64
 
@@ -65,7 +65,7 @@ func (l *slidingLog) earliest(s State, now, cost int64) int64 {
 func (l *slidingLog) freed(s State, debt entry, excess int64) int64 {
 	r := &s.log
 	if debt.cost > 0 {
-		// The last debt lies between two entries, or after all of them. If the entries before
+		// The last debt lies between two entries, or after all. If the entries before
 		// it do not free enough, the debt leaves next, and then the entries behind it.
 		before := r.sum(r.search(Add(debt.at, 1)))
 		if before < excess && before >= excess-debt.cost {
@@ -89,8 +89,8 @@ func (l *slidingLog) spend(s State, at, cost int64) State {
 	return s
 }
 
-// refund subtracts from the entry of that instant, if it still counts. Entries
-// of one instant are one, and no spending gives back more than its own cost.
+// refund subtracts from that instant's entry, if it still counts. Entries of
+// one instant are one, and no spending gives back more than its own cost.
 func (l *slidingLog) refund(s State, now int64, sp Spending, actual int64) State {
 	if s = l.advance(s, now); s.detail != nil {
 		s.N -= s.log.reduce(sp.At, sp.Cost-actual)
@@ -106,7 +106,7 @@ func (l *slidingLog) charge(s State, now, n int64) State {
 	return l.advance(l.indebt(s, now, n), now)
 }
 
-// indebt adds n to the debt. All of the debt begins again where its first part
+// indebt adds n to the debt. All the debt begins again where its first part
 // fits. If no booking lies behind the debt, that is no later than before.
 func (l *slidingLog) indebt(s State, now, n int64) State {
 	if s.detail == nil {
@@ -208,7 +208,7 @@ func (l *slidingLog) counts(s State, now int64) int64 {
 	}
 }
 
-// regained returns the instant at which the last spending leaves. Until then the key differs from a key never seen.
+// regained returns the instant when the last spending leaves. Until then the key differs from a key never seen.
 func (l *slidingLog) regained(s State) int64 {
 	if at := l.newest(s); at != math.MinInt64 {
 		return Add(at, l.per)

@@ -1,9 +1,9 @@
 package meter
 
-// Spending is a cost and the instant at which it is spent, or leaves a leaky bucket.
+// Spending is a cost and the instant when it is spent, or leaves a leaky bucket.
 type Spending struct {
 	At int64
-	// In a token bucket: see open. In a calendar: the ordinal of the window. In a leaky
+	// In a token bucket: see open. In a calendar: the window's ordinal. In a leaky
 	// bucket, if not 0: its place in the queue begins Part/units of a tick after At − 1.
 	Part int64
 	Cost int64
@@ -26,7 +26,7 @@ type Keep uint8
 const (
 	Final  Keep = iota // nothing may change
 	Booked             // if it is spent later than now, it can be removed until then, as if it had never been spent
-	Open               // as Booked, and a call of Settle will bring its real cost
+	Open               // as Booked, and a call to Settle will bring its real cost
 )
 
 // Moment is a reading of the caller's clock, with the instant for which it counts for one key. Now is later

@@ -14,8 +14,7 @@ func (m *Meter) Debt(s State, now int64) int64 {
 	return debt
 }
 
-// Regained returns the first instant at which the key is fresh: all that it has spent is
-// regained. The instant may be past.
+// Regained returns the first instant when the key is fresh: all that it has spent is regained. The instant may be past.
 func (m *Meter) Regained(s State) int64 { return m.regained(m.view(s)) }
 
 // Standing returns Remaining, Debt and Regained.
@@ -52,8 +51,8 @@ func (m *Meter) left(s, view State, now int64) (remaining, debt int64) {
 // Owed is a token bucket's debt in time: the time in which it regains all spending.
 type Owed = span
 
-// StandingOf returns the Standing of a Bucket with this debt, and the instant at which a
-// unit remains. It reads no state, so the caller can unlock the state before the division.
+// StandingOf returns the Standing of a Bucket with this debt, and the instant when a unit
+// remains. It reads no state, so the caller can unlock the state before the division.
 func (m *Meter) StandingOf(owed Owed, now int64) (remaining, debt, regained, next int64) {
 	t := m.token
 	regained = now + t.regained(State{At: owed.ticks, N: owed.frac})

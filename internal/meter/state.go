@@ -6,11 +6,11 @@ import (
 	"sort"
 )
 
-// State is a key's spending that is not yet regained. The meaning of its figures depends on the algorithm. For all of them,
-// State{At: t} with all other figures zero is a key that is fresh at t and later.
+// State is a key's spending that is not yet regained. The meaning of its figures depends on the
+// algorithm. For all, State{At: t} with all other figures zero is a key that is fresh at t and later.
 type State struct {
-	// buckets: the instant at which all is regained; windows: the beginning of the current
-	// one, or in a calendar the key's first decision there; log: the beginning of the debt
+	// buckets: the instant when all is regained; windows: the beginning of the current
+	// one, or in a calendar the key's first decision there; log: the debt's beginning
 	At int64
 	N  int64 // buckets: the fraction of At, in 1/units of a tick; windows: the spending in this one; log: the sum of its entries
 	// sliding counter: the spending in the previous window; log: the
@@ -33,9 +33,9 @@ type detail struct {
 // While there are bookings, the key's state is always base with the bookings spent on top in order. To cancel
 // a booking, the ledger removes it and spends the bookings behind it again, so no instant is sold twice.
 //
-// Each booking keeps the state after it, so that only the bookings behind a change have to be spent again: that is linear in
-// their number, and less if the change runs out, as in windows. Of many bookings that are cancelled in a row, only the last one
-// requires it.
+// Each booking keeps the state after it, so that only the bookings behind a change have
+// to be spent again: that is linear in their number, and less if the change runs out,
+// as in windows. Of many bookings cancelled in a row, only the last one requires it.
 type ledger struct {
 	base State     // the state before the oldest booking; it has no detail
 	list []booking // the oldest first
@@ -62,7 +62,7 @@ type ledger struct {
 type booking struct {
 	at, part, cost int64 // see Spending
 	open           int   // the number of open reservations
-	after          State // the state of the key after it; without detail
+	after          State // the key's state after it; without detail
 }
 
 func (b *booking) begin() span { return Spending{At: b.at, Part: b.part}.begin() }
@@ -100,7 +100,7 @@ func (s State) Behind(at int64) State {
 // OnHeap reports whether a copy of the state shares memory with it.
 func (s *State) OnHeap() bool { return s.detail != nil }
 
-// loose reports whether costs may go before the bookings of a state.
+// loose reports whether costs may go before a state's bookings.
 func (s *State) loose() bool { return s.detail != nil && s.ledger != nil && s.ledger.loose }
 
 // oldest returns the instant of the first booking, or if there is none an instant after all others.
@@ -233,7 +233,7 @@ func (l *ledger) empty() bool {
 	return len(l.list) == 0 && !l.stale() && len(l.opens) == 0 && l.rest.units == 0 && l.line == nil && l.lost == nil && l.formers == nil && !l.loose
 }
 
-// Line returns the line of a state, nil if it has none.
+// Line returns a state's line, nil if it has none.
 func (s *State) Line() *Line {
 	if s.detail == nil || s.ledger == nil {
 		return nil

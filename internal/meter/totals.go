@@ -8,13 +8,13 @@ import "math"
 // an inner element takes O(distance to the nearer end), because the totals behind it or before it change, too.
 //
 // The totals count from an origin that moves, and wrap around. Only differences have a
-// meaning, and none of them overflows, because the sum of the listed spendings can be counted.
+// meaning, and none overflows, because the sum of the listed spendings can be counted.
 //
 //	spendings        3 at 10, 1 at 20, 4 at 50
 //	before, marks    7, {10, 10} {20, 11} {50, 15}
 //
-// The spending after 10 is 15 - 10; the instant at which 4 of these have left the window is found by the first total that is 7
-// + 4 or more.
+// The spending after 10 is 15 - 10; the instant when 4 of these have
+// left the window is found by the first total that is 7 + 4 or more.
 type totals struct {
 	buf    []mark // its length is zero or a power of two, so that an index wraps with a mask
 	before int64  // the total before the oldest mark

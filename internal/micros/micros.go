@@ -17,7 +17,7 @@ const (
 	MaxLog = 2000
 )
 
-// Figures returns the figures of a limit, or an error if the limit cannot be counted
+// Figures returns a limit's figures, or an error if the limit cannot be counted
 // exactly. In a bucket, one unit takes per/units µs, in lowest terms. A window has
 // units for each per; per is 0 for a calendar. Unlimited and Blocked have no figures.
 func Figures(l ratelimit.Limit, maxLog int) (units, per int64, err error) {
@@ -54,7 +54,7 @@ func Shared(l ratelimit.Limit) (units, per int64, err error) {
 	return units, per, err
 }
 
-// ofBucket returns the figures of a bucket. Its Per may be any number of nanoseconds, because the fraction is exact.
+// ofBucket returns a bucket's figures. Its Per may be any number of nanoseconds, because the fraction is exact.
 func ofBucket(l ratelimit.Limit) (units, per int64, err error) {
 	per, units = int64(l.Rate.Per), int64(l.Rate.Units)
 	g := meter.GCD(per, units)

@@ -28,7 +28,7 @@ type Made struct {
 
 	Confirm func() (bool, error) // of a tentative booking: see [turns.Answer]
 	Life    uint64               // of the key: see [turns.Answer]
-	At      int64                // the instant of the cost by the store's clock
+	At      int64                // the cost's instant by the store's clock
 	Ref     any                  // the store's reference, by which another booking can replace this one
 }
 

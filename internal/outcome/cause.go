@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Cause classifies the error of a call: the side at fault, and whether it was refused. The metrics, the answers of the middlewares and the
-// evidence about a remote limiter depend on it.
+// Cause classifies a call's error: the side at fault, and whether it was refused. The metrics,
+// the answers of the middlewares and the evidence about a remote limiter depend on it.
 type Cause uint8
 
 const (
@@ -56,7 +56,7 @@ var causes = []struct {
 	{context.Canceled, CauseEnded},
 }
 
-// CauseOf returns the cause of an error.
+// CauseOf returns an error's cause.
 func CauseOf(err error) Cause {
 	if err == nil {
 		return CauseNone

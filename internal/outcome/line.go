@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// PaceOf returns the pace of a limit. It is zero for a limit without a rate. The length of a calendar's windows is not known.
+// PaceOf returns a limit's pace. It is zero for a limit without a rate. The length of a calendar's windows is not known.
 func PaceOf(l ratelimit.Limit) turns.Pace {
 	if l.Rate.Units <= 0 {
 		return turns.Pace{}
@@ -23,7 +23,8 @@ func PaceOf(l ratelimit.Limit) turns.Pace {
 	return p
 }
 
-// Beyond is the error of a booking whose instant is in time, but which the store can make only after the RetryAfter of its decision.
+// Beyond is the error of a booking whose instant is in time, but
+// which the store can make only after its decision's RetryAfter.
 type Beyond struct {
 	In time.Duration // until the instant
 }
@@ -38,9 +39,9 @@ type Unfinished struct {
 
 func (e *Unfinished) Error() string { return e.Err.Error() }
 
-// InLine is a store's Wait: it books in the turn of its caller, and waits for the booked instant. The book function books what is
-// requested, as Reserve does. If its error is a [*Beyond], the caller stays first, and books later. If it is an [*Unfinished], the caller leaves,
-// and others take what it books. The context has not ended.
+// InLine is a store's Wait: it books in its caller's turn, and waits for the booked instant. The book function
+// books what is requested, as Reserve does. If its error is a [*Beyond], the caller stays first, and books
+// later. If it is an [*Unfinished], the caller leaves, and others take what it books. The context has not ended.
 func InLine(ctx context.Context, lines *turns.Lines[string], key string, cost int, book func(turns.Request) (Made, error)) (d ratelimit.Decision, err error) {
 	left, err := wait.Left(ctx)
 	if err != nil {

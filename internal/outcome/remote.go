@@ -57,8 +57,8 @@ func late(l ratelimit.Limit, after time.Duration) error {
 	return &ratelimit.LateError{Limit: l, After: after, Reason: context.DeadlineExceeded}
 }
 
-// EndOf returns the reason for which a context has ended, nil if it has not. On a busy machine the context's timer fires late: code that
-// compares times, such as a connection's deadline, detects the deadline before Err does.
+// EndOf returns why a context has ended, nil if it has not. On a busy machine the context's timer fires
+// late: code that compares times, such as a connection's deadline, detects the deadline before Err does.
 func EndOf(ctx context.Context) error {
 	if deadline, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(deadline) {
 		return context.DeadlineExceeded

@@ -63,7 +63,7 @@ func (l *Ledger[K]) Owing() bool { return l.owing.Load() }
 
 // Repay charges the store with each key's units that count by now. An error that wraps
 // [ratelimit.ErrUnavailable] ends it, and the remaining units stay owed. After any other error the key owes
-// nothing, because the charge would fail again. If another call of Repay is running, Repay does nothing.
+// nothing, because the charge would fail again. If another call to Repay is running, Repay does nothing.
 func (l *Ledger[K]) Repay(ctx context.Context, charge func(ctx context.Context, key K, units int) error) error {
 	if !l.owing.Load() || !l.paying.CompareAndSwap(false, true) {
 		return nil
@@ -100,7 +100,7 @@ type uncertain struct{}
 // Uncertain returns a context for a decision of a stand-in. It records that the store may have charged the cost already.
 func Uncertain(ctx context.Context) context.Context { return context.WithValue(ctx, uncertain{}, true) }
 
-// IsUncertain reports whether the store may have charged the cost of a decision. Such a cost is not owed.
+// IsUncertain reports whether the store may have charged a decision's cost. Such a cost is not owed.
 func IsUncertain(ctx context.Context) bool {
 	is, _ := ctx.Value(uncertain{}).(bool)
 	return is

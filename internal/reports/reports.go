@@ -1,6 +1,6 @@
-// Package reports delays the reports of a call until it is known whether its answer counts. Package
-// failover needs it: it calls a limiter whose answer may be too late or a failure, and then another
-// limiter decides. So each request is reported once, by the limiter that decides on it.
+// Package reports delays a call's reports until it is known whether its answer counts. Package
+// failover needs it: it calls a limiter whose answer may be too late or a failure, and then
+// another limiter decides. So each request is reported once, by the limiter that decides on it.
 package reports
 
 import (
@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// Held is the context of a call. It holds the call's reports. Make one with [With].
+// Held is a call's context. It holds the call's reports. Make one with [With].
 type Held struct {
 	context.Context
 	outer *Held
@@ -28,8 +28,8 @@ const (
 
 type key struct{}
 
-// With returns a context for one call. It holds the reports of that call,
-// until Release or Drop. One of these must be called after the call.
+// With returns a context for one call. It holds that call's reports,
+// until Release or Drop. One must be called after the call.
 func With(ctx context.Context) *Held { return &Held{Context: ctx, outer: Of(ctx)} }
 
 // Value returns h for the key that Of uses. For other keys it returns the value in the parent context.

@@ -94,7 +94,7 @@ func TextOf(limit *ratelimit.Limit) *LimitText {
 	}
 }
 
-// describe returns the figures of a limit as text, without its name. It returns "" if the limit is not known.
+// describe returns a limit's figures as text, without its name. It returns "" if the limit is not known.
 func describe(limit *ratelimit.Limit) string {
 	switch limit.Algorithm {
 	case ratelimit.AlgorithmBlocked:
@@ -158,7 +158,7 @@ const (
 	quotaFailureURL = TypePrefix + "google.rpc.QuotaFailure"
 )
 
-// Detail is a google.protobuf.Any: the URL of a type, and an encoded message of that type.
+// Detail is a google.protobuf.Any: a type's URL, and an encoded message of that type.
 type Detail struct {
 	URL   string
 	Value []byte

@@ -156,5 +156,5 @@ func statusOf(err error) int {
 	return http.StatusBadRequest
 }
 
-// listTime bounds the time for which keys are searched.
+// listTime bounds how long keys are searched.
 const listTime = 5 * time.Second

@@ -82,7 +82,7 @@ func number(r *http.Request, field string, without int) (int, error) {
 	return n, nil
 }
 
-// lines returns the non-empty lines of a field.
+// lines returns a field's non-empty lines.
 func lines(r *http.Request, field string) (all []string) {
 	for line := range strings.Lines(r.PostForm.Get(field)) {
 		if line = strings.TrimRight(line, "\r\n"); line != "" {
@@ -168,7 +168,7 @@ func longest(v *view) {
 	v.Limited = v.Limited[:min(len(v.Limited), top)]
 }
 
-// parts returns the number of attributes of a rule's key.
+// parts counts the attributes of a rule's key.
 func (a *admin) parts(name string) int {
 	for _, r := range complete(a.p.Current()) {
 		if strings.EqualFold(r.Name, name) {

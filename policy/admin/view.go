@@ -195,7 +195,7 @@ func (a *admin) rule(r *policy.Rule) rule {
 // complete returns the rules of a set with their defaults.
 func complete(set *policy.Set) []policy.Rule { return byhand.Complete(set).([]policy.Rule) }
 
-// code returns the code of a key.
+// code returns a key's code.
 func (a *admin) code(key string) string {
 	if key == "" {
 		return ""
@@ -203,8 +203,8 @@ func (a *admin) code(key string) string {
 	return joined.Hash(a.HashKey, key)
 }
 
-// errorText returns an error's text. The text of an engine may contain a value that was sent as a key. If
-// keys are hidden, errorText removes such values, except those of one or two letters, which reveal no key.
+// errorText returns an error's text. An engine's text may contain a value sent as a key. If keys are
+// hidden, errorText removes such values, except those of one or two letters, which reveal no key.
 func (a *admin) errorText(err error, v *view) string {
 	text := err.Error()
 	if a.ShowKeys {

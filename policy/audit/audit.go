@@ -34,7 +34,7 @@ import (
 
 // Options configure [New]. Nil and the zero Options select the defaults.
 type Options struct {
-	// Dialect is the dialect of the database: one of package sqllimit, or sqlsource.SQLite. It defaults to PostgreSQL.
+	// Dialect is the database's dialect: one of package sqllimit, or sqlsource.SQLite. It defaults to PostgreSQL.
 	Dialect sqllimit.Dialect
 	// Every is the time between two writes. It defaults to 1 s.
 	Every time.Duration
@@ -45,7 +45,7 @@ type Options struct {
 	// HashKey replaces keys, users, addresses and paths by the first 32 hex
 	// digits of their HMAC-SHA256. If empty, they are stored as they are.
 	HashKey []byte
-	// MaxRows bounds the rows of each rule and minute in this process.
+	// MaxRows bounds each rule's rows and minute in this process.
 	// Further keys share one row that has no key. It defaults to 1,000.
 	MaxRows int
 	// Keep is the time after which rows are deleted. It defaults to 30 days; if negative, rows are kept.
@@ -91,13 +91,13 @@ type Log struct {
 // violationKey identifies a row of the table.
 type violationKey struct {
 	rule, key string
-	minute    int64 // the beginning of the minute, in Unix time
+	minute    int64 // the minute's beginning, in Unix time
 }
 
 // violation is a row that waits to be written.
 type violation struct {
 	Violation
-	minute    int64  // the beginning of the minute, in Unix time
+	minute    int64  // the minute's beginning, in Unix time
 	done      bool   // whether it was written or dropped
 	refusedAt uint64 // 1 plus the number of rows accepted before the database refused this one; 0 if it was not refused
 }
@@ -182,7 +182,7 @@ func (a *Log) OnDecision(d policy.Decision) {
 }
 
 // Of returns a function that records the denials of a limiter without rules. Pass it as [ratelimit.Options.OnDecision],
-// or as the same option of another engine. The limiter's name replaces the rule's, and key returns the text of a key.
+// or as the same option of another engine. The limiter's name replaces the rule's, and key returns a key's text.
 func Of[K any](a *Log, limiter string, key func(K) string) func(ratelimit.Event[K]) {
 	a.mustBeMade()
 	if key == nil {
@@ -207,7 +207,7 @@ func denied(d policy.Decision, r *stats.RuleDecision) bool {
 // shadowPrefix is the prefix of the names of shadow rules. No rule's name has a colon.
 const shadowPrefix = "shadow:"
 
-// ofRule returns the row of a denial by a rule.
+// ofRule returns a denial's row by a rule.
 func (a *Log) ofRule(d policy.Decision, r *stats.RuleDecision) *violation {
 	answer := r.Decision
 	if !r.Answered {
@@ -225,7 +225,7 @@ func (a *Log) ofRule(d policy.Decision, r *stats.RuleDecision) *violation {
 	return v
 }
 
-// violation returns the row of a denial, without its time.
+// violation returns a denial's row, without its time.
 func (a *Log) violation(rule, key string, cost int, d ratelimit.Decision) *violation {
 	return &violation{Violation: Violation{
 		Denials: policy.Denials{Rule: rule, Key: a.private(key), Count: 1},
@@ -267,7 +267,7 @@ func clean(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// add adds a violation to the count of its row, or drops it if too many rows
+// add adds a violation to its row's count, or drops it if too many rows
 // wait. It reads the time under the lock, so that minutes are in order.
 func (a *Log) add(v *violation) {
 	a.mu.Lock()
@@ -354,8 +354,8 @@ func (a *Log) Stats() Stats {
 	return s
 }
 
-// Close writes the waiting rows, and ends the log's goroutine. It gives up after an attempt that
-// writes nothing. Its error is the reason why the remaining rows are lost. Later denials are dropped.
+// Close writes the waiting rows, and ends the log's goroutine. It gives up after an attempt
+// that writes nothing. Its error is why the remaining rows are lost. Later denials are dropped.
 func (a *Log) Close(ctx context.Context) error {
 	a.mustBeMade()
 	ctx = wait.OrBackground(ctx)

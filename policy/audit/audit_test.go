@@ -152,7 +152,7 @@ func (d slowlyDown) Connect(context.Context) (sqldriver.Conn, error) {
 	return nil, errors.New("down")
 }
 
-// Denials continue while the log is closed. Most of them are dropped.
+// Denials continue while the log is closed. Most are dropped.
 func TestCloseGivesUpWhileDenialsGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		attempts := 0

@@ -76,7 +76,7 @@ type Filter struct {
 	// Since and Until bound the instant of a row's last denial: at
 	// Since or later, and before Until. A zero instant is no bound.
 	Since, Until time.Time
-	// Rule is the name of a rule. If empty, all rules are selected.
+	// Rule is a rule's name. If empty, all rules are selected.
 	Rule string
 	// Shadows selects only the denials of shadow rules, which [Options.Shadows] writes.
 	Shadows bool
@@ -92,8 +92,8 @@ type Filter struct {
 // maxResults is the default of Filter.Max.
 const maxResults = 1000
 
-// Violation is a row of the table: the denials of a key by a rule in one minute. With [Filter].ByKey or
-// ByRule it is a sum. Then only Denials is set besides the rule and the key, and ByRule leaves Key empty.
+// Violation is a row of the table: a key's denials by a rule in one minute. With [Filter].ByKey or ByRule
+// it is a sum. Then only Denials is set besides the rule and the key, and ByRule leaves Key empty.
 type Violation struct {
 	policy.Denials
 	FirstAt, LastAt time.Time

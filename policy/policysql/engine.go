@@ -24,8 +24,8 @@ const defaultName = "policy"
 // functions are called concurrently. A budget's name is Options.Name, a point and the rule's name; the case of the
 // rule's name does not matter. Options.Name defaults to "policy". Processes that share budgets need the same Name
 // and Table. Options.LimitFor must be nil, because rules have plans, overrides and limit_from instead. OnDecision
-// receives the decision of each rule, with its key. No connection is used before the first decision. [policy.New]
-// and [policy.Check] report a nil db, wrong options, a limit that sqllimit cannot count, and a rule with Share.
+// receives each rule's decision, with its key. No connection is used before the first decision. [policy.New] and
+// [policy.Check] report a nil db, wrong options, a limit that sqllimit cannot count, and a rule with Share.
 //
 // The rows of a removed rule are swept once they are fresh. If the rule comes back before that, its spending still counts.
 func New(db *sql.DB, opts *sqllimit.Options) policy.Engine {

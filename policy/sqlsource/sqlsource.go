@@ -42,7 +42,7 @@ import (
 
 // Options configure [New]. Nil and the zero Options select the defaults.
 type Options struct {
-	// Dialect is the dialect of the database: one of package sqllimit, or [SQLite]. It defaults to PostgreSQL.
+	// Dialect is the database's dialect: one of package sqllimit, or [SQLite]. It defaults to PostgreSQL.
 	Dialect sqllimit.Dialect
 	// Poll is the time between two reads of the versions. It defaults to 1 s. All rules are read every 30 s.
 	Poll time.Duration
@@ -382,7 +382,7 @@ func (r *row) furtherFields(rule *policy.Rule) error {
 	return nil
 }
 
-// values are the values of an attribute. In JSON they are one value or a list.
+// values are an attribute's values. In JSON they are one value or a list.
 type values []string
 
 func (v *values) UnmarshalJSON(data []byte) error {

@@ -85,7 +85,7 @@ func (f *fleet) kill(down bool) error {
 	return nil
 }
 
-// status is the content of the page.
+// status is the page's content.
 type status struct {
 	Redis string   `json:"redis"`
 	Down  bool     `json:"down"`

@@ -1,6 +1,6 @@
 // Fleet runs three HTTP servers behind one proxy. They share one limit in one Redis. The proxy's page
 // sends load to them, and stops and restarts Redis. It shows the admissions of all servers, the limit
-// and the bound, and the source of each decision: the shared store, a leased batch, or a server alone.
+// and the bound, and each decision's source: the shared store, a leased batch, or a server alone.
 //
 //	go -C examples/servers run ./fleet
 //

@@ -42,7 +42,7 @@ func main() {
 	}
 }
 
-// ownRules are the rules of the example.
+// ownRules are the example's rules.
 //
 //go:embed rules.yaml
 var ownRules []byte

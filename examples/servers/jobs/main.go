@@ -48,7 +48,7 @@ func main() {
 	}
 }
 
-// newSlots returns the slots of the fleet.
+// newSlots returns the fleet's slots.
 func newSlots(client redis.UniversalClient, hold time.Duration) (*redislimit.Semaphore, error) {
 	return redislimit.NewSemaphore(client, perTenant, &redislimit.SemaphoreOptions{
 		Name: "jobs", Total: inAll, Hold: hold, Timeout: time.Second,

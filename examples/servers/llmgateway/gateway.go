@@ -86,8 +86,8 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// forward sends the request to the model, and settles the reservation at the tokens of the answer.
-// If their number is unknown, or is above most and so cannot be true, the estimate stays charged.
+// forward sends the request to the model, and settles the reservation at the answer's tokens. If
+// their number is unknown, or is above most and so cannot be true, the estimate stays charged.
 func (g *gateway) forward(w http.ResponseWriter, r *http.Request, body []byte, most int, reserved *ratelimit.Reservation) {
 	request, err := http.NewRequestWithContext(r.Context(), http.MethodPost, g.upstream, bytes.NewReader(body))
 	if err != nil {

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// model counts as a provider does: the maximum cost of a request when it arrives,
+// model counts as a provider does: a request's maximum cost when it arrives,
 // and its real cost when it is answered. It refuses requests above its limit.
 type model struct {
 	budget  *ratelimit.Single
@@ -69,7 +69,7 @@ func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if m.slow {
-		time.Sleep(time.Duration(2e8 + rand.Int64N(3e9))) // the time of the answer
+		time.Sleep(time.Duration(2e8 + rand.Int64N(3e9))) // the answer's time
 	}
 	tokens := prompt + 1 + rand.IntN(max(1, question.MaxTokens*2/3))
 	_ = reserved.Settle(tokens)

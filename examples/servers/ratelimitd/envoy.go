@@ -20,12 +20,12 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// ShouldRateLimit answers Envoy. The entries of all descriptors with one addend are the attributes of one
-// request, because a decision for each descriptor would charge a rule that matches two of them twice. Descriptors
-// that have different values of one key, or different addends, are separate requests, which are decided all or
-// none. So a request of 90 tokens is still one request. A rule with "charge: always" counts the requests that it
-// denies. While its budget is exhausted, it also denies an addend of 0, which Envoy sends before a stream; it
-// charges the stream at its end. On an error Envoy lets requests pass, unless failure_mode_deny is set.
+// ShouldRateLimit answers Envoy. The entries of all descriptors with one addend are one request's attributes,
+// because a decision for each descriptor would charge a rule that matches two of them twice. Descriptors that
+// have different values of one key, or different addends, are separate requests, which are decided all or
+// none. So a request of 90 tokens is still one request. A rule with "charge: always" counts the requests that
+// it denies. While its budget is exhausted, it also denies an addend of 0, which Envoy sends before a stream;
+// it charges the stream at its end. On an error Envoy lets requests pass, unless failure_mode_deny is set.
 func (s *service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
 	if len(r.GetDescriptors()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "the request has no descriptors")
@@ -77,7 +77,7 @@ type ruleRequest struct {
 	cost       int
 }
 
-// grouped returns the requests for the rules, and for each descriptor the index of its request.
+// grouped returns the requests for the rules, and for each descriptor its request's index.
 func grouped(r *rls.RateLimitRequest) (groups []ruleRequest, group []int, err error) {
 	for _, d := range r.GetDescriptors() {
 		if d.GetIsNegativeHits() {
@@ -160,7 +160,7 @@ func statusOf(d *ratelimit.Decision) *rls.RateLimitResponse_DescriptorStatus {
 	case 0, ratelimit.AlgorithmUnlimited:
 	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmSlidingCounter:
 		s.CurrentLimit = &rls.RateLimitResponse_RateLimit{Name: l.Name, RequestsPerUnit: figure(l.Capacity()), Unit: units[l.Rate.Per]}
-	default: // a bucket holds more than the requests of one unit, and a calendar's window has no fixed length
+	default: // a bucket holds more than one unit's requests, and a calendar's window has no fixed length
 		s.CurrentLimit = &rls.RateLimitResponse_RateLimit{Name: l.Name, RequestsPerUnit: figure(l.Capacity())}
 	}
 	return s

@@ -48,7 +48,7 @@ func (s *service) handler(metrics *promlimit.Metrics) (*http.ServeMux, error) {
 	return mux, nil
 }
 
-// denied answers a request that is denied for now. NGINX's auth_request accepts only 2xx, 401 and 403.
+// denied answers a request denied for now. NGINX's auth_request accepts only 2xx, 401 and 403.
 func denied(w http.ResponseWriter, e httplimit.Event) {
 	if e.Request.URL.Query().Get("deny") == "403" {
 		w.WriteHeader(http.StatusForbidden)
@@ -114,7 +114,7 @@ func (n now) Take(ctx context.Context, r *http.Request, cost int) (ratelimit.Dec
 	return res.Decision, err
 }
 
-// question is the body of POST /check, and answer the body of the response. Times are in seconds.
+// question is the body of POST /check, and answer the response's body. Times are in seconds.
 type question struct {
 	Attributes policy.Attributes `json:"attributes"`
 	Cost       *int              `json:"cost"` // if missing, 1

@@ -23,7 +23,7 @@ import (
 var load = flag.Duration("load", time.Second, "time for which TestLoad sends 1,000 requests a second; 10 s for the figures of README.md")
 
 // TestLoad sends requests through NGINX with the service and without it. All
-// requests pass. It logs the median latency and the processor time of a request.
+// requests pass. It logs the median latency and a request's processor time.
 func TestLoad(t *testing.T) {
 	testsize.Extra(t)
 	need(t, "nginx")

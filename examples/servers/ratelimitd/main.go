@@ -66,7 +66,7 @@ func main() {
 	}
 }
 
-// ownRules are the rules of the example.
+// ownRules are the example's rules.
 //
 //go:embed rules.yaml
 var ownRules []byte
@@ -97,7 +97,7 @@ func endless(e policy.Engine) policy.Engine {
 	}
 }
 
-// newRules returns the rules of a file, with metrics.
+// newRules returns a file's rules, with metrics.
 func newRules(ctx context.Context, file policy.Source, client redis.UniversalClient, processes int, metrics *promlimit.Metrics) (*rules, error) {
 	set, err := file.Load(ctx)
 	if err != nil {

@@ -32,7 +32,7 @@ import (
 // running is a service under test.
 type running struct {
 	web, rpc, operators string
-	rules               string // the path of the file
+	rules               string // the file's path
 	drain               context.CancelFunc
 	stop                func()
 }
@@ -177,7 +177,7 @@ func TestASetThatRedisRefusesIsInForceNowhere(t *testing.T) {
 	require.Eventually(t, limits(7), 20*time.Second, 10*time.Millisecond)
 }
 
-// TestUnitsInUseAreRefused, because the service does not see the end of a request.
+// TestUnitsInUseAreRefused, because the service does not see a request's end.
 func TestUnitsInUseAreRefused(t *testing.T) {
 	s := start(t, config{})
 	const look = `{"attributes": {"tenant": "acme"}, "cost": 0}`

@@ -45,7 +45,7 @@ func process(ctx context.Context, addr string, lasts time.Duration) (r result, e
 	return r, json.Unmarshal(out, &r)
 }
 
-// report prints the admissions of each process, their sum and the bound.
+// report prints each process's admissions, their sum and the bound.
 func report(out io.Writer, name string, results []result) error {
 	fmt.Fprintf(out, "Redis: %s\nlimit: %v\n\n", name, limit)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)

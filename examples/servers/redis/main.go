@@ -1,6 +1,6 @@
-// Redis holds three processes to one limit of 50 units a second with bursts of 20, kept
-// in Redis. Each process alone sends many more requests. The example prints the
-// admissions of each process, and their sum and the bound, which is burst + rate · time.
+// Redis holds three processes to one limit of 50 units a second with bursts of 20,
+// kept in Redis. Each process alone sends many more requests. The example prints each
+// process's admissions, and their sum and the bound, which is burst + rate · time.
 //
 //	go -C examples/servers run ./redis
 //	go -C examples/servers run ./redis -addr localhost:6379

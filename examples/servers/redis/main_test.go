@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 var line = regexp.MustCompile(`(?m)^ *(\w+) +(\d+) +(\d+) +(\d+) *$`)
 
-// admitted reads the table. It returns the admissions of each process, and the sum.
+// admitted reads the table. It returns each process's admissions, and the sum.
 func admitted(t *testing.T, out string) (each []int, total int) {
 	for _, row := range line.FindAllStringSubmatch(out, -1) {
 		n, err := strconv.Atoi(row[2])

@@ -26,7 +26,7 @@ type result struct {
 	Began, Ended             time.Time
 }
 
-// work does the work of one process: it makes calls for the given time, and writes its result.
+// work does one process's work: it makes calls for the given time, and writes its result.
 func work(ctx context.Context, addr string, lasts time.Duration, out io.Writer) error {
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	defer client.Close()

@@ -4,8 +4,8 @@ package store
 
 import "github.com/weir-go/ratelimit/internal/dev/proc"
 
-// Store is a server that was started for an example. It saves no data
-// to disk. Only its methods Name and Addr are safe for concurrent use.
+// Store is a server started for an example. It saves no data to
+// disk. Only its methods Name and Addr are safe for concurrent use.
 type Store interface {
 	Name() string  // Name returns a description for people.
 	Addr() string  // Addr returns the host and the port.

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// API is a server's limit, and the way in which it announces the limit.
+// API is a server's limit, and how it announces the limit.
 type API struct {
 	Name  string
 	Limit ratelimit.Limit

@@ -33,7 +33,7 @@ type Fleet struct {
 // key is a user in the model.
 type key struct {
 	window  int
-	settled int                  // the settled units of this window
+	settled int                  // this window's settled units
 	open    int                  // the estimates of this window's open reservations
 	plan    string               // the plan of the last decision
 	charged string               // the plan of the last charge
@@ -57,7 +57,7 @@ func capacityOf(plan string) int {
 	return 100
 }
 
-// Play plays calls for a number of users, and returns the number of notices.
+// Play plays calls for a number of users, and counts the notices.
 func Play(t *testing.T, seed uint64, f Fleet, users, calls int) (notices int) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 74))

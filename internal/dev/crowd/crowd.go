@@ -26,7 +26,7 @@ type Crowd struct {
 	Seed      uint64
 }
 
-// Result contains the counts of a crowd.
+// Result contains a crowd's counts.
 type Result struct {
 	PerSecond float64       // the rate at which callers were served after the warm-up
 	Callers   int           // the number of all callers
@@ -37,8 +37,7 @@ type Result struct {
 	Errors    []error       // errors other than that of a caller's own context
 }
 
-// Play plays the crowd, and returns 100 ms after the last caller
-// has left. Each element of processes is the Wait of one process.
+// Play plays the crowd, and returns 100 ms after the last caller has left. Each element of processes is one process's Wait.
 func (c Crowd) Play(processes ...func(context.Context) error) Result {
 	rng := rand.New(rand.NewPCG(c.Seed, 1))
 	start := time.Now()

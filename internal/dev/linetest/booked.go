@@ -22,7 +22,7 @@ type Opener func(t *testing.T, limit ratelimit.Limit, limitFor func(string) rate
 // late is the maximum delay of a busy machine.
 const late = 1500 * time.Millisecond
 
-// bookings are the waiting reservations of one test, in real time.
+// bookings are one test's waiting reservations, in real time.
 type bookings struct {
 	*testing.T
 	open  func(limitFor func(string) ratelimit.Limit) Budget
@@ -33,7 +33,7 @@ type bookings struct {
 
 	mu     sync.Mutex // guards the fields below
 	begin  time.Time
-	served []time.Duration // the time at which each reservation was served, -1 if it was not
+	served []time.Duration // when each reservation was served, -1 if it was not
 	errs   []error
 }
 
@@ -343,7 +343,7 @@ func (d Dead) Test(t *testing.T) {
 		require.NoError(t, d.Other.SetLimit(bucket(rate, 1)))
 	}
 	passed := func() (n int) {
-		for range rate { // the units of one second
+		for range rate { // one second's units
 			d.Advance(time.Second / time.Duration(rate))
 			if d.Other.Allow("k", 1) {
 				n++

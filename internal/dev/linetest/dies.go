@@ -24,8 +24,9 @@ var dying = map[string]struct {
 	"sliding counter": {ratelimit.SlidingCounter(ratelimit.Rate{Units: 3, Per: 20 * time.Second}), 3, 3},
 }
 
-// Dies tests that a process which dies while its call waits for an instant far ahead bars the others for no longer than a second: a call that
-// waits behind it is served when one unit fits without it, and so is one that does not wait. The function kill ends the calls of a process.
+// Dies tests that a process which dies while its call waits for an instant far ahead bars the
+// others for no longer than a second: a call that waits behind it is served when one unit fits
+// without it, and so is one that does not wait. The function kill ends a process's calls.
 func (s Bubble) Dies(t *testing.T, kill func(Process)) {
 	for name, c := range dying {
 		for _, waits := range []bool{true, false} {

@@ -162,8 +162,8 @@ func (h *hour) operate(rng *rand.Rand) (free float64) {
 // must use at least a given part of what the limits allow, and no more than the bound.
 func (s Bubble) Hour(t *testing.T, minutes int, least float64) { s.hour(t, minutes, least, nil) }
 
-// Killed is Hour with one process that is killed after a third of the time. From then on its
-// calls of the store fail. The units that its open reservations have charged count as used.
+// Killed is Hour with one process killed after a third of the time. From then on its calls
+// to the store fail. The units that its open reservations have charged count as used.
 func (s Bubble) Killed(t *testing.T, minutes int, least float64, kill func(Process)) {
 	s.hour(t, minutes, least, kill)
 }

@@ -19,8 +19,8 @@ import (
 type Leavers struct {
 	Rate, Burst, Processes int
 	Most                   int           // the largest cost
-	Takes                  time.Duration // the duration of each call of the store
-	For                    time.Duration // the time for which served costs count; it begins after five seconds
+	Takes                  time.Duration // the duration of each call to the store
+	For                    time.Duration // how long served costs count; it begins after five seconds
 	Stay                   bool          // no call cancels, and only as many calls wait at a time as the rate needs
 	Seed                   uint64
 }

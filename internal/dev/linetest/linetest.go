@@ -31,7 +31,7 @@ type Way struct {
 	Kept   int           // the units of a burst that a shared budget keeps for others; such a budget has only a rate and a burst
 }
 
-// queue is the waiting calls of one test.
+// queue is one test's waiting calls.
 type queue struct {
 	*testing.T
 	way    Way

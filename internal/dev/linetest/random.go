@@ -28,14 +28,14 @@ type Process interface {
 // Bubble is a store of budgets in a bubble of package synctest. The store uses the bubble's time.
 type Bubble struct {
 	// Open is called in the bubble. It returns a function that makes processes
-	// with a common, empty budget. Each call of the store takes the given time.
+	// with a common, empty budget. Each call to the store takes the given time.
 	Open func(t *testing.T, takes time.Duration) (process func(limit ratelimit.Limit) Process)
 
-	Calls int // the maximum number of calls of the store for one decision
+	Calls int // the maximum number of calls to the store for one decision
 }
 
 // randomLimits are the limits of random histories, by algorithm. A history
-// mostly changes the figures of one limit, and sometimes takes another one.
+// mostly changes one limit's figures, and sometimes takes another one.
 func randomLimits() []ratelimit.Limit {
 	return []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerSecond(3), 5), ratelimit.TokenBucket(ratelimit.Per(7, 4*time.Second), 4), ratelimit.TokenBucket(ratelimit.PerMinute(100), 20),
@@ -45,8 +45,8 @@ func randomLimits() []ratelimit.Limit {
 	}
 }
 
-// history is one random history. The processes of a store and a limiter in memory play it at
-// the same time, with the same calls at the same instants. They may serve waiting calls of
+// history is one random history. A store's processes and a limiter in memory play it at the
+// same time, with the same calls at the same instants. They may serve waiting calls of
 // several processes in a different order, so only the sums of the served units are compared.
 type history struct {
 	*testing.T
@@ -181,7 +181,7 @@ func (h *history) fresh() {
 	if len(h.fleet) > 1 { // one process may serve a small cost while another waits for a large one
 		h.early = h.most()
 	}
-	// a call at the end of a window may count in that window in the store, and in the next one in memory
+	// a call at a window's end may count in that window in the store, and in the next one in memory
 	if windows := h.limit.Burst == 0; windows && h.takes > 0 {
 		h.early = max(h.early, h.most())
 	}
@@ -448,7 +448,7 @@ func (h *history) improved() {
 	h.late += max(0, d.RetryAfter-time.Second, d.Delay-time.Second) // a leaky bucket admits a call and then delays it
 }
 
-// worse records that bookings may precede the charge of a debt.
+// worse records that bookings may precede a debt's charge.
 func (h *history) worse() {
 	perSecond := h.limit.Rate.Units // a calendar's units
 	if per := h.limit.Rate.Per; per > 0 {

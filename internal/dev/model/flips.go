@@ -90,7 +90,7 @@ type flips struct {
 
 type flipCharge struct {
 	*ratelimit.Reservation
-	at, until  time.Duration // the instant of the spending; the instant at which its own limit has regained it
+	at, until  time.Duration // the spending's instant; the instant when its own limit has regained it
 	cost, real int
 	changes    int
 	algorithm  ratelimit.Algorithm

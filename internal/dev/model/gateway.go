@@ -23,8 +23,8 @@ const (
 	StreamHold    = time.Minute
 )
 
-// GatewayLayers returns the limits of a gateway, on limiters that made returns:
-// the streams of a user and of a team, and their requests and tokens in a minute.
+// GatewayLayers returns a gateway's limits, on limiters that made returns: the
+// streams of a user and of a team, and their requests and tokens in a minute.
 func GatewayLayers(made func(limit ratelimit.Limit) ratelimit.Reserver[string]) []ratelimit.Layer[Stream] {
 	layer := func(limit ratelimit.Limit, key func(Stream) string, one bool) ratelimit.Layer[Stream] {
 		y := ratelimit.By(made(limit), func(r Stream) (string, error) { return key(r), nil })
@@ -46,7 +46,7 @@ func GatewayLayers(made func(limit ratelimit.Limit) ratelimit.Reserver[string]) 
 type gatewayClient struct {
 	Stream
 	process int
-	res     *ratelimit.Reservation // the reservation of its stream, nil while it waits
+	res     *ratelimit.Reservation // its stream's reservation, nil while it waits
 	end     time.Duration
 	at      time.Duration // the instant of its next event
 	index   int

@@ -53,7 +53,7 @@ func (m *counter) back(now time.Duration, units int) time.Duration {
 }
 
 // InUse compares limiters that share their keys, for example those of several processes, with a counter over a random
-// history. The tick is the precision of their times. InUse uses two keys, and leaves the clock at the end of the history.
+// history. The tick is the precision of their times. InUse uses two keys, and leaves the clock at the history's end.
 func InUse(t testing.TB, clock Clock, seed uint64, steps int, tick time.Duration, new func(ratelimit.Limit) []Holder) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 70))

@@ -15,8 +15,8 @@ import (
 // spent is one admitted cost, after its settlement.
 type spent struct {
 	op
-	at   int64 // the instant at which it counts, or at which it enters a leaky bucket
-	left int64 // the instant at which a leaky bucket lets it pass
+	at   int64 // when it counts, or at which it enters a leaky bucket
+	left int64 // when a leaky bucket lets it pass
 	cost int64
 }
 

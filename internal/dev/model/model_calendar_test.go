@@ -4,8 +4,8 @@ import (
 	"time"
 )
 
-// The models' calendars. They use zones without steps at midnight. They find the beginning
-// of a window only with time.Date, and its end by adding days or months to its first date.
+// The models' calendars. They use zones without steps at midnight. They find a window's
+// beginning only with time.Date, and its end by adding days or months to its first date.
 
 // dates are a calendar's windows. Their instants are Unix nanoseconds, as are the readings of a test's clock.
 type dates struct{ Period }

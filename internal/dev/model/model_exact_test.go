@@ -156,7 +156,7 @@ func checkDebt(t *testing.T, l ratelimit.Limit, ops []op) {
 	peek := op{kind: opPeek, raw: ops[len(ops)-1].raw, n: 1}
 	ops = append(ops[:len(ops):len(ops)], peek)
 	p := &probe{T: t, limit: l, ops: ops, last: peek, d: replay(t, l, ops).do(peek).d}
-	most := add(big.NewInt(Century), mul(2, int64(l.Rate.Per))) // a debt ends only at the end of a window
+	most := add(big.NewInt(Century), mul(2, int64(l.Rate.Per))) // a debt ends only at a window's end
 	require.GreaterOrEqual(t, p.d.RetryAfter, time.Duration(0), p)
 	require.Positive(t, p.d.ResetAfter, p)
 	require.Zero(t, p.d.Remaining, p)

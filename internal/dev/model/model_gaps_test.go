@@ -15,7 +15,7 @@ func (m *model) due(now int64) (s spending, left []*booking, from int64) {
 	return s, left, now
 }
 
-// first returns the first instant at which a cost fits: behind all bookings, or before bookings
+// first returns the first instant when a cost fits: behind all bookings, or before bookings
 // that leave room. A booking that does not fit at its own instant leaves no room before it.
 func (m *model) first(now, cost int64) int64 {
 	s, left, from := m.due(now)

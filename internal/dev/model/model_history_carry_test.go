@@ -27,7 +27,7 @@ func (m *model) adopt(l ratelimit.Limit, now int64) {
 	default:
 		m.blurry = !m.carry(old, l, now)
 	}
-	if m.blurry { // the state of the model has no meaning any more
+	if m.blurry { // the model's state has no meaning any more
 		m.base, m.ahead, m.aside = newSpending(l), nil, aside{}
 	}
 }
@@ -112,7 +112,7 @@ func (m *model) canCarry(old, l ratelimit.Limit, now int64) bool {
 	return l.Algorithm != ratelimit.AlgorithmSlidingLog || owed <= int64(l.Rate.Units)
 }
 
-// carried returns spending that was converted from one limit to another.
+// carried returns spending converted from one limit to another.
 func carried(from spending, old, l ratelimit.Limit, now int64) spending {
 	if old.Algorithm <= ratelimit.AlgorithmLeakyBucket && l.Algorithm <= ratelimit.AlgorithmLeakyBucket {
 		return converted(from, l, now)

@@ -73,7 +73,7 @@ var (
 	requestLimits = append([]ratelimit.Limit{none, none, none, ratelimit.Unlimited(), ratelimit.Blocked()}, layerLimits...)
 )
 
-// query is the cost of one decision for one key: the charge of a model.
+// query is the cost of one decision for one key: a model's charge.
 type query struct {
 	key       string
 	limit     ratelimit.Limit
@@ -103,9 +103,9 @@ type pile struct {
 	stack  *ratelimit.Layered[demand]
 	now    ratelimit.Limit
 	judges map[string]*judge
-	under  map[string]bool // the keys that are under a request's limit
+	under  map[string]bool // the keys under a request's limit
 	holds  map[int][]hold
-	fogged bool // whether the models do not specify the result of the call
+	fogged bool // whether the models do not specify the call's result
 	fogs   int  // the number of such calls
 }
 
@@ -352,7 +352,7 @@ func (p *pile) later(r demand) []hold {
 	return held
 }
 
-// adjust charges or grants under the request's limit, or under the present limit of the limiter.
+// adjust charges or grants under the request's limit, or under the limiter's present limit.
 func (p *pile) adjust(raw int64, key string, limit ratelimit.Limit, ofRequest bool, delta int) {
 	if !ofRequest {
 		limit = p.now

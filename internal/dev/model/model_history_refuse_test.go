@@ -48,8 +48,8 @@ func (w *world) needsRoom(m move) bool {
 	return false
 }
 
-// full checks the error of a call that needs room for all of its keys.
-// If the call was not refused, other fresh keys may have left the table.
+// full checks the error of a call that needs room for all its keys. If
+// the call was not refused, other fresh keys may have left the table.
 func (w *world) full(raw int64, keys []string, err error) (text string, refused bool) {
 	for _, key := range keys {
 		if w.standing(key, raw) == isSpent && len(keys) == 1 {

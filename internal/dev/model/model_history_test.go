@@ -46,7 +46,7 @@ func (m move) String() string {
 	return m.key + ": " + m.op.String()
 }
 
-// setting is the configuration of a history.
+// setting is a history's configuration.
 type setting struct {
 	limit ratelimit.Limit
 	keys  int // above 1 the clock never steps back, because a forgotten key also forgets its time
@@ -413,7 +413,7 @@ func (d *drawn) another() ratelimit.Limit {
 		l = other.limit
 	}
 	if l.Validate() != nil || int64(l.RefillTime()) > Year/2 {
-		return d.script.limit // the models have no debt that is capped at a Century
+		return d.script.limit // the models have no debt capped at a Century
 	}
 	d.script.limit = l
 	return l

@@ -17,8 +17,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// modelLine is a model of one key and its waiters. Before any other event, it serves
-// all waiters that are due, each at the first instant at which its cost fits.
+// modelLine is a model of one key and its waiters. Before any other event, it
+// serves all waiters that are due, each at the first instant when its cost fits.
 type modelLine struct {
 	*model
 	turns  []modelTurn
@@ -37,7 +37,7 @@ func (l *modelLine) clone() *modelLine {
 	return &modelLine{&c, slices.Clone(l.turns), maps.Clone(l.served), maps.Clone(l.failed)}
 }
 
-// spendTurn spends a waiter's cost at the first instant at which it fits, but not before from.
+// spendTurn spends a waiter's cost at the first instant when it fits, but not before from.
 func spendTurn(s spending, from, cost int64) *booking {
 	b := &booking{cost: cost}
 	if q, ok := s.(*modelQueue); ok {

@@ -46,7 +46,7 @@ func (o op) String() string {
 	return fmt.Sprintf("at %d: %s(%d) ahead=%d id=%d", o.raw, opNames[o.kind], o.n, o.ahead, o.id)
 }
 
-// answer is the result of an op.
+// answer is an op's result.
 type answer struct {
 	d     ratelimit.Decision
 	err   error
@@ -412,7 +412,7 @@ func history(ops []op) (text string) {
 	return text
 }
 
-// seeded returns the bytes of a seed.
+// seeded returns a seed's bytes.
 func seeded(seed uint64, n int) []byte {
 	r := rand.New(rand.NewPCG(testsize.Seed(seed), 0))
 	data := make([]byte, n)

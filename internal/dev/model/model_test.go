@@ -17,8 +17,8 @@ import (
 
 // booking is one spending of a key.
 type booking struct {
-	at   int64    // the instant at which it counts; in a leaky bucket, at which it leaves
-	pos  *big.Int // the unrounded instant at which it leaves a leaky bucket, in units/ns
+	at   int64    // when it counts; in a leaky bucket, at which it leaves
+	pos  *big.Int // the unrounded instant when it leaves a leaky bucket, in units/ns
 	cost int64
 }
 
@@ -67,7 +67,7 @@ func newSpending(l ratelimit.Limit) spending {
 
 type modelBucket struct {
 	units, per, burst int64
-	full              *big.Int // units × the instant at which everything is regained
+	full              *big.Int // units × the instant when everything is regained
 
 	before *big.Int      // full before events
 	events []modelCharge // all charges and grants
@@ -178,7 +178,7 @@ type modelWindow struct {
 // periods are the windows in which a modelWindow counts.
 type periods interface {
 	open(t int64) (start int64) // the window that a fresh key would begin
-	end(start int64) int64      // the beginning of the window after this one
+	end(start int64) int64      // the window's beginning after this one
 }
 
 // ownWindows begin with a key's first spending.
@@ -244,7 +244,7 @@ func (s *modelWindow) reset(t int64) int64 {
 
 type modelLog struct {
 	units, per int64
-	entries    []booking // sorted by instant; the entries of a debt may be in the future
+	entries    []booking // sorted by instant; a debt's entries may be in the future
 	debt       int       // the number of entries at the end that form one debt
 	until      int64     // the instant until which a longer window, of an earlier limit, counts its spending
 }
@@ -440,7 +440,7 @@ func (s *modelCounter) reset(t int64) int64 {
 
 // ---- the limiter of one key ----
 
-// model returns the answers of a right limiter that is called for one key only.
+// model returns the answers of a right limiter called for one key only.
 type model struct {
 	limit  ratelimit.Limit
 	base   spending     // the spending up to last
@@ -448,7 +448,7 @@ type model struct {
 	loose  bool         // the limit has changed since the later bookings were made, so there may be room before them
 	known  bool         // whether the key is tracked
 	last   int64        // the highest reading of the key's calls
-	floor  int64        // the instant at which a key that was swept away was fresh: it starts again no earlier
+	floor  int64        // when a key that was swept away was fresh: it starts again no earlier
 	aside  aside        // spending that a lowered limit does not count
 	life   int          // how often the key was forgotten
 	ended  map[int]bool // the lives that ended by Reset
@@ -548,7 +548,7 @@ func (m *model) plan(raw, now, cost, ahead int64) (b *booking, retry int64) {
 	}
 	b = &booking{at: m.first(now, cost), cost: cost}
 	if span := mul(b.at-raw, int64(m.limit.Rate.Units)); ahead > 0 && span.Cmp(mul(1<<61, int64(Span(m.limit)))) > 0 {
-		m.blurry = true // too many units are regained until then, so the instant of the booking is not specified
+		m.blurry = true // too many units are regained until then, so the booking's instant is not specified
 	}
 	if retry = raw; b.at > now {
 		retry = max(raw, b.at-max(0, ahead))
@@ -584,7 +584,7 @@ func (m *model) standing(raw int64, d *ratelimit.Decision) {
 	}
 }
 
-// next returns the instant at which a cost fits behind all other spending.
+// next returns the instant when a cost fits behind all other spending.
 func (m *model) next(raw, now, cost int64) int64 {
 	if q, ok := m.all().(*modelQueue); ok {
 		return max(now, q.earliest(now, cost))
@@ -660,7 +660,7 @@ func (m *model) settle(raw int64, r *receipt, actual int) {
 	case over < 0 && (m.limit.Algorithm == ratelimit.AlgorithmFixedWindow || m.limit.Algorithm == ratelimit.AlgorithmSlidingLog):
 		m.giveBackAside(r.booking, -over)
 	case over < 0 && m.limit.Algorithm > ratelimit.AlgorithmLeakyBucket:
-		m.blurry = true // the refund of a window is not specified then
+		m.blurry = true // a window's refund is not specified then
 	}
 }
 

@@ -12,9 +12,9 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Moves plays calls of a language model while the figures of their limit change. In one case they
-// change once while nine calls are under way, in another by 1 % each second, and in a third with each
-// call, as if two versions of a service ran side by side. The open reservations must still give their
+// Moves plays calls of a language model while their limit's figures change. In one case they change
+// once while nine calls are under way, in another by 1 % each second, and in a third with each call,
+// as if two versions of a service ran side by side. The open reservations must still give their
 // units back. The function new returns a limiter; limiters with the same name share their keys.
 func Moves(t *testing.T, clock Clock, new func(name string, l ratelimit.Limit) Flipped) {
 	t.Run("once", func(t *testing.T) {

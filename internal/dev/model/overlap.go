@@ -22,8 +22,8 @@ type Clock interface {
 	Advance(time.Duration)
 }
 
-// Overlap plays calls of a language model under TokensPerMinute. Each reserves 4,000 tokens, takes 3 seconds,
-// and settles at 500. As many calls run at once as the limiter admits. It returns the number of tokens used
+// Overlap plays calls of a language model under TokensPerMinute. Each reserves 4,000 tokens, takes 3
+// seconds, and settles at 500. As many calls run at once as the limiter admits. It counts the tokens used
 // in a minute, after a first minute that uses up the burst. No interval may use more than the bound.
 func Overlap[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], key K) (used int) {
 	used, over := play(t, clock, l, TokensPerMinute, []K{key}, 4*time.Minute, func() modelCall { return modelCall{4000, 500, 3 * time.Second, 0} })
@@ -96,10 +96,10 @@ func play[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], limit ratel
 		tokens int
 	}
 	var (
-		open  []running // sorted by the instant at which each ends
+		open  []running // sorted by the instant when each ends
 		past  []spent
 		begin = clock.Now()
-		calls = make([]modelCall, len(keys)) // the next call of each key
+		calls = make([]modelCall, len(keys)) // each key's next call
 	)
 	for i := range calls {
 		calls[i] = next()

@@ -46,7 +46,7 @@ type Phase struct {
 	Spread  Spread
 	Load    float64       // the rate of arriving requests (Poisson), as a multiple of Capacity
 	Each    time.Duration // the interval between bursts, outside of which no requests arrive; 0 means that they always arrive
-	Burst   time.Duration // the length of a burst
+	Burst   time.Duration // a burst's length
 	Queue   int           // the number of requests that may wait at the gate for a permit; others without a permit are lost
 
 	Leave     time.Duration // the time after which clients cancel, which the backend ignores; 0 means never
@@ -58,7 +58,7 @@ type Phase struct {
 	FailPart  float64       // the share of requests that fail by a bug after a random part of the backend's work
 	Refuse    bool          // an outage: all requests fail at once with a status of overload
 	PauseEach time.Duration // the interval between pauses of the backend, for example for garbage collection
-	Pause     time.Duration // the length of a pause
+	Pause     time.Duration // a pause's length
 	SlowShare float64       // the share of requests that take SlowBy times as long
 	SlowBy    float64
 
@@ -69,7 +69,7 @@ type Phase struct {
 	Short    float64          // the share of requests whose clients leave after ShortIn
 	ShortIn  time.Duration
 	Cap      int           // the number of requests in the backend above which it refuses others as Dropped; 0 means no cap
-	CapCost  time.Duration // the time for which a refusal occupies a server, before any other work
+	CapCost  time.Duration // how long a refusal occupies a server, before any other work
 	Retries  int           // the number of times that a request is sent again, 50 ms after it has failed or got no permit
 
 	Hang     float64          // the share of requests that hang, in addition to Fail, and occupy no server
@@ -95,7 +95,7 @@ type Gate interface {
 
 // Request is one request. Permit or Token holds the handle that its Gate has returned.
 type Request struct {
-	Sent   time.Duration // the time at which it passed the gate
+	Sent   time.Duration // when it passed the gate
 	Permit inflight.Permit
 	Token  any
 
@@ -137,12 +137,12 @@ type World struct {
 	queued                       int           // requests that wait at the gate
 	next                         time.Duration // the time of the next arrival
 	busy                         int           // busy servers
-	stopped                      time.Duration // the time for which the backend has stood still
+	stopped                      time.Duration // how long the backend has stood still
 	resumes                      time.Duration // the time until which it stands still
 	pauses                       time.Duration // the time of the next pause
 	line                         ring          // requests in the backend that no server has begun
 	refusals                     ring          // refused requests that no server has begun
-	began                        time.Duration // the time at which the phase began
+	began                        time.Duration // when the phase began
 	again                        []retry       // sorted by time
 	served                       heapOf        // in backend time
 	leaving                      heapOf        // includes ended requests, until their time comes
@@ -455,7 +455,7 @@ func (q *ring) pop() *Request {
 type coming struct {
 	at     time.Duration
 	r      *Request
-	serial uint64 // the serial of the request, since r may be reused by then
+	serial uint64 // the request's serial, since r may be reused by then
 
 	outcome inflight.Outcome // the outcome if its client leaves or it fails
 }

@@ -109,9 +109,8 @@ func (f *Fleet) Enter(now time.Duration, r *Request) bool {
 // Leave implements Gate.
 func (f *Fleet) Leave(now time.Duration, r *Request, o inflight.Outcome) { r.via.Leave(now, r, o) }
 
-// Gradient2 is a gate with Gradient2Limit of Netflix's concurrency-limits 0.5.4 and
-// its defaults. It divides a mean latency over about 600 requests by the latency of
-// one request. The limit follows this ratio, at most 1, plus a queue of 4, smoothed.
+// Gradient2 is a gate with Gradient2Limit of Netflix's concurrency-limits 0.5.4 and its defaults. It divides a mean latency
+// over about 600 requests by one request's latency. The limit follows this ratio, at most 1, plus a queue of 4, smoothed.
 type Gradient2 struct {
 	Most     float64
 	limit    float64

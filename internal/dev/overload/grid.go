@@ -120,13 +120,13 @@ func SampleFailing(seed uint64) Cell {
 type step struct {
 	Phase
 	windows int           // the number of windows before it is judged
-	stop    time.Duration // the time for which the backend stops at the beginning
+	stop    time.Duration // how long the backend stops at the beginning
 	unseen  bool          // whether it is not judged
 	lasts   time.Duration // the duration of a step that is not judged
 	name    string
 }
 
-// story returns the steps of a cell.
+// story returns a cell's steps.
 func (c Cell) story() []step {
 	usual := step{Phase: c.Phase, windows: settled, name: "settled"}
 	with := func(name string, change func(*step)) step {
@@ -176,7 +176,7 @@ func (p *Phase) window() time.Duration {
 	return max(100*time.Millisecond, 20*s/time.Duration(p.Servers), time.Duration(Goal(p.Servers)*float64(s)))
 }
 
-// judged returns the time for which a phase is measured.
+// judged returns how long a phase is measured.
 func (p *Phase) judged() time.Duration {
 	n := float64(judged)
 	if p.SlowShare > 0 {

@@ -22,7 +22,7 @@ var (
 	each  = flag.Bool("windows", false, "print all windows")
 )
 
-// limits are the limits that are tested on the grid. Each has the percentage of cells that may miss the goal.
+// limits are the limits tested on the grid. Each has the percentage of cells that may miss the goal.
 var limits = []struct {
 	name string
 	most float64
@@ -63,7 +63,7 @@ func TestAdaptiveLimitsHoldOnAGridOfBackends(t *testing.T) {
 }
 
 // One request in ten takes ten times as long as the others. Then one window of 20 requests in eight has no slow
-// request. A baseline from such windows would be half of the true one, and the limit would leave the backend idle.
+// request. A baseline from such windows would be half the true one, and the limit would leave the backend idle.
 func TestWindowsThatLackTheSlowRequestsDoNotEmptyTheBackend(t *testing.T) {
 	t.Parallel()
 	for name, adaptive := range map[string]func() inflight.Algorithm{"Learn": inflight.Learn(nil)} {
@@ -82,7 +82,7 @@ func TestWindowsThatLackTheSlowRequestsDoNotEmptyTheBackend(t *testing.T) {
 }
 
 // When a client leaves, its work no longer counts in the limit, but the backend continues it. If a limit rose
-// every other window to a queue that clients do not tolerate, it would waste half of the work. If the backend
+// every other window to a queue that clients do not tolerate, it would waste half the work. If the backend
 // becomes smaller and the limit falls slowly, the backend fills with work for clients that have left.
 func TestClientsThatLeaveDoNotEmptyTheBackendOfGoodWork(t *testing.T) {
 	t.Parallel()

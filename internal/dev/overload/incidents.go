@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// Incident is a sequence of phases. Goodput is measured in some of them.
+// Incident is a sequence of phases. Goodput is measured in some.
 type Incident struct {
 	Name    string
 	Service time.Duration // the service time of the healthy backend

@@ -68,7 +68,7 @@ func drawOutage(seed uint64) outage {
 	return o
 }
 
-// play returns the goodput of a fleet, measured from five seconds after
+// play returns a fleet's goodput, measured from five seconds after
 // the beginning of the partial outage, as a share of a fixed limit's.
 func (o *outage) play() float64 {
 	fleet := new(Fleet)

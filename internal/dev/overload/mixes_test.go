@@ -142,9 +142,9 @@ func (m *mix) best() []Result {
 	return best
 }
 
-// Incidents are mixed at random. Within a minute after a change, each limit has at least half of the goodput of
-// a well-chosen fixed limit for this phase. The few exceptions are calls that fail or hang after many service
-// times, so that a window with enough outcomes lasts for seconds. With -v, the test prints all of them.
+// Incidents are mixed at random. Within a minute after a change, each limit has at least half the goodput
+// of a well-chosen fixed limit for this phase. The few exceptions are calls that fail or hang after many
+// service times, so that a window with enough outcomes lasts for seconds. With -v, the test prints all.
 func TestRandomMixesOfIncidentsLeaveHalfOfTheGoodput(t *testing.T) {
 	testsize.Extra(t)
 	type verdict struct {

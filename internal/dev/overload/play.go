@@ -31,7 +31,7 @@ func PlayAll(sample func(seed uint64) Cell, first, cells uint64, gate func(Cell)
 	return all
 }
 
-// Count is the number of simulated cells, and of those that missed the goal, by reason.
+// Count counts the simulated cells, and of those that missed the goal, by reason.
 type Count struct {
 	Cells, Missed int
 	Slow          int // latency above the goal
@@ -39,7 +39,7 @@ type Count struct {
 	Far           int // more than twice the latency or less than half the goodput of the goal
 }
 
-// Add counts the verdicts of one limit.
+// Add counts one limit's verdicts.
 func (c *Count) Add(all []Verdict) {
 	seen, missed, slow, little, far := map[uint64]bool{}, map[uint64]bool{}, map[uint64]bool{}, map[uint64]bool{}, map[uint64]bool{}
 	for _, v := range all {

@@ -11,7 +11,7 @@ import (
 // Suspend stops a process until Resume.
 func Suspend(*os.Process) error { return errors.ErrUnsupported }
 
-// Resume continues a process that was suspended.
+// Resume continues a suspended process.
 func Resume(*os.Process) error { return errors.ErrUnsupported }
 
 // RunAs makes a command run as another user. Only root may.

@@ -11,7 +11,7 @@ import (
 // Suspend stops a process until Resume.
 func Suspend(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
 
-// Resume continues a process that was suspended.
+// Resume continues a suspended process.
 func Resume(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
 
 // RunAs makes a command run as another user. Only root may.

@@ -69,7 +69,7 @@ func StartCluster(t testing.TB, masters int, replicas bool) *Cluster {
 	return c
 }
 
-// patience sets the time for which a node may be silent, in milliseconds.
+// patience sets how long a node may be silent, in milliseconds.
 func (c *Cluster) patience(t testing.TB, ms string) {
 	t.Helper()
 	for _, s := range c.Nodes {
@@ -206,8 +206,8 @@ func (c *Cluster) moved(slot, from, to int) error {
 	return fmt.Errorf("redistest: slot %d does not move: %s", slot, jobs)
 }
 
-// agree waits until all nodes that answer know the epoch of a node. Otherwise the next move
-// of the same slot could get the same epoch, and its two owners would redirect to each other.
+// agree waits until all nodes that answer know a node's epoch. Otherwise the next move of
+// the same slot could get the same epoch, and its two owners would redirect to each other.
 func (c *Cluster) agree(node int) error {
 	want := ""
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {

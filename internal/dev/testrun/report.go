@@ -46,7 +46,7 @@ func (c counts) add(of counts) {
 	}
 }
 
-// remove removes a reason, and returns the number of tests that were skipped for it.
+// remove removes a reason, and returns the number of tests skipped for it.
 func (c counts) remove(why string) int {
 	total := 0
 	for pkg, reasons := range c {
@@ -163,13 +163,13 @@ func (r *reporter) skip(t test, why string) {
 	}
 }
 
-// print prints the output of a test.
+// print prints a test's output.
 func (r *reporter) print(t test) {
 	fmt.Fprint(r.out, strings.Join(r.written[t], ""))
 	delete(r.written, t)
 }
 
-// unended returns the benchmarks of a package, and the tests that have not ended because of a crash.
+// unended returns a package's benchmarks, and the tests that have not ended because of a crash.
 func (r *reporter) unended(pkg string) []test {
 	tests := slices.DeleteFunc(slices.Collect(maps.Keys(r.written)), func(t test) bool { return t.pkg != pkg })
 	return slices.SortedFunc(slices.Values(tests), func(a, b test) int { return strings.Compare(a.name, b.name) })

@@ -2,7 +2,7 @@ package testsize
 
 import "runtime"
 
-// Heap returns the number of bytes in use after a garbage collection.
+// Heap counts the bytes in use after a garbage collection.
 func Heap() int64 {
 	runtime.GC()
 	runtime.GC() // pools and finalizers need two collections

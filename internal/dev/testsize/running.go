@@ -6,7 +6,7 @@ import (
 )
 
 // Running is a clock that advances while this process runs. If the process or the machine
-// stops for seconds, that counts as 50 ms. Tests use it to bound the duration of a call.
+// stops for seconds, that counts as 50 ms. Tests use it to bound a call's duration.
 type Running struct {
 	ran  atomic.Int64
 	last time.Time
@@ -39,7 +39,7 @@ func (r *Running) tick(now time.Time) {
 	r.last = now
 }
 
-// Now returns the time for which the process has run, to within some milliseconds.
+// Now returns how long the process has run, to within some milliseconds.
 func (r *Running) Now() time.Duration { return time.Duration(r.ran.Load()) }
 
 // Stop ends the clock's goroutine.

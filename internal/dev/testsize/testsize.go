@@ -42,7 +42,7 @@ const Later = "it bounds a time, and runs alone after all others"
 // Long reports whether tests have their full size.
 func Long() bool { return os.Getenv(Size) == "long" }
 
-// Of returns long if tests have their full size. Otherwise it returns change, the size for the test of each change.
+// Of returns long if tests have their full size. Otherwise it returns change, the size for each change's test.
 func Of[T any](change, long T) T {
 	if Long() {
 		return long
@@ -60,7 +60,7 @@ func Seed(seed uint64) uint64 {
 	return seed ^ of<<32
 }
 
-// Alone must be the first call of a test whose result depends on the load of the machine.
+// Alone must be the first call of a test whose result depends on the machine's load.
 // scripts/test runs the test when all others have ended. go test runs it in its usual place.
 func Alone(t testing.TB) {
 	t.Helper()

@@ -18,7 +18,7 @@ var (
 	seeds = flag.Uint64("seeds", 1, "how often each hour is played")
 )
 
-// bounds are the goals of an hour.
+// bounds are an hour's goals.
 type bounds struct {
 	goodput, refused float64
 	apart            bool // whether one process may be served far more often than another
@@ -36,7 +36,7 @@ func goal(api apis.API) bounds {
 	case api.Figures:
 		return bounds{goodput: .97, refused: .1}
 	}
-	return bounds{goodput: .97, refused: .1, apart: true} // the few refusals of an hour show no more
+	return bounds{goodput: .97, refused: .1, apart: true} // an hour's few refusals show no more
 }
 
 // misses are the APIs whose hours miss the goal, with the bounds that they reach.

@@ -206,7 +206,7 @@ func newTollbooth(s setup) subject {
 // cell is the floor's state for a key.
 type cell struct {
 	mu sync.Mutex
-	at int64 // the instant at which all spending is regained
+	at int64 // when all spending is regained
 }
 
 var floorOrigin = time.Now()

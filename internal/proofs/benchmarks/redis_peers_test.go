@@ -26,7 +26,7 @@ type decide func(key string) (allowed bool, err error)
 type redisPeer struct {
 	name string
 	new  func(client *redis.Client, perHour int) decide
-	// sends lists the commands of one decision. The commands within a script or a transaction count as part of it.
+	// sends lists one decision's commands. The commands within a script or a transaction count as part of it.
 	sends []string
 }
 

@@ -85,7 +85,7 @@ func serverTimes(b *testing.B, callers int) {
 }
 
 // slice is the number of decisions that are measured together. The result is the median
-// of the slices, which does not move if other work on the machine disturbs some of them.
+// of the slices, which does not move if other work on the machine disturbs some.
 const slice = 500
 
 // serverSlice makes about n decisions, with one caller for each key, and returns the server's time for each decision, in µs.
@@ -150,8 +150,8 @@ type taken struct {
 	failed atomic.Int64
 }
 
-// loadSlice is the number of decisions after which the callers wait for each other. The result is the
-// median of the slices' rates, which does not move if other work on the machine disturbs some of them.
+// loadSlice is the number of decisions after which the callers wait for each other. The result is
+// the median of the slices' rates, which does not move if other work on the machine disturbs some.
 const loadSlice = 4000
 
 // load makes n decisions with all callers together.

@@ -43,7 +43,7 @@ func run(w io.Writer, out string, seed uint64) error {
 }
 
 // The load is 50 greedy tenants, which poll about every 10 ms. In the second
-// phase 40 of them pause. The modest tenant always requests half of its share.
+// phase 40 of them pause. The modest tenant always requests half its share.
 const (
 	rate    = 1000 // units a second
 	burst   = 1000

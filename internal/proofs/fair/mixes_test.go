@@ -29,7 +29,7 @@ var (
 	mixFile  = flag.String("picture", "", "the `file` for a picture of all tenants' parts; none if empty")
 )
 
-// manner is the behaviour of a tenant. Each requests more than its
+// manner is a tenant's behaviour. Each requests more than its
 // share: it calls again at once after a grant. Only polls does not.
 type manner int
 

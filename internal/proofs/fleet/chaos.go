@@ -92,7 +92,7 @@ func chaosSetup() setup {
 	}
 }
 
-// phases are the durations of a run before a fault and after it.
+// phases are a run's durations before a fault and after it.
 type phases struct{ calm, recovery time.Duration }
 
 var full = phases{2 * time.Second, 4 * time.Second}

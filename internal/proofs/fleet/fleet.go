@@ -24,7 +24,7 @@ type process struct {
 	err    error
 }
 
-// result is the results of a fleet.
+// result is a fleet's results.
 type result struct {
 	setup    setup
 	reports  []*report
@@ -198,7 +198,7 @@ func (r *result) leasedBound() int64 {
 	return r.centralBound() + int64(r.setup.Nodes)*int64(r.setup.MaxBatch)
 }
 
-// outageBound returns leasedBound with the admissions of each process alone
+// outageBound returns leasedBound with each process's admissions alone
 // added, for a store that has lost its data the given number of times.
 func (r *result) outageBound(lost int) int64 {
 	bound := r.centralBound() + int64(lost)*int64(r.setup.Burst)

@@ -29,7 +29,7 @@ const handoverVariable = "RATELIMIT_FLEET_HANDOVER"
 
 // handoverSetup is the task of such a process.
 type handoverSetup struct {
-	Redis   string // the address of the server
+	Redis   string // the server's address
 	Limit   int
 	Callers int           // the number of callers; each acquires, works and releases repeatedly
 	Rate    float64       // if positive, callers arrive at random instead, this many a second

@@ -16,7 +16,7 @@ const tick = 5 * time.Millisecond
 // load makes decisions at a constant rate. If it misses ticks, it makes up for only a few of them.
 type load struct {
 	engine   engine
-	deadline time.Duration // the deadline of each caller; 0 means none
+	deadline time.Duration // each caller's deadline; 0 means none
 	keys     []string
 	tallies  []*tally
 	now      counts // the sum over all goroutines, which may be read while they run
@@ -27,7 +27,7 @@ type counts struct {
 	decisions, allowed, degraded, errors atomic.Int64
 }
 
-// tally is the counts of one goroutine.
+// tally is one goroutine's counts.
 type tally struct {
 	admitted    []int64 // by key
 	byKey       []int64 // decisions by key

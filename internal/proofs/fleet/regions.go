@@ -113,7 +113,7 @@ func regionsSetup(r region, lasts time.Duration) setup {
 	return s
 }
 
-// runRegion runs two regions on a store in one of them.
+// runRegion runs two regions on a store in one.
 func runRegion(ctx context.Context, r region, lasts time.Duration, change func(*setup)) (*result, error) {
 	srv, err := startServer(ctx)
 	if err != nil {

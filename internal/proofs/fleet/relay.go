@@ -9,7 +9,7 @@ import (
 type relay struct {
 	listener net.Listener
 	to       string
-	carry    func(client, server net.Conn) // copies the data of one connection until either side closes it
+	carry    func(client, server net.Conn) // copies one connection's data until either side closes it
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool

@@ -98,7 +98,7 @@ func (s *server) close() {
 
 var scriptCalls = regexp.MustCompile(`cmdstat_eval(?:sha)?:calls=(\d+)`)
 
-// scripts returns the number of scripts that the server has run since its start.
+// scripts counts the scripts that the server has run since its start.
 func (s *server) scripts(ctx context.Context) (n int64, err error) {
 	info, err := s.admin.Info(ctx, "commandstats").Result()
 	for _, m := range scriptCalls.FindAllStringSubmatch(info, -1) {

@@ -22,7 +22,7 @@ type setup struct {
 	Rate       ratelimit.Rate
 	Burst      int
 	Nodes      int // the number of processes
-	Node       int // the index of this process
+	Node       int // this process's index
 	MaxBatch   int
 	Keys       int     // the number of keys
 	Skew       float64 // the exponent of Zipf's law, above 1
@@ -30,7 +30,7 @@ type setup struct {
 	Goroutines int
 	Lasts      time.Duration
 	Timeout    time.Duration // failover's Timeout
-	Deadline   time.Duration // the deadline of each caller; 0 means none
+	Deadline   time.Duration // each caller's deadline; 0 means none
 	MaxCalls   int           // failover's MaxCalls; 0 means the default
 	Seed       uint64
 	Alone      bool // whether only the first process makes decisions
@@ -62,7 +62,7 @@ type engine struct {
 
 func (s setup) limit() ratelimit.Limit { return ratelimit.TokenBucket(s.Rate, s.Burst) }
 
-// share returns the limit of one process while it is alone.
+// share returns one process's limit while it is alone.
 func (s setup) share() ratelimit.Limit {
 	r := s.Rate
 	r.Per *= time.Duration(s.Nodes)

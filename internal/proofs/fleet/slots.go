@@ -80,7 +80,7 @@ func newPartner(limit int) (*partner, error) {
 }
 
 // serve reads a call: its slots, and the instant until which they last, in
-// nanoseconds. It answers with a byte, and waits for the end of the connection.
+// nanoseconds. It answers with a byte, and waits for the connection's end.
 func (p *partner) serve(c net.Conn) {
 	defer c.Close()
 	var call [16]byte

@@ -29,7 +29,7 @@ type message struct {
 
 // sample is a process's decisions since its last sample.
 type sample struct {
-	At                                   time.Duration // the time from the start to the end of the sample
+	At                                   time.Duration // the time from the start to the sample's end
 	Decisions, Allowed, Degraded, Errors int64
 	State                                string // the state of failover's breaker
 	node                                 int
@@ -194,7 +194,7 @@ func (l *load) report() *report {
 	return r
 }
 
-// closed closes everything, and returns the number of goroutines that remain.
+// closed closes everything, and counts the goroutines that remain.
 func closed(e engine, client *redis.Client, before int) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

@@ -128,7 +128,7 @@ func (s setup) model() porcupine.Model {
 	return model(most, s.total, s.waits)
 }
 
-// recorder makes the calls of one client.
+// recorder makes one client's calls.
 type recorder struct {
 	l     semaphore
 	id    int

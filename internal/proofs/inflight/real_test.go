@@ -38,15 +38,15 @@ var (
 	second  = flag.Duration("second", time.Second, "the length of a second of the real runs")
 )
 
-// The runs take 24 seconds. From second 6 to second 18, half of the replicas are dead, or one client sets deadlines of 5 ms.
+// The runs take 24 seconds. From second 6 to second 18, half the replicas are dead, or one client sets deadlines of 5 ms.
 const (
 	runTime, fails, healed = 24, 6, 18
 
 	servers, work = 4, 20 * time.Millisecond // 200 requests a second
 )
 
-// heeding is the algorithm with another rule, with which these runs compare it. Each window of which a quarter is
-// dropped lowers the limit, whether that helps or not. A window with an unknown share of drops counts as one of these.
+// heeding is the algorithm with another rule, with which these runs compare it. Each window of which a quarter
+// is dropped lowers the limit, whether that helps or not. A window with an unknown share of drops counts as one.
 type heeding struct{ inflight.Algorithm }
 
 func (h heeding) Update(s inflight.Sample) int {
@@ -54,7 +54,7 @@ func (h heeding) Update(s inflight.Sample) int {
 	return h.Algorithm.Update(s)
 }
 
-// adaptive returns the limit of a run.
+// adaptive returns a run's limit.
 func adaptive(t *testing.T, old bool) *inflight.Limiter[string] {
 	learn := inflight.Learn(nil)
 	l, err := inflight.New(200, &inflight.Options[string]{Adaptive: func() inflight.Algorithm {
@@ -67,7 +67,7 @@ func adaptive(t *testing.T, old bool) *inflight.Limiter[string] {
 	return l
 }
 
-// line is the goodput of a run, in requests a second.
+// line is a run's goodput, in requests a second.
 type line [runTime]float64
 
 // during returns the mean goodput while the incident lasts, without its first seconds.
@@ -138,7 +138,7 @@ func (b busy) serve(ctx context.Context) error {
 	}
 }
 
-// deadReplica runs an HTTP server whose proxy sends half of the requests to one of two
+// deadReplica runs an HTTP server whose proxy sends half the requests to one of two
 // replicas. From second 6 to second 18 this replica is dead, and the answer is 503 at once.
 func deadReplica(t *testing.T, old bool) line {
 	begin := time.Now()

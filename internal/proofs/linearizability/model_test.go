@@ -38,7 +38,7 @@ type call struct {
 	at   time.Duration
 }
 
-// answer is the result of a call.
+// answer is a call's result.
 type answer struct {
 	allowed  bool
 	decision ratelimit.Decision
@@ -111,8 +111,8 @@ func (o *oracle) replay(p *past) {
 	p.call.on(o.l)
 }
 
-// step returns the pasts that a key may have after the call, if the given answer
-// is possible. A past with an empty call belongs to a key that was forgotten.
+// step returns the pasts that a key may have after the call, if the given
+// answer is possible. A past with an empty call belongs to a forgotten key.
 func (o *oracle) step(p *past, c call, a answer, evictions int) (next []any) {
 	for _, from := range o.perhapsForgotten(p, evictions) {
 		want, was := o.after(from, c)

@@ -175,7 +175,7 @@ func TestHTTPRateRoundsDown(t *testing.T) {
 	})
 }
 
-// TestHTTPRateAnswers428 if a key function fails, with the text of its error.
+// TestHTTPRateAnswers428 if a key function fails, with its error's text.
 func TestHTTPRateAnswers428(t *testing.T) {
 	failing := func(*http.Request) (string, error) { return "", errors.New("dial tcp 10.0.0.5:6379: refused") }
 	w := httptest.NewRecorder()

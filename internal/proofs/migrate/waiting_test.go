@@ -28,7 +28,7 @@ func TestWaitersWhoGiveUp(t *testing.T) {
 	}
 }
 
-// served returns the number of calls that are served in a second, measured over a minute.
+// served counts the calls served in a second, measured over a minute.
 func served(t *testing.T, offered int, limiter func() func(context.Context) error) (perSecond float64) {
 	synctest.Test(t, func(t *testing.T) {
 		wait := limiter()

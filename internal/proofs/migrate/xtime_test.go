@@ -21,8 +21,7 @@ func single(t *testing.T, limit ratelimit.Limit) *ratelimit.Single {
 	return s
 }
 
-// TestXTimeConstructors makes each limit with both libraries, and
-// counts the requests that are allowed at once and within a second.
+// TestXTimeConstructors makes each limit with both libraries, and counts the requests allowed at once and within a second.
 func TestXTimeConstructors(t *testing.T) {
 	const d = 125 * time.Millisecond
 	for name, make := range map[string]func() (*rate.Limiter, *ratelimit.Single, error){
@@ -90,7 +89,7 @@ func TestXTimeCalls(t *testing.T) {
 						}
 					}
 				case 3:
-					// For both libraries, a deadline at the instant of a turn may come before or after it.
+					// For both libraries, a deadline at a turn's instant may come before or after it.
 					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rng.IntN(16))*125*time.Millisecond+time.Millisecond)
 					theirErr := make(chan error)
 					go func() { theirErr <- theirs.WaitN(ctx, n) }()

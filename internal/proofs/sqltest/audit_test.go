@@ -56,7 +56,7 @@ func request(user string) policy.Attributes {
 	return policy.Attributes{"user": user, "ip": "192.0.2.7", "method": "GET", "path": "/a"}
 }
 
-// count returns the number of denials of a key in the database.
+// count counts the denials of a key in the database.
 func count(t *testing.T, db *sql.DB, where string) (n int) {
 	t.Helper()
 	require.NoError(t, db.QueryRow(`SELECT COALESCE(SUM(count), 0) FROM rate_limit_violation `+where).Scan(&n))
@@ -109,8 +109,8 @@ func TestAWaitThatGivesUpIsInTheAudit(t *testing.T) {
 	assert.Equal(t, 1, count(t, db, ""))
 }
 
-// TestTheAuditAnswersQuestions lists the keys that are limited now, the history of
-// a key, and the denials of each rule. Then time passes, and old rows are deleted.
+// TestTheAuditAnswersQuestions lists the keys that are limited now, a key's
+// history, and each rule's denials. Then time passes, and old rows are deleted.
 func TestTheAuditAnswersQuestions(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {

@@ -42,7 +42,7 @@ func (monotonic) Now() time.Duration { return time.Since(begun) }
 
 var begun = time.Now()
 
-// engines are the engines of this library. Each decision may take a minute, because machines may be slow.
+// engines are this library's engines. Each decision may take a minute, because machines may be slow.
 var engines = map[string]engine{
 	"memory": {func(*testing.T) func(string) policy.Engine {
 		return func(string) policy.Engine { return policy.Memory(&policy.MemoryOptions{Clock: monotonic{}}) }

@@ -24,8 +24,8 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// A fleet is several processes whose limiters share one table. The test chooses the process of each
-// call and the reading of the database's clock. It writes both to the standard input of the process.
+// A fleet is several processes whose limiters share one table. The test chooses each call's
+// process and the reading of the database's clock. It writes both to the process's standard input.
 
 // call is a call that a process makes for the test.
 type call struct {
@@ -82,7 +82,7 @@ var sentErrors = []error{
 	ratelimit.ErrInvalidLimit, ratelimit.ErrUnavailable, ratelimit.ErrUnanswered, context.Canceled, context.DeadlineExceeded,
 }
 
-// answered returns the result of a call. A reservation contains its decision.
+// answered returns a call's result. A reservation contains its decision.
 func answered(d ratelimit.Decision, err error) result {
 	r := result{Limit: sent(d.Limit), Decision: d}
 	if r.Decision.Limit = (ratelimit.Limit{}); err == nil {
@@ -204,7 +204,7 @@ func TestFleetProcess(t *testing.T) {
 	}
 }
 
-// limiter returns the limiter of a call.
+// limiter returns a call's limiter.
 func (p *process) limiter(c *call) *sqllimit.Limiter {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -435,7 +435,7 @@ func (f *fleet) any() *member {
 	return f.members[f.rng.IntN(len(f.members))]
 }
 
-// limiter stands for one limiter in each process of the fleet. Each call is made by any of them.
+// limiter stands for one limiter in each process of the fleet. Each call is made by any.
 type limiter struct {
 	f       *fleet
 	only    *member // the process that makes all calls, or nil

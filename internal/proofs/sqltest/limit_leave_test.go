@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// A crowd calls at twice the rate, and half of the callers leave. The full rate is served, both by one process and by four.
+// A crowd calls at twice the rate, and half the callers leave. The full rate is served, both by one process and by four.
 func TestTheRateIsServedThoughCallersLeave(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds of real time")

@@ -77,7 +77,7 @@ const (
 	killedName      = "killed"
 )
 
-// killedLimit is the limit of the fleet: about 13 calls a second, with costs of up to 8.
+// killedLimit is the fleet's limit: about 13 calls a second, with costs of up to 8.
 var killedLimit = ratelimit.TokenBucket(ratelimit.PerSecond(60), 10)
 
 // turnOf is one served call of a process.

@@ -165,8 +165,8 @@ func corrections(t *testing.T, db *sql.DB, dialect sqllimit.Dialect, clock *rate
 	})
 }
 
-// written are the algorithms that the suite plays on a server for each change. Statements do not depend on the algorithm,
-// and sqllimit's own tests play all of them. A sliding log has the largest state, and a calendar the largest times.
+// written are the algorithms that the suite plays on a server for each change. Statements do not depend on the
+// algorithm, and sqllimit's own tests play all. A sliding log has the largest state, and a calendar the largest times.
 var written = []ratelimit.Algorithm{ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmCalendar}
 
 func suiteOf(db *sql.DB, dialect sqllimit.Dialect, clock *ratelimittest.Clock) ratelimittest.Config {

@@ -127,8 +127,7 @@ func opened(t testing.TB, name string) *sql.DB {
 	return db
 }
 
-// startPostgres starts a server, and stops it at the end of the
-// test. If it is not installed, the test is skipped, or fails in CI.
+// startPostgres starts a server, and stops it at the test's end. If it is not installed, the test is skipped, or fails in CI.
 func startPostgres(t testing.TB) *postgres {
 	t.Helper()
 	return startPostgresWith(t, "-c fsync=off")

@@ -116,7 +116,7 @@ func addImports(to map[string]bool, packages map[string]*build.Package, prefix s
 	}
 }
 
-// ofPackage describes the exported names of a package.
+// ofPackage describes a package's exported names.
 func ofPackage(p string, d *build.Package) (lines []string, err error) {
 	set := token.NewFileSet()
 	for _, name := range append(slices.Clone(d.GoFiles), d.CgoFiles...) {

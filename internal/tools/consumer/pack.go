@@ -16,8 +16,8 @@ import (
 
 // packed is a file proxy with the published modules.
 type packed struct {
-	root    string // the path of the repository
-	dir     string // the folder of the proxy, and of the modules that use it
+	root    string // the repository's path
+	dir     string // the proxy's folder, and of the modules that use it
 	version string
 	modules []repo.Module
 }
@@ -57,7 +57,7 @@ func pack(root, dir string) (packed, error) {
 }
 
 // scratch makes a repository in dir with all files of the work tree that git does not
-// ignore. It returns the id of their tree. A repository is needed because the zip package
+// ignore. It returns their tree's id. A repository is needed because the zip package
 // cannot read a linked work tree. Files that are not committed must be included, too.
 func scratch(root, dir string) (tree string, err error) {
 	if _, err := repo.Run("", nil, "git", "init", "-q", dir); err != nil {

@@ -56,7 +56,7 @@ func find(root string) ([]knot, error) {
 	return knots, nil
 }
 
-// largest returns the largest knot of a package.
+// largest returns a package's largest knot.
 func largest(set *token.FileSet, p *source.Package) knot {
 	uses := between(set, p)
 	next := map[string][]string{}
@@ -77,8 +77,8 @@ func largest(set *token.FileSet, p *source.Package) knot {
 	return k
 }
 
-// between returns the uses of functions, types, constants, variables and methods across the
-// files of a package, once for each file and declaration. A field counts as a part of its type.
+// between returns the uses of functions, types, constants, variables and methods across a
+// package's files, once for each file and declaration. A field counts as a part of its type.
 func between(set *token.FileSet, p *source.Package) []use {
 	found := map[use]bool{}
 	for _, file := range p.Files {
@@ -103,7 +103,7 @@ func between(set *token.FileSet, p *source.Package) []use {
 	})
 }
 
-// origin returns the generic declaration of an instance.
+// origin returns an instance's generic declaration.
 func origin(obj types.Object) types.Object {
 	switch obj := obj.(type) {
 	case *types.Func:

@@ -78,7 +78,7 @@ func countFolder(root string) (*counted, error) {
 	return c, err
 }
 
-// countFile adds the figures of one file.
+// countFile adds one file's figures.
 func (c *counted) countFile(root, path string) error {
 	read := readerOf(path)
 	if read == nil {
@@ -201,7 +201,7 @@ func parts(name string) []string {
 	return append(words, strings.Trim(name[begin:], "_"))
 }
 
-// words returns the number of words: fields that contain a letter.
+// words counts the words: fields that contain a letter.
 func words(s string) int {
 	n := 0
 	for field := range strings.FieldsSeq(s) {

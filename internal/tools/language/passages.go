@@ -18,7 +18,7 @@ type passage struct {
 	lines []string
 }
 
-// readerOf returns the function that extracts the prose of a file, or nil if files with this name have none.
+// readerOf returns the function that extracts a file's prose, or nil if files with this name have none.
 func readerOf(path string) func(path, content string) ([]passage, error) {
 	switch filepath.Ext(path) {
 	case ".go":
@@ -120,7 +120,7 @@ func readShell(path, content string) ([]passage, error) {
 	return lineComments("\n"+rest, shellComments, "#"), nil
 }
 
-// lineComments returns the comments from a mark to the end of the line.
+// lineComments returns the comments from a mark to the line's end.
 func lineComments(content string, k kind, mark string) []passage {
 	var all []passage
 	var open *passage
@@ -143,8 +143,8 @@ func lineComments(content string, k kind, mark string) []passage {
 	return all
 }
 
-// commentAt returns the index at which a line's comment begins, or −1. A comment begins at
-// the first mark outside of quotes that is at the beginning of the line or after a space.
+// commentAt returns the index at which a line's comment begins, or −1. A comment begins
+// at the first mark outside of quotes that is at the line's beginning or after a space.
 func commentAt(line, mark string) int {
 	var quote byte
 	for i := 0; i < len(line); i++ {

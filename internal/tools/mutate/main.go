@@ -77,7 +77,7 @@ func main() {
 	}
 }
 
-// options are the flags of a run.
+// options are a run's flags.
 type options struct {
 	dir      string
 	seeds    int
@@ -88,7 +88,7 @@ type options struct {
 // fate is the result of a mutant.
 type fate struct {
 	survived bool
-	by       string // the test that killed it, or the reason why no test can
+	by       string // the test that killed it, or why no test can
 	took     time.Duration
 }
 

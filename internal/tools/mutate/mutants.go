@@ -16,7 +16,7 @@ type mutant struct {
 	pkg, name string
 	find      []string // lines
 	replace   []string
-	explained string // the reason why no test can notice it
+	explained string // why no test can notice it
 
 	file  string // relative to the repository
 	text  string // the changed file

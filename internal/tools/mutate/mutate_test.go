@@ -78,7 +78,7 @@ func repository(t *testing.T) string {
 	return dir
 }
 
-// mutants returns the mutants of a text, located in a folder.
+// mutants returns a text's mutants, located in a folder.
 func mutants(t *testing.T, dir, text string) []*mutant {
 	all, err := parse(text)
 	if err != nil {

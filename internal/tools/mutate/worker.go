@@ -218,7 +218,7 @@ func only(by string) []string {
 	return nil
 }
 
-// build compiles the tests of a package. If there are none, it returns "".
+// build compiles a package's tests. If there are none, it returns "".
 func (w *worker) build(ctx context.Context, pkg string) (program string, out []byte, err error) {
 	program = filepath.Join(w.dir, ".test")
 	os.Remove(program)
@@ -261,7 +261,7 @@ func (w *worker) play(ctx context.Context, pkg, program string, seed int, bound 
 }
 
 // once runs a test program. The bound applies to the program, and then to the processes
-// that it has started. Tests whose result depends on the load of the machine are left out.
+// that it has started. Tests whose result depends on the machine's load are left out.
 func (w *worker) once(ctx context.Context, pkg, program string, seed int, bound time.Duration, args ...string) (by string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()

@@ -50,7 +50,7 @@ func (n *name) within() string {
 // show records a use of the name.
 func (n *name) show(s shown) { n.shown = max(n.shown, s) }
 
-// figures are the figures of a package.
+// figures are a package's figures.
 type figures struct {
 	path                                    string
 	names, demanded, inside, unshown, words int
@@ -207,7 +207,7 @@ func isWhole(file *ast.File) bool {
 	return examples > 0
 }
 
-// uses records the names below a node, except for the names of one package.
+// uses records the names below a node, except for one package's names.
 func (c *counted) uses(p *source.Package, under ast.Node, but string, how shown) {
 	ast.Inspect(under, func(n ast.Node) bool {
 		if id, ok := n.(*ast.Ident); ok {
@@ -243,7 +243,7 @@ func (c *counted) key(obj types.Object) string {
 	return n.String()
 }
 
-// figures computes the figures of each package.
+// figures computes each package's figures.
 func (c *counted) figures() error {
 	for short, dir := range c.dirs {
 		f := figures{path: short}
@@ -259,7 +259,7 @@ func (c *counted) figures() error {
 	return nil
 }
 
-// sum counts the names of each package.
+// sum counts each package's names.
 func (c *counted) sum() {
 	for i := range c.packages {
 		f := &c.packages[i]

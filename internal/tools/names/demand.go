@@ -150,7 +150,7 @@ func (c *counted) resultName(t *types.TypeName) {
 	}
 }
 
-// implements reports whether a method set contains the methods of an interface, for some type arguments.
+// implements reports whether a method set contains an interface's methods, for some type arguments.
 func implements(methods *types.MethodSet, i *types.Interface) bool {
 	for m := range i.Methods() {
 		has := methods.Lookup(m.Pkg(), m.Name())

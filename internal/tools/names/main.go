@@ -45,7 +45,7 @@ func main() {
 	}
 }
 
-// table writes the figures of each package.
+// table writes each package's figures.
 func (c *counted) table(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "package\tnames\tnot demanded\tshown by packages only\tshown nowhere\twords\t")

@@ -183,7 +183,7 @@ func (r *release) commit(now time.Time) (string, error) {
 	return strings.TrimSpace(id), err
 }
 
-// tags returns the tags of a release, the root module's first.
+// tags returns a release's tags, the root module's first.
 func (r *release) tags() []string {
 	var tags []string
 	for _, m := range r.modules {

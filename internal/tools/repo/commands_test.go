@@ -89,8 +89,8 @@ var flagsOfGo = map[string]bool{
 	"v": false, "race": false, "short": false, "benchmem": false, "list": true, "cpuprofile": true, "p": true,
 }
 
-// check returns the reason why a document's command cannot work, or nil: a folder, a target or a flag does not exist.
-// A path is relative to the folder of -C, the document's folder, the root, or the folder of the document's cd.
+// check returns why a document's command cannot work, or nil: a folder, a target or a flag does not exist. A
+// path is relative to the folder of -C, the document's folder, the root, or the folder of the document's cd.
 func (c command) check(root, dir string) error {
 	args, bases := c.args, []string{filepath.Join(root, dir), root, filepath.Join(root, c.cd)}
 	if args[0] == "-C" {
@@ -291,8 +291,8 @@ func TestACommandThatNamesNothingIsFound(t *testing.T) {
 // joinedList matches a numbered list whose items are in one paragraph.
 var joinedList = regexp.MustCompile(`(?:^|\s)1[.)] \pL.*\s2[.)] \pL`)
 
-// joinedLists returns the paragraphs of a comment that contain several items of a
-// numbered list. An indented item at the beginning of a line is its own paragraph.
+// joinedLists returns the paragraphs of a comment that contain several items of
+// a numbered list. An indented item at a line's beginning is its own paragraph.
 func joinedLists(comment string) (all []string) {
 	paragraph := ""
 	flush := func() {

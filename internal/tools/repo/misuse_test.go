@@ -65,7 +65,7 @@ func TestMisuseIsReportedInOneForm(t *testing.T) {
 }
 
 // TestPeekAdjustAndResetTakeAContext reads the public API. The methods must have the same form on all
-// limiters. The Reset of a client is exempt: it only drops what servers have announced, and calls nothing.
+// limiters. A client's Reset is exempt: it only drops what servers have announced, and calls nothing.
 func TestPeekAdjustAndResetTakeAContext(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "api", "api.txt"))
 	require.NoError(t, err)

@@ -1,4 +1,4 @@
-// Package repo reads the modules of this repository.
+// Package repo reads this repository's modules.
 package repo
 
 import (
@@ -64,8 +64,8 @@ func Modules(root string) ([]Module, error) {
 	return all, err
 }
 
-// Packages returns the packages of a module by import path. It skips folders with
-// one of the given names, folders of other modules, hidden folders, and testdata.
+// Packages returns a module's packages by import path. It skips folders with one
+// of the given names, folders of other modules, hidden folders, and testdata.
 func (m Module) Packages(root string, skipped ...string) (map[string]*build.Package, error) {
 	all := make(map[string]*build.Package)
 	base := filepath.Join(root, filepath.FromSlash(m.Dir))

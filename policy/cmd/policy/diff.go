@@ -137,7 +137,7 @@ func compareLists(from, to map[string]policy.List) (changes []change) {
 	return changes
 }
 
-// lacking returns the number of values that are not in others.
+// lacking counts the values that are not in others.
 func lacking(values, others []string) (n int) {
 	have := make(map[string]bool, len(others))
 	for _, v := range others {
@@ -308,7 +308,7 @@ func shareChange(o, r *policy.Rule) string {
 	return "share"
 }
 
-// shareText returns the text of a weight.
+// shareText returns a weight's text.
 func shareText(weight int) string {
 	if weight == 0 {
 		return "a budget for each key"

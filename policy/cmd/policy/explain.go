@@ -64,7 +64,7 @@ func (t *tool) explain(args []string) int {
 	return fine
 }
 
-// queryTime is the maximum time for the answer of a service.
+// queryTime is the maximum time for a service's answer.
 const queryTime = 10 * time.Second
 
 // query calls a running service.

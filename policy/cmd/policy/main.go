@@ -50,7 +50,7 @@ type tool struct {
 	engine    string // that files are checked against, or ""
 	cost      int
 	service   string   // the URL of a running service, or ""
-	headers   []string // the headers of the query
+	headers   []string // the query's headers
 }
 
 func run(args []string, out, errs io.Writer) int {
@@ -112,7 +112,7 @@ func (t *tool) usage(wrong string) int {
 	return misuse
 }
 
-// load reads a file. If it fails, status is the exit status of the command.
+// load reads a file. If it fails, status is the command's exit status.
 func (t *tool) load(path string) (set *policy.Set, status int, err error) {
 	data, err := t.read(path)
 	if err != nil {

@@ -108,7 +108,7 @@ rule gone: removed; its budgets are kept for ten minutes fixed-window 1/s (every
 	}
 }
 
-// TestCheckAgainstAnEngine: each engine has the bounds of its package, and no server is called.
+// TestCheckAgainstAnEngine: each engine has its package's bounds, and no server is called.
 func TestCheckAgainstAnEngine(t *testing.T) {
 	files(t, map[string]string{"rules": "rules:\n- {name: a, limit: sliding-log 5000/h}\n- {name: b, limit: fixed-window 9/1500ns, plans: {pro: sliding-log 2001/h, free: sliding-log 2000/h}}\n"})
 	for engine, want := range map[string][]string{

@@ -28,7 +28,7 @@ func Key(values []string) string {
 	return b.String()
 }
 
-// Values returns the n values of a key, or fewer if the key does not consist of n values.
+// Values returns a key's n values, or fewer if the key does not consist of n values.
 func Values(key string, n int) (values []string) {
 	if n == 0 {
 		return nil

@@ -13,10 +13,10 @@ import (
 // The bounds of a cache.
 const (
 	maxGiven = 10_000 // the number of limits that are kept
-	maxText  = 1024   // the bytes of a text
+	maxText  = 1024   // a text's bytes
 )
 
-// Cache keeps the limits for the values of an attribute, so that most
+// Cache keeps the limits for an attribute's values, so that most
 // decisions need not parse a text. It is safe for concurrent use.
 type Cache struct {
 	mu     sync.RWMutex
@@ -26,7 +26,7 @@ type Cache struct {
 // NewCache returns an empty cache.
 func NewCache() *Cache { return &Cache{byText: map[string]*ratelimit.Limit{}} }
 
-// Get returns the limit of a text, or nil if the text is not a limit.
+// Get returns a text's limit, or nil if the text is not a limit.
 func (c *Cache) Get(text string, parse func(string) (ratelimit.Limit, error)) *ratelimit.Limit {
 	if len(text) > maxText {
 		return nil

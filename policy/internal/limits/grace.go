@@ -7,9 +7,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Grace is the share of a limit, in per cent, that a rule allows above it. 0 allows
-// nothing more. A rule with a grace holds its budgets under a larger limit, the enforced
-// one, and denies under that. Its decisions are shown under the limit of the file.
+// Grace is the share of a limit, in per cent, that a rule allows above it. 0 allows nothing more. A rule with a grace holds
+// its budgets under a larger limit, the enforced one, and denies under that. Its decisions are shown under the file's limit.
 type Grace int
 
 // of returns the number of units that a grace adds to units.
@@ -19,7 +18,7 @@ func (g Grace) of(units int) int {
 	return int(min(extra, uint64(math.MaxInt-max(0, units))))
 }
 
-// Enforced returns the limit under which the rule denies, given the limit of the file.
+// Enforced returns the limit under which the rule denies, given the file's limit.
 func (g Grace) Enforced(l ratelimit.Limit) ratelimit.Limit {
 	if g == 0 || !Counts(l) {
 		return l

@@ -27,8 +27,8 @@ func Longer(a, b *ratelimit.Decision) bool {
 }
 
 // RoomAfter returns the time until a key has room for a cost that does not fit now. It
-// computes the time from the figures of a decision. It returns false if they are not enough:
-// for sliding windows, for leaky buckets, and for a debt under periods of different length.
+// computes the time from a decision's figures. It returns false if they are not enough: for
+// sliding windows, for leaky buckets, and for a debt under periods of different length.
 func RoomAfter(d *ratelimit.Decision, cost int) (time.Duration, bool) {
 	const longest = 50 * 365 * 24 * time.Hour // later instants may be capped
 	units, per := int64(d.Limit.Rate.Units), int64(d.Limit.Rate.Per)

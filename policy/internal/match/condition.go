@@ -81,7 +81,7 @@ func (c *Condition) exact(places int) bool {
 }
 
 // holdsOfWildcard is holds for a condition on a wildcard. If a path can be read in several ways, the
-// wildcard may have several texts. If all is true, each of them must meet the condition; otherwise one must.
+// wildcard may have several texts. If all is true, each must meet the condition; otherwise one must.
 func (c *Condition) holdsOfWildcard(r Request, all bool) bool {
 	found, holds := false, all
 	c.wildcards.values(r, c.wildcard, func(v string) bool {
@@ -155,7 +155,7 @@ func address(v string) string {
 	return v
 }
 
-// textOf returns the text of an address. If that equals v, as in most cases, it allocates nothing.
+// textOf returns an address's text. If that equals v, as in most cases, it allocates nothing.
 func textOf(addr netip.Addr, v string) string {
 	var memory [64]byte
 	if text := addr.AppendTo(memory[:0]); string(text) != v {

@@ -10,7 +10,7 @@ type group struct {
 	members []int // used while the index is built
 }
 
-// attributeIndex finds rules by the value of one attribute.
+// attributeIndex finds rules by one attribute's value.
 type attributeIndex struct {
 	name   string
 	values map[string][]int

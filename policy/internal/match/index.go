@@ -18,8 +18,8 @@ const (
 	attrIP     = "ip"
 )
 
-// Rule is the condition of one rule on requests: one of its patterns must match, if
-// it has any, all of its conditions must hold, and no pattern of Except may match.
+// Rule is the condition of one rule on requests: one of its patterns must match,
+// if it has any, all its conditions must hold, and no pattern of Except may match.
 type Rule struct {
 	Patterns   []Pattern
 	Conditions []Condition
@@ -50,8 +50,8 @@ func (r *Rule) holdsAll(request Request) bool {
 	return r.Except == nil || !r.excepts(request)
 }
 
-// excepts reports whether a request matches a pattern of Except. A rule that limits excepts a request
-// only if all readings of its path match. A rule that exempts excepts it if one of them does.
+// excepts reports whether a request matches a pattern of Except. A rule that limits excepts a
+// request only if all readings of its path match. A rule that exempts excepts it if one does.
 func (r *Rule) excepts(request Request) bool {
 	path, ok := request.Attribute(attrPath)
 	if !ok {
@@ -133,8 +133,8 @@ func (x *Index) Match(r Request) (matching []int) {
 	return matching
 }
 
-// Memory is the working memory of a search, so that searches allocate
-// nothing. Its zero value is ready to use. It is not safe for concurrent use.
+// Memory is a search's working memory, so that searches allocate nothing.
+// Its zero value is ready to use. It is not safe for concurrent use.
 type Memory struct {
 	rules   []int
 	places  []*place

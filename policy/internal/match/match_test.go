@@ -25,7 +25,7 @@ func (a Attributes) Attribute(name string) (string, bool) {
 	return v, ok
 }
 
-// Match is the condition of a rule: its routes, and the values of attributes.
+// Match is a rule's condition: its routes, and the values of attributes.
 type Match struct {
 	Route      []string
 	Attributes map[string][]string
@@ -184,7 +184,7 @@ func (m topMux) serves(req *http.Request) bool {
 	return pattern != ""
 }
 
-// serves reports whether a server would serve an escaped path under the path of a pattern.
+// serves reports whether a server would serve an escaped path under a pattern's path.
 func serves(route, escaped string, decodedFirst, clean bool) bool {
 	if decodedFirst {
 		u, err := url.PathUnescape(escaped)
@@ -299,7 +299,7 @@ func TestTheMergedIndexMatchesAsTheTreeDoes(t *testing.T) {
 	assert.Greater(t, alone, 1000, "requests that met one place")
 }
 
-// forget drops the merged groups of an index.
+// forget drops an index's merged groups.
 func (x *Index) forget() {
 	x.paths = nil
 	x.tree.allHosts.forget()

@@ -34,7 +34,7 @@ func (g *methodGroup) serves(method string) bool {
 
 type byMethod []methodGroup
 
-// of returns the group of a method, or nil if there is none.
+// of returns a method's group, or nil if there is none.
 func (x byMethod) of(method string) *group {
 	for i := range x {
 		if x[i].method == method {
@@ -50,7 +50,7 @@ func (x *Tree) Add(p Pattern) {
 	at.groupOf(p.method)
 }
 
-// enter returns the place of a pattern, and whether it is new.
+// enter returns a pattern's place, and whether it is new.
 func (x *Tree) enter(p Pattern) (found *place, isNew bool) {
 	at := x.root(p.host).leaf(p.segments)
 	if *at == nil {
@@ -71,7 +71,7 @@ func (n *node) leaf(segments []segment) **place {
 	return &n.end
 }
 
-// root returns the node at which the paths of a host begin.
+// root returns the node at which a host's paths begin.
 func (x *Tree) root(host string) *node {
 	if host == "" {
 		if x.allHosts == nil {
@@ -141,7 +141,7 @@ func (c *children) get(text string) *node {
 	return c.many[text]
 }
 
-// groupOf returns the group of a method, which it creates if necessary.
+// groupOf returns a method's group, which it creates if necessary.
 func (m *place) groupOf(method string) *group {
 	if method == "" {
 		if m.all == nil {
@@ -207,7 +207,7 @@ func (x *Tree) find(host *node, method, p string, places []*place) []*place {
 	return x.walkBoth(host, reading{path: p}, places)
 }
 
-// walkBoth appends the places of a path: those for all hosts, and those for the request's host if that node is not nil.
+// walkBoth appends a path's places: those for all hosts, and those for the request's host if that node is not nil.
 func (x *Tree) walkBoth(host *node, r reading, places []*place) []*place {
 	if r.path == "" || r.path[0] != '/' {
 		return places

@@ -1,10 +1,10 @@
 // Package notices finds the shares of a limit that a key's spending
 // has crossed, and remembers which notices a process has sent.
 //
-// A notice reports a crossing: a charge, a settlement or an adjustment by which a key's settled spending reaches a share
-// of its limit. Settled spending excludes the estimates of open reservations: see [Opens]. The changes of a key have an
-// order, and the engine answers each with the spending after it. So exactly one process finds a crossing, without a
-// record of the keys. For two kinds of notices one answer is not enough, and [Notices] remembers what is missing.
+// A notice reports a crossing: a charge, a settlement or an adjustment by which a key's settled spending reaches a
+// share of its limit. Settled spending excludes the estimates of open reservations: see [Opens]. A key's changes have
+// an order, and the engine answers each with the spending after it. So exactly one process finds a crossing, without
+// a record of the keys. For two kinds of notices one answer is not enough, and [Notices] remembers what is missing.
 package notices
 
 import (
@@ -44,7 +44,7 @@ func crossed(thresholds []int, before, after int64, capacity int) []int {
 // maxNotices is the maximum number of keys whose notices are remembered. A notice for a further key may be sent too early.
 const maxNotices = 1 << 16
 
-// Notices remember the notices of this process until keys have regained their budgets. They are needed for denials,
+// Notices remember this process's notices until keys have regained their budgets. They are needed for denials,
 // and for limits that regain all the time, under which traffic may cross a share back and forth for hours.
 type Notices struct {
 	n    atomic.Int64
@@ -57,7 +57,7 @@ type Key struct{ Rule, Key string }
 
 type notice struct {
 	shares []share
-	until  time.Duration // the time at which the key is fresh again, by the policies' clock
+	until  time.Duration // when the key is fresh again, by the policies' clock
 }
 
 // share is the highest threshold of a limit for which a notice was sent.
@@ -95,7 +95,7 @@ func (n *notice) add(added share) {
 	n.shares = append(n.shares, added)
 }
 
-// regainsAlways reports whether keys regain all the time, and not only at the end of a window.
+// regainsAlways reports whether keys regain all the time, and not only at a window's end.
 func regainsAlways(l ratelimit.Limit) bool {
 	return l.Algorithm != ratelimit.AlgorithmFixedWindow && l.Algorithm != ratelimit.AlgorithmCalendar
 }
@@ -170,7 +170,7 @@ func (n *Notices) new(id Key, until time.Duration) *notice {
 	return known
 }
 
-// Forget drops the notices of a key.
+// Forget drops a key's notices.
 func (n *Notices) Forget(id Key) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 // not spending yet. If a key has regained more than was settled, its estimates are at most its remaining
 // spending. The number of keys is bounded: for keys beyond maxOpens, estimates count as spent.
 //
-// In memory, a key's sum changes under the lock of its account, so
-// that each answer has the spending and the estimates of one moment.
+// In memory, a key's sum changes under its account's lock, so that
+// each answer has the spending and the estimates of one moment.
 type Opens struct {
 	n    atomic.Int64 // the number of keys
 	mu   sync.Mutex
@@ -38,7 +38,7 @@ func (o *Opens) Of(id Key, spent int64) int64 {
 	return o.find(id, spent).Total()
 }
 
-// find returns the estimates of a key, or nil if it has none. The caller holds the lock.
+// find returns a key's estimates, or nil if it has none. The caller holds the lock.
 func (o *Opens) find(id Key, spent int64) *Open {
 	x := o.keys[id]
 	if x == nil {

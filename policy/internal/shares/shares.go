@@ -23,7 +23,7 @@ type Terms struct {
 	Rest  int            // the weight of all other keys
 }
 
-// Of returns the weight of a key, and whether the weight is that of its plan.
+// Of returns a key's weight, and whether the weight is that of its plan.
 func (t *Terms) Of(key, plan string) (weight int, ofPlan bool) {
 	if weight, ok := t.Keys[key]; ok {
 		return weight, false
@@ -50,7 +50,7 @@ func New(t *Terms) *Pool {
 // Again returns a pool without a Limiter that shares p's calls under way.
 func (p *Pool) Again() *Pool { return &Pool{weigher: p.weigher} }
 
-// Weight returns the weight of a key.
+// Weight returns a key's weight.
 func (p *Pool) Weight(key string) int { return p.weigher.weight(key) }
 
 // Adopt puts a limit and weights in force, even for waiting calls. The engine must have accepted the limit.
@@ -63,7 +63,7 @@ func (p *Pool) Adopt(t *Terms) {
 	}
 }
 
-// Call runs a call of the limiter for a key with a plan.
+// Call runs a call to the limiter for a key with a plan.
 func (p *Pool) Call(key, plan string, do func(l Limiter) error) error {
 	p.weigher.enter(key, plan)
 	defer p.weigher.leave(key)
@@ -107,7 +107,7 @@ func (w *weigher) leave(key string) {
 	}
 }
 
-// weight returns the weight of a key.
+// weight returns a key's weight.
 func (w *weigher) weight(key string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

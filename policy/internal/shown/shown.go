@@ -129,7 +129,7 @@ func (s Standing) Text() string {
 	return fmt.Sprintf("denies it, %s; a retry never passes", Left(s.Remaining, s.Debt))
 }
 
-// Left returns the text of a budget: its remaining units, and its debt.
+// Left returns a budget's text: its remaining units, and its debt.
 func Left(remaining, debt int) string {
 	if debt > 0 {
 		return fmt.Sprintf("%d left, %d above the limit", remaining, debt)
@@ -137,7 +137,7 @@ func Left(remaining, debt int) string {
 	return fmt.Sprintf("%d left", remaining)
 }
 
-// StandingOf returns the state of a key, given a decision on it.
+// StandingOf returns a key's state, given a decision on it.
 func StandingOf(d *ratelimit.Decision, allowed bool) *Standing {
 	return &Standing{Allowed: allowed, Remaining: d.Remaining, Debt: d.Debt, RetryAfter: d.RetryAfter.Seconds(), ResetAfter: d.ResetAfter.Seconds()}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// Window is the length of a window. Counts cover the present window and the one before, so 5 to 10 minutes.
+	// Window is a window's length. Counts cover the present window and the one before, so 5 to 10 minutes.
 	Window = 5 * time.Minute
 
 	// Counters is the number of counters in a window of a shard.
@@ -39,7 +39,7 @@ func (id ID) owned() ID {
 	return id
 }
 
-// Count is the number of times that a key has occurred. The true number is at most Count, and at least Count-Error.
+// Count counts the times that a key has occurred. The true number is at most Count, and at least Count-Error.
 type Count struct {
 	ID
 	Count, Error int64
@@ -140,7 +140,7 @@ func (sh *shard) appendTo(all []Count, window int64) []Count {
 	return all
 }
 
-// summary is the counters of one window. Its zero value is empty.
+// summary is one window's counters. Its zero value is empty.
 type summary struct {
 	heap []*counter // the lowest count first; the memory behind the slice is reused
 	at   map[ID]*counter

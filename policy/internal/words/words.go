@@ -41,7 +41,7 @@ var places = func() (all []int) {
 	return all
 }()
 
-// Of returns the words of a rule, always the same words in the same order. If
+// Of returns a rule's words, always the same words in the same order. If
 // values is false, it only counts the values of conditions, which may be keys.
 func Of(r *policy.Rule, values bool) []Word {
 	all := make([]Word, len(names))
@@ -51,7 +51,7 @@ func Of(r *policy.Rule, values bool) []Word {
 	return all
 }
 
-// text returns the text of a field, or "" if the rule does not have it.
+// text returns a field's text, or "" if the rule does not have it.
 func text(field any, values bool) string {
 	switch v := field.(type) {
 	case string:
@@ -105,7 +105,7 @@ func Time(o *policy.Override) (text string) {
 	return text
 }
 
-// Cost returns the text of a cost.
+// Cost returns a cost's text.
 func Cost(c policy.Cost) string {
 	switch {
 	case c.Number != 0:
@@ -153,7 +153,7 @@ func Counted(values []string) string {
 	return strings.Join(named, " or ")
 }
 
-// ListText returns the text of a list, without its values.
+// ListText returns a list's text, without its values.
 func ListText(l policy.List) string {
 	if l.File != "" {
 		return fmt.Sprintf("%d values of %s", len(l.Values), strconv.Quote(l.File))

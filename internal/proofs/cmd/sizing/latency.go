@@ -145,7 +145,7 @@ func step(d time.Duration) int {
 	return e*16 + int(v>>e)
 }
 
-// upper returns the longest duration of a step.
+// upper returns a step's longest duration.
 func upper(s int) time.Duration {
 	if s < 32 {
 		return time.Duration(s)

@@ -1,4 +1,4 @@
-// Sizing measures the figures of docs/sizing.md: the memory of each key, decisions of each core,
+// Sizing measures the figures of docs/sizing.md: each key's memory, decisions of each core,
 // memory and processor time of Redis, and the latency of single decisions. Run it in proofs:
 //
 //	go run ./cmd/sizing                  all tables, as Markdown: some minutes
@@ -70,7 +70,7 @@ func run(ctx context.Context, out io.Writer, only string, s settings) error {
 	return nil
 }
 
-// load returns the load of the machine, if it is known.
+// load returns the machine's load, if it is known.
 func load() string {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

@@ -44,8 +44,8 @@ func address(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 }
 
-// heap returns the number of bytes for each key that has spent a number of
-// times. It includes the text of the key, because the limiter keeps a copy.
+// heap counts the bytes for each key that has spent a number of times.
+// It includes the key's text, because the limiter keeps a copy.
 func heap[K comparable](s settings, limit ratelimit.Limit, spent int, key func(int) K) float64 {
 	before := live()
 	l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[K]{MaxKeys: s.keys}))

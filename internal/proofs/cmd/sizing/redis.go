@@ -69,13 +69,13 @@ func server() (*redis.Client, func(), error) {
 
 // usage is the server's memory and processor time for a limit.
 type usage struct {
-	key int64         // the bytes of one key
+	key int64         // one key's bytes
 	all float64       // the bytes of all keys, with the server's own tables
-	cpu time.Duration // the processor time of one decision
+	cpu time.Duration // one decision's processor time
 }
 
 // spend spends once from each key, and measures the server's memory for the keys. Then
-// it makes decisions on the keys in turn, and measures the processor time of a decision.
+// it makes decisions on the keys in turn, and measures a decision's processor time.
 func spend(ctx context.Context, client *redis.Client, limit ratelimit.Limit, keys int, s settings) (u usage, err error) {
 	l, err := redislimit.New(client, limit.Named("api"), &redislimit.Options{Timeout: timeout})
 	if err != nil {

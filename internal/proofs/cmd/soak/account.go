@@ -26,7 +26,7 @@ type mark struct {
 // marksKept is the number of earlier checks at which an interval may begin, in addition to the first.
 const marksKept = 50
 
-// check compares the spending of every interval, from an earlier check until now, with the bound. The lowest reading
+// check compares every interval's spending, from an earlier check until now, with the bound. The lowest reading
 // since the last check is low, and the highest reading ever is high. No other goroutine may spend during the check.
 func (a *account) check(limit ratelimit.Limit, low, high time.Duration) error {
 	spent := a.spent.Load()

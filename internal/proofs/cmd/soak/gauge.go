@@ -35,8 +35,8 @@ func (g *gauge) check() error {
 	return nil
 }
 
-// settled returns the number of goroutines. It waits up to a second until the number has fallen
-// to want, because a goroutine that has finished counts until the scheduler has run it once more.
+// settled counts the goroutines. It waits up to a second until the number has fallen to want,
+// because a goroutine that has finished counts until the scheduler has run it once more.
 func settled(want int) int {
 	for range 100 {
 		if runtime.NumGoroutine() <= want {

@@ -154,7 +154,7 @@ func (s *stage) reserve(a *account, cost, actual int) {
 	}
 }
 
-// flood uses invented keys, some of them again.
+// flood uses invented keys, some again.
 func (s *stage) flood(rng *rand.Rand) {
 	key := watched + rng.Uint64N(s.keys)
 	s.evicting.Allow(key, 1)
@@ -266,8 +266,8 @@ func (s *stage) check() error {
 	return s.gauge.check()
 }
 
-// probe checks RetryAfter in the present state of the key. Allow first puts the key
-// under the limit in force. Until then the key regains at the rate of its last limit.
+// probe checks RetryAfter in the key's present state. Allow first puts the key under
+// the limit in force. Until then the key regains at the rate of its last limit.
 func (s *stage) probe(a *account) error {
 	if s.refusing.Allow(a.key, 3) {
 		a.spent.Add(3)

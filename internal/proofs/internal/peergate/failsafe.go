@@ -17,7 +17,7 @@ type Failsafe struct {
 	start   time.Time
 
 	windows, samples int
-	began            time.Duration // the beginning of the window
+	began            time.Duration // the window's beginning
 }
 
 // NewFailsafe returns a gate with the defaults of failsafe-go, except for the highest limit. It must be called in the bubble.

@@ -9,7 +9,7 @@
 // It also draws docs/scale.svg from the output of the suite scale.
 //
 // A round runs each benchmark once, so that other load on the machine affects
-// all of them alike. The raw output is kept in files, which benchstat can read.
+// all alike. The raw output is kept in files, which benchstat can read.
 package main
 
 import (

@@ -51,7 +51,7 @@ func (l line) label(dims []string, included bool) string {
 	return strings.Join(values, " ")
 }
 
-// medians returns the table with the median of each cell.
+// medians returns the table with each cell's median.
 func (t *table) medians() string { return t.mediansTo(0) }
 
 // mediansTo is medians with a number of digits after the point.

@@ -36,7 +36,7 @@ func (s suite) measure(file, benchtime string, count int) error {
 	return w.Close()
 }
 
-// build compiles the package's tests into a folder of their own.
+// build compiles the package's tests into their own folder.
 func (s suite) build() (binary string, err error) {
 	dir, err := os.MkdirTemp("", "bench")
 	if err != nil {

@@ -29,7 +29,7 @@ var contenders = []contender{
 	{"throttled-LRU", "d", "throttled, LRU store"},
 }
 
-// drawScale draws the cost of a decision by the number of keys.
+// drawScale draws a decision's cost by the number of keys.
 func drawScale(r results) string {
 	var t table
 	t.add(r, "Scale", "ns/op", "peer")
