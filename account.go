@@ -6,8 +6,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// account is the lock and the spending of one key. On 64-bit machines it is exactly one cache
-// line long. It refers neither to its key, which is allocated beside it, nor to its table.
+// account is one key's lock and spending. On 64-bit machines it is exactly one cache line
+// long. It refers neither to its key, which is allocated beside it, nor to its table.
 //
 // Lock order: an account before one of a higher address, the accounts of [Global] limiters
 // after all others, and any account before a shard of the key table. Code that holds a shard

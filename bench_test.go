@@ -81,7 +81,7 @@ func loads() []load {
 	}
 }
 
-// picks returns a list of keys in the order of the calls. Its length is a power of two.
+// picks returns a list of keys in the calls' order. Its length is a power of two.
 func picks[K any](w load, keys []K) []K {
 	r := rand.New(rand.NewPCG(1, 2))
 	next := func() int { return r.IntN(len(keys)) }
@@ -415,7 +415,7 @@ func layers(b *testing.B, n int) *ratelimit.Layered[request] {
 	return stack
 }
 
-// BenchmarkMemory reports the growth of the heap for each of a million keys, without the memory of the callers' keys.
+// BenchmarkMemory reports the heap's growth for each of a million keys, without the memory of the callers' keys.
 func BenchmarkMemory(b *testing.B) {
 	for _, limit := range openLimits() {
 		memory(b, "string", limit, stringKeys)

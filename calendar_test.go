@@ -345,7 +345,7 @@ func TestACalendarsDecisionDoesNotAllocate(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(100, func() { _, _ = l.Take(context.Background(), "k", 1) }))
 }
 
-// walls is the number of histories that are played with wall clocks that are set: -walls 100000.
+// walls is how many histories are played with wall clocks that are set: -walls 100000.
 var walls = flag.Uint64("walls", 0, "histories of calendars to play; 0: some")
 
 // A key of the model knows its window and its spending there. It shares no code with
@@ -354,8 +354,8 @@ type datedKey struct {
 	limit   ratelimit.Limit
 	window  time.Time // the window in which used is counted
 	used    int
-	windows int // the number of windows in which it has counted
-	changes int // the number of changes of its limit
+	windows int // windows in which it has counted
+	changes int // changes of its limit
 	aside   int // the part that a lowered limit does not count, until the time below
 	until   time.Duration
 }

@@ -287,7 +287,7 @@ func TestConcurrentKeysInUseLeaveLast(t *testing.T) {
 	require.False(t, reserve(t, l, "kept", 1).Allowed)
 }
 
-// counter is a simple counter of units in use, the model of Concurrent.
+// counter is a simple counter of units in use, Concurrent's model.
 type counter struct {
 	units int
 	hold  time.Duration

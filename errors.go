@@ -128,7 +128,7 @@ type overrun struct {
 }
 
 // EachOverrun calls f for each layer that can never allow the request, with the layer's place in Limits and the cost that it
-// was charged. Package failover calls it on the error of a secondary, to find out whether the primary could allow the request.
+// was charged. Package failover calls it on a secondary's error, to find out whether the primary could allow the request.
 func (e *layerError) EachOverrun(f func(limit, cost int)) {
 	if e.over.cost == 0 {
 		return

@@ -345,8 +345,8 @@ func ExampleOptions_fullTable() {
 	// 2 keys
 }
 
-// The cost of this work is known only afterwards: it is reserved if
-// it can be estimated, and otherwise charged when the work is done.
+// This work's cost is known only afterwards: it is reserved if it
+// can be estimated, and otherwise charged when the work is done.
 func ExampleSingle_Adjust() {
 	ctx := context.Background()
 	budget := ratelimit.Must(ratelimit.NewSingle(ratelimit.FixedWindow(ratelimit.PerHour(100)), nil))

@@ -2,9 +2,9 @@ package ratelimit
 
 import "github.com/weir-go/ratelimit/internal/meter"
 
-// follower is an [answerTaker] that follows the spending of its keys, charge by charge.
-// In package policy, the requests under rules that notify implement it. For a key in
-// memory it receives all charges and corrections in the order in which they take effect.
+// follower is an [answerTaker] that follows its keys' spending, charge by charge. In
+// package policy, the requests under rules that notify implement it. For a key in memory
+// it receives all charges and corrections in the order in which they take effect.
 type follower interface {
 	// Following reports whether the request follows any key, and Follows whether it
 	// follows a layer's key. The other methods are called only for keys that it follows.

@@ -22,7 +22,7 @@ type generation struct {
 	def   *plan                     // the plan of New's or SetLimit's limit
 	first sync.Once                 // guards the creation of the next generation
 	plans *keys.Map[planKey, *plan] // the plans for limits that LimitFor or Layer.Limit returned; most limiters have none
-	made  atomic.Int64              // the number of plans made for such limits
+	made  atomic.Int64              // plans made for such limits
 
 	changed chan struct{} // closed when another generation replaces this one; the first calls of lines wait for that
 }
@@ -154,7 +154,7 @@ func (l *Keyed[K]) refreshAll() {
 	}
 }
 
-// refresh first increments the counter, then drops the result of LimitFor and marks the account. A concurrent
+// refresh first increments the counter, then drops LimitFor's result and marks the account. A concurrent
 // decision may have called LimitFor before: it sees the new count, or refresh finds its account and marks it.
 func (l *Keyed[K]) refresh(key K) {
 	l.refreshed.Add(1)
@@ -196,7 +196,7 @@ func (l *Keyed[K]) markStale(key K) {
 // plans of keys that no decision puts under their plan: after a Peek, a cost above the capacity, or a stack's
 // denial, and under a limit that counts nothing. Concurrent decisions on a key share one call to LimitFor.
 
-// onePlan returns the plan of all keys, or nil if keys have limits of their own.
+// onePlan returns the plan for all keys, or nil if keys have limits of their own.
 func (l *Keyed[K]) onePlan() *plan {
 	if l.limitFor != nil {
 		return nil
@@ -309,8 +309,8 @@ func (l *Keyed[K]) planOfRequest(key K, a *account, limit Limit) (*plan, error) 
 }
 
 // savedPlan returns the plan of the limit that a key was saved under. If that is the limit
-// of all keys, the key stays under it. Otherwise the plan counts as a limit that the key's
-// last request has brought, and the next decision puts the key under its own limit.
+// for all keys, the key stays under it. Otherwise the plan counts as a limit that the
+// key's last request has brought, and the next decision puts the key under its own limit.
 func (l *Keyed[K]) savedPlan(limit Limit) (*plan, error) {
 	g := l.generation.Load()
 	if l.limitFor == nil && limit == g.def.limit.Named("") {

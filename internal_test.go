@@ -130,7 +130,7 @@ func orderOf(n int) (*order[int], []*entry[int]) {
 	return o, entries
 }
 
-// bury makes the key's place a tombstone, and returns the number of places that were examined for that.
+// bury makes the key's place a tombstone, and returns how many places were examined for that.
 func bury(o *order[int], entries []*entry[int], key int) (looks int) {
 	entries[key] = nil
 	o.addTombstone(func(e *entry[int]) bool {

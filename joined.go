@@ -35,7 +35,7 @@ type joined[R any] struct {
 	failedWait bool // the charge has been given back, because a Wait has failed
 	settle     func(costs []int) error
 
-	follower follower         // the request, if it follows the spending of its keys
+	follower follower         // the request, if it follows its keys' spending
 	watch    *estimates.Watch // receives the spending of these keys from the store
 }
 
@@ -63,7 +63,7 @@ func (l *Layered[R]) join() *joined[R] {
 	return &joined[R]{l: l}
 }
 
-// left returns the memory of a decision to the pool, without the keys. It is
+// left returns a decision's memory to the pool, without the keys. It is
 // not called while a reservation or a settlement still reads that memory.
 func (l *Layered[R]) left(s *joined[R]) {
 	clear(s.demands)
@@ -175,7 +175,7 @@ func (s *joined[R]) endless() error {
 	return nil
 }
 
-// followerOf returns r as a follower if it follows the spending of its keys, and nil otherwise.
+// followerOf returns r as a follower if it follows its keys' spending, and nil otherwise.
 func (l *Layered[R]) followerOf(r R) follower {
 	if l.takes {
 		if f, ok := any(r).(follower); ok && f.Following() {
@@ -489,7 +489,7 @@ func back(charges []Charge, costs []int) {
 	}
 }
 
-// extends makes a reservation hold the units of the charges under Concurrent.
+// extends makes a reservation hold the charges' units under Concurrent.
 func (s *joined[R]) extends(res *Reservation, cost int) {
 	if !s.spent || cost == 0 {
 		return
@@ -571,7 +571,7 @@ func (all actuals) costs(parts []part, given int) ([]int, error) {
 	return costs, nil
 }
 
-// cost returns the cost of the charge for the caller's real cost.
+// cost returns the charge's cost for the caller's real cost.
 func (p part) cost(actual int) int {
 	cost, over := meter.Mul(p.shares, int64(actual))
 	if over {
@@ -797,7 +797,7 @@ func (s *joined[R]) try(ctx context.Context, r R, cost int) (a turns.Answer[line
 	return a, nil
 }
 
-// paceOf returns the rate of a limit for a line.
+// paceOf returns a limit's rate for a line.
 func paceOf(l Limit) turns.Pace {
 	bucket := l.Algorithm == AlgorithmTokenBucket || l.Algorithm == AlgorithmLeakyBucket
 	return turns.Pace{Units: l.Rate.Units, Per: l.Rate.Per, AtOnce: !bucket}

@@ -330,7 +330,7 @@ func TestPeekEachReturnsTheDecisionOfEachLayer(t *testing.T) {
 	for _, row := range []struct {
 		request    string
 		cost       int
-		remainders []int // of one key, the costs of all layers
+		remainders []int // of one key, all layers' costs
 		verdicts   []bool
 		err        error
 	}{

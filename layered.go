@@ -16,8 +16,8 @@ import (
 )
 
 // Layered is several limits on one request: all allow it, or none is charged. [All] and [AllOf] make
-// one, for all requests. It decides under the locks of all keys, at one reading of the clock. If
-// several layers charge one key of one limiter, the charges add up. The zero Layered's methods panic.
+// one, for all requests. It decides under all keys' locks, at one reading of the clock. If several
+// layers charge one key of one limiter, the charges add up. The zero Layered's methods panic.
 //
 // In the [Decision], Remaining is the largest cost that all layers would allow; RetryAfter, ResetAfter
 // and Delay are the longest. Limit belongs to the layer that binds: in a denial, the layer with the
@@ -31,7 +31,7 @@ type Layered[R any] struct {
 	takes     bool                 // requests take the answers of a joint themselves: see answerTaker
 	alone     bool                 // the joint calls one limiter, which has its own type of keys
 	lines     turns.Lines[lineKey] // the callers that wait for the joint
-	every     []int                // the indices of all layers
+	every     []int                // all layers' indices
 	stacks    sync.Pool            // holds *stack[R]: one decision's working memory, so that it allocates nothing
 	joins     sync.Pool            // holds *joined[R]: the same for a joint
 }

@@ -238,7 +238,7 @@ func TestARefreshDuringARefusedStackIsNotLost(t *testing.T) {
 	assert.Equal(t, 50, d.Limit.Rate.Units)
 }
 
-// Idle keys must not keep the plans of all generations in memory.
+// Idle keys must not keep all generations' plans in memory.
 func TestOldErasAreForgotten(t *testing.T) {
 	const plans, eras = 500, 50
 	l := newWith(t, onceADay, ratelimit.Options[int]{Clock: new(testClock), LimitFor: func(key int) ratelimit.Limit {

@@ -356,7 +356,7 @@ func (a *looker) play(c lookCall) (d ratelimit.Decision) {
 	return d
 }
 
-// playAll plays the calls of an inquiry before the n-th.
+// playAll plays an inquiry's calls before the n-th.
 func (q inquiry) playAll(t *testing.T, n int) *looker {
 	a := begin(t, q.first)
 	for _, c := range q.calls[:n] {

@@ -24,7 +24,7 @@ import (
 type Keyed[K comparable] struct {
 	clock      Clock
 	generation atomic.Pointer[generation]
-	refreshed  atomic.Uint64 // the number of times that Refresh was called for single keys
+	refreshed  atomic.Uint64 // how often Refresh was called for single keys
 	keys       *table[K]
 	limitFor   func(K) Limit
 	lookups    *lookup.Calls[K, *plan] // calls of limitFor; nil without one
@@ -307,7 +307,7 @@ func (l *Keyed[K]) reading(now int64) int64 {
 	return now
 }
 
-// look fills in the decision of the key on a cost under the plan. It spends nothing.
+// look fills in the key's decision on a cost under the plan. It spends nothing.
 func (l *Keyed[K]) look(key K, p *plan, cost int64, q request, now int64, d *Decision) {
 	if !p.tracks() {
 		d.Allowed, d.Limit, d.Remaining = true, p.limit, p.limit.Capacity()

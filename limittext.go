@@ -264,8 +264,7 @@ func parseBurst(word string, words []string) (int, error) {
 	return n, nil
 }
 
-// nameWord is the word before a limit's name, and noLimit is the zero Limit, in the text
-// of MarshalText.
+// nameWord is the word before a limit's name, and noLimit is the zero Limit, in MarshalText's text.
 const (
 	nameWord = "name"
 	noLimit  = "none"

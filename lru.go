@@ -42,7 +42,7 @@ type table[K comparable] struct {
 	maker    keys.Maker[K, account]
 	shards   []shard[K]
 	max      int64
-	count    atomic.Int64   // the number of keys in the table, or about to be
+	count    atomic.Int64   // keys in the table, or about to be
 	ttl      int64          // how long an idle key is kept while there is room, in nanoseconds
 	expiry   *expiryHeap[K] // not nil means RefuseNew: a full table refuses new keys, and drops none that is not fresh
 	full     error          // the error of a refused new key, made once, because a flood of keys gets it
@@ -411,7 +411,7 @@ func (t *table[K]) forgetPast(key K) {
 	}
 }
 
-// limitChanged records that some keys may be evicted, now or before, under another limit than the present limit of all keys.
+// limitChanged records that some keys may be evicted, now or before, under another limit than the present one for all keys.
 func (t *table[K]) limitChanged() {
 	if t.memory != nil {
 		t.memory.changed.Store(true)

@@ -29,8 +29,8 @@ func (d *dirtyList) add(a *account) {
 	d.n++
 }
 
-// dirtyAtOnce is the number of keys of the list that an insertion processes. It is
-// more than each key adds to the list, so the list does not grow while there is room.
+// dirtyAtOnce is how many keys of the list an insertion processes. It is more
+// than each key adds to the list, so the list does not grow while there is room.
 const dirtyAtOnce = 64
 
 // take removes as many of the listed keys as fit into buf, and returns them in it. It keeps one empty page.

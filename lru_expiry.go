@@ -7,8 +7,8 @@ import (
 )
 
 // A key expires when it is fresh and has been idle for long enough: nothing is lost with it. Each insertion
-// looks at the oldest keys of its shard for that (expireLocked), and Sweep looks at all keys. An insertion
-// does not drop a key whose former limits still count: under one of these limits it would begin a window anew.
+// looks at its shard's oldest keys for that (expireLocked), and Sweep looks at all keys. An insertion does
+// not drop a key whose former limits still count: under one of these limits it would begin a window anew.
 //
 // A table with RefuseNew also has an expiry heap, which finds the fresh keys among all keys in the
 // table (expireDue). Keys that may be fresh earlier than the heap expects are in the dirty list.
@@ -72,7 +72,7 @@ func (t *table[K]) expireOldestLocked(s *shard[K], now, ttl int64) bool {
 	return true
 }
 
-// sweepRuns is the number of runs of places that a sweep handles before it releases the shard's lock: a few hundred keys.
+// sweepRuns is how many runs of places a sweep handles before it releases the shard's lock: a few hundred keys.
 const sweepRuns = 16
 
 // sweep drops all keys that are fresh and have been idle for long enough. It releases a
@@ -206,7 +206,7 @@ type expiryHeap[K comparable] struct {
 
 	mu   sync.Mutex
 	keys map[*account]*dueKey[K] // the keys in the table
-	heap dueHeap[K]              // the entries of all keys, except keys that next has returned
+	heap dueHeap[K]              // all keys' entries, except keys that next has returned
 }
 
 func newExpiryHeap[K comparable]() *expiryHeap[K] {
@@ -278,7 +278,7 @@ func (h *expiryHeap[K]) collectLocked(buf []*account) {
 // dueKey is a key in the table that has an entry in the heap.
 type dueKey[K comparable] struct {
 	entry *entry[K]
-	place int // the place of its entry in the heap, or taken
+	place int // its entry's place in the heap, or taken
 }
 
 // taken is the place of a key that next has returned.
@@ -291,8 +291,8 @@ type dueEntry[K comparable] struct {
 }
 
 const (
-	duePage = 1024 // the number of entries in a page
-	dueWays = 4    // the number of entries below each one
+	duePage = 1024 // entries in a page
+	dueWays = 4    // entries below each one
 )
 
 // dueHeap is a heap of entries, the earliest first. It consists of

@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// order lists the keys of a shard in the order in which they took their places: when they were
+// order lists a shard's keys in the order in which they took their places: when they were
 // inserted, or when eviction last gave them a second chance. The lock of the shard guards it. It
 // does not depend on the spending of keys or their use: the code that takes places looks at both.
 //
@@ -29,7 +29,7 @@ type order[K comparable] struct {
 	oldest     *front[K]                           // nil until it is first needed
 	spare      *block[K]                           // an empty block to use next, or nil
 	readers    int                                 // sweeps that read runs without the shard's lock; while there are any, no block is used again
-	n          int                                 // the number of places, tombstones included
+	n          int                                 // places, tombstones included
 	tombstones int
 }
 
@@ -56,7 +56,7 @@ type front[K comparable] struct {
 	read       int // the end of the accounts that were read ahead
 }
 
-// ahead is the number of accounts that readAhead reads at once.
+// ahead is how many accounts readAhead reads at once.
 const ahead = 8
 
 // readAhead reads the accounts of the next places when all accounts that it read before are used up. Eviction

@@ -14,7 +14,7 @@ import (
 // A line without a key belongs to an account that is in no table. The
 // lock of orphans is the last of all: code that holds it takes no other.
 type orphans[K comparable] struct {
-	n  atomic.Int32 // the number of lines: most tables never have one
+	n  atomic.Int32 // lines: most tables never have one
 	mu sync.Mutex   // guards all
 	// All shards share the map, because it is nearly always empty.
 	all map[K]*meter.Line

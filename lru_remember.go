@@ -47,7 +47,7 @@ type cacheLine [slotsInLine]atomic.Uint64
 const (
 	slotsInLine = 8
 
-	// maxRemember keeps the index of a line within the bits of a hash that determine it.
+	// maxRemember keeps a line's index within the bits of a hash that determine it.
 	maxRemember = 1 << 30
 
 	// rememberedBytes is the memory for one key: two slots, because half the slots should stay free.
@@ -199,7 +199,7 @@ const (
 // place returns the place for a slot, and the slot that is there now. It prefers the place
 // of a slot of the same key and kind, and then a free place in the line with more of them.
 func (m *memory) place(s slots, x slot, now int64) (at *atomic.Uint64, old slot, kind placeKind) {
-	var free [2]*atomic.Uint64 // the first free place of each line
+	var free [2]*atomic.Uint64 // each line's first free place
 	var room [2]int
 	least := m.until(x, now)
 	for i, l := range s {
@@ -247,7 +247,7 @@ func mergeRemembered(p *plan, a, b meter.Remembered, now int64) meter.Remembered
 	return p.Merge(a, b, now, slotTick)
 }
 
-// recall returns the remembered spending of a key in the plan's units of time: windows for a calendar,
+// recall returns a key's remembered spending in the plan's units of time: windows for a calendar,
 // and instants for any other limit. The spending may be another key's, with the same lines and tag.
 func (m *memory) recall(hash uint64, p *plan, now int64) (r meter.Remembered) {
 	for _, l := range m.slots(hash) {

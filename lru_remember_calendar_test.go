@@ -205,7 +205,7 @@ func playChanges(t *testing.T, seed uint64) {
 		dated  bool // its last decision was under this calendar
 		window time.Time
 		used   int // the minimum spending
-		shut   int // the number of windows without room since it came under this calendar
+		shut   int // windows without room since it came under this calendar
 	}
 	var keys [5]key
 	latest := clock.Wall()

@@ -144,8 +144,8 @@ func limitOf(r *rand.Rand, a ratelimit.Algorithm) ratelimit.Limit {
 	return ratelimit.SlidingCounter(rate)
 }
 
-// playPast plays a random history on a few places, and returns the number of times that a cost exceeded the
-// bound. Recalled spending is at least the bystander's, and is regained within the limit's refill time.
+// playPast plays a random history on a few places, and returns how often a cost exceeded the bound.
+// Recalled spending is at least the bystander's, and is regained within the limit's refill time.
 func playPast(t *testing.T, seed uint64, a ratelimit.Algorithm, start time.Duration) *bystander {
 	t.Helper()
 	r := rand.New(rand.NewPCG(testsize.Seed(seed), uint64(a)))

@@ -149,7 +149,7 @@ func TestAReservationOfAnEvictedKeySettlesNoOtherKeys(t *testing.T) {
 	}
 }
 
-// A stack reads an account before it locks it, so the accounts of its limiters stay with their keys.
+// A stack reads an account before it locks it, so its limiters' accounts stay with their keys.
 func TestAccountsOfALimiterInAStackStayWithTheirKeys(t *testing.T) {
 	l := Must(New[string](TokenBucket(PerHour(5), 5), &Options[string]{MaxKeys: 8}))
 	fill := func() {
@@ -169,8 +169,8 @@ func TestAccountsOfALimiterInAStackStayWithTheirKeys(t *testing.T) {
 	require.Nil(t, e.Value.plan)
 }
 
-// The system may stop the thread of a call that has taken the last room and not yet inserted its key. New keys wait for
-// that call. The keys of a stack do not: the stack's other keys are pinned meanwhile.
+// The system may stop the thread of a call that has taken the last room and not yet inserted its key.
+// New keys wait for that call. A stack's keys do not: the stack's other keys are pinned meanwhile.
 func TestANewKeyWaitsForACallThatHasTakenTheLastRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := Must(New[string](TokenBucket(PerDay(1), 1), &Options[string]{MaxKeys: 1}))

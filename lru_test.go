@@ -359,8 +359,8 @@ func manyBooked() []ratelimit.Limit {
 }
 
 // BenchmarkGrowth measures a call under a key's lock against the number of that key's
-// spendings. The time of SetLimit is linear, and so is that of a cancellation in the
-// bookings behind it; the others are not. Compare with benchstat -row /entries -col /call.
+// spendings. SetLimit's time is linear, and so is that of a cancellation in the bookings
+// behind it; the others are not. Compare with benchstat -row /entries -col /call.
 func BenchmarkGrowth(b *testing.B) {
 	for n := 100; n <= most(); n *= 10 {
 		growLog(b, n)

@@ -9,7 +9,7 @@ type plan struct {
 	// The fields that every decision reads come first.
 	seq      uint64 // the number of its generation, and the bits below
 	capacity int64  // the limit's capacity
-	takes    int64  // the largest cost of a Take: the capacity, or 0 under Concurrent
+	takes    int64  // a Take's largest cost: the capacity, or 0 under Concurrent
 
 	meter.Meter // zero for Unlimited and Blocked, which track nothing
 

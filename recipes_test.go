@@ -52,7 +52,7 @@ func TestAReserveIsLeftToTheImportant(t *testing.T) {
 	}
 }
 
-// quieter writes the first lines of a flood, and the number of suppressed lines.
+// quieter writes a flood's first lines, and the number of suppressed lines.
 type quieter struct {
 	limit      *ratelimit.Single
 	suppressed atomic.Int64

@@ -23,7 +23,7 @@ type request struct {
 	// turn is set by Wait. If the cost is booked for later, *turn receives its turn in the key's line.
 	turn **turn
 
-	first  *turn  // the turn of a call in a stack that waits in the line of one of its keys
+	first  *turn  // a call's turn in a stack that waits in the line of one of its keys
 	number uint64 // the number of its arrival; 0 if it has not waited for any key yet
 }
 

@@ -328,7 +328,7 @@ func (a *account) settleAt(clock Clock, charged *spending, actual int64, f *foll
 	return 0
 }
 
-// extend restarts the hold of a charge under Concurrent, and reports
+// extend restarts a charge's hold under Concurrent, and reports
 // whether its units are still held. Other charges need no extension.
 func (a *account) extend(clock Clock, sp *spending) bool {
 	now := reading(clock)

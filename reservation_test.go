@@ -187,7 +187,7 @@ func TestReservationWait(t *testing.T) {
 type scripted struct {
 	answers   []ratelimit.Decision
 	err       error
-	requested []time.Duration // the maxDelay of each Reserve
+	requested []time.Duration // each Reserve's maxDelay
 	settled   []int
 }
 
@@ -554,7 +554,7 @@ func TestTheDebtAfterASettlementIsReadByEachCall(t *testing.T) {
 	}
 }
 
-// leasedUnits is the number of units that the lease of wrapped may hold.
+// leasedUnits is how many units the lease of wrapped may hold.
 const leasedUnits = 50
 
 // wrapped returns a limiter in each of the forms in which another package calls it.
@@ -595,7 +595,7 @@ func TestOneOfAThousandSettlementsAtOnceCounts(t *testing.T) {
 	}
 }
 
-// Costs, delays and clocks are at the ends of their ranges. Contexts have ended, and settlements come after a reset,
+// Costs, delays and clocks are at their ranges' ends. Contexts have ended, and settlements come after a reset,
 // a change of limit and a restore. No figure leaves its range, and a grant of everything makes the key fresh.
 func TestMisusedReservationsLeaveAllFiguresInTheirRanges(t *testing.T) {
 	testsize.Sequential(t)

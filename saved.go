@@ -45,7 +45,7 @@ func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 // the key. Later versions of this package read it. See [Keyed.Saved].
 type Saved []byte
 
-// savedVersion is the first byte of a Saved.
+// savedVersion is a Saved's first byte.
 const savedVersion = 1
 
 // Saved returns an iterator over the keys that are not fresh, in no order, with each key's

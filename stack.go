@@ -40,7 +40,7 @@ import (
 // cost. A charge is the decision's cost to one account: the sum over all members with the same key of the same limiter.
 type stack[R any] struct {
 	layers []layer[R]
-	places []int                // the index of each layer in Limits
+	places []int                // each layer's index in Limits
 	pick   func(R, []int) []int // nil if every request uses all layers
 	clock  Clock
 
@@ -60,15 +60,15 @@ type stack[R any] struct {
 
 	changed bool // keys have been inserted or pinned; withdraw undoes that
 
-	// The charges of the enforcing layers come first, so firm and shadows are the two parts of one slice. They are
-	// decided before those of the shadow layers.
+	// The charges of the enforcing layers come first, so firm and shadows are
+	// one slice's two parts. They are decided before those of the shadow layers.
 	charges []charge   // all of them
 	firm    []charge   // the charges of the enforcing layers
 	shadows []charge   // the charges of the shadow layers
 	answers []Decision // the decision of each charge's account; empty if nobody receives it
-	locks   locks      // the accounts of the charges
+	locks   locks      // the charges' accounts
 
-	reading int64    // the reading of the clock for the whole decision, taken before the locks
+	reading int64    // the clock's reading for the whole decision, taken before the locks
 	err     error    // why no offer can ever fit
 	d       Decision // the stack's answer
 
@@ -76,13 +76,13 @@ type stack[R any] struct {
 	wanted bool        // this request wants the answers
 	taker  answerTaker // this request, if it takes answers
 
-	follower follower // this request, if it follows the spending of its keys
+	follower follower // this request, if it follows its keys' spending
 
 	// One account may be shared by all requests. If other decisions recently waited for it, its charge is checked,
 	// committed and unlocked apart from the others: see unlockCommon. Without contention that would take more time, not
 	// less.
 	common  bool // this request has such an account
-	crowded int  // the number of further decisions that handle its charge apart
+	crowded int  // further decisions that handle its charge apart
 	late    int  // its charge's index if this decision handles it apart, else none
 	held    bool // the account is locked
 }
@@ -378,8 +378,8 @@ func (s *stack[R]) find() {
 	}
 }
 
-// sum makes the charges of the members: first those of the enforcing layers, then those of the shadow layers. So firm
-// and shadows are two parts of one slice, and a decision allocates nothing for them.
+// sum makes the members' charges: first those of the enforcing layers, then those of the shadow
+// layers. So firm and shadows are two parts of one slice, and a decision allocates nothing for them.
 func (s *stack[R]) sum() {
 	s.charges, s.absent, s.mixed, s.exceeds, s.late, s.held = s.charges[:0], false, false, false, none, false
 	shadows := false

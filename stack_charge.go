@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// charge is the cost of one decision to one account, and the offer that the account makes.
+// charge is one decision's cost to one account, and the offer that the account makes.
 //
 // It is the sum over the account's enforcing layers. For example, if 5 units are left,
 // two layers that charge 3 each are denied, although each alone would pass. A shadow
@@ -29,7 +29,7 @@ type charge struct {
 	cost       int64   // to be spent
 	overflowed bool    // the cost is too large to count
 	own        int64   // the costs of layers with their own cost
-	shares     int64   // the number of layers that charge the caller's cost
+	shares     int64   // layers that charge the caller's cost
 	first      int     // the index of the first member of this charge
 	unseen     *unseen // if a is nil: the key's record
 	shared     bool    // all requests share the account
@@ -269,7 +269,7 @@ type stackReservation struct {
 	Reservation
 	clock   Clock
 	spent   []settlement
-	actuals actuals // the real costs of layers with an Actual, in the order of their settlements
+	actuals actuals // the real costs of layers with an Actual, in their settlements' order
 }
 
 func (x *stackReservation) settleLocal(given int64) error {

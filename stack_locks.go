@@ -9,7 +9,7 @@ import (
 // locks holds the accounts that one decision has locked, each once.
 type locks []*account
 
-// lock locks the accounts of all charges. If one was dropped, it locks none and reports
+// lock locks all charges' accounts. If one was dropped, it locks none and reports
 // false. It also reports whether it has waited for an account that all requests share.
 //
 // All decisions lock accounts in the same order: first the accounts of single keys, by their addresses, and then the

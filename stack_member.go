@@ -19,7 +19,7 @@ import (
 // inserted. From then on the member's account is the key's.
 type member[R any] struct {
 	layer[R]           // the configuration, which does not change
-	index    int       // the index of the layer among all layers
+	index    int       // the layer's index among all layers
 	key      anyKey[R] // its limiter and, during a decision, the key
 	watched  bool      // an observer receives its decisions: Observe or the limiter's OnDecision
 

@@ -76,9 +76,9 @@ func tooLate(wait time.Duration, l Limit) error {
 // Wait spends cost of the key's budget on any limiter, and returns nil when its time has come. If r is a [Waiter], it calls
 // r's Wait. Otherwise it reserves the cost as far ahead as the deadline allows, or sleeps for RetryAfter and tries again.
 //
-// It fails with the errors of Reserve, and with the context's error when the context ends. It fails
-// with [context.DeadlineExceeded] if the cost is denied until after the deadline, and with
-// [ErrLimited] if the cost is denied and there is no deadline. A Wait that fails has spent nothing.
+// It fails with Reserve's errors, and with the context's error when the context ends. It fails with
+// [context.DeadlineExceeded] if the cost is denied until after the deadline, and with [ErrLimited]
+// if the cost is denied and there is no deadline. A Wait that fails has spent nothing.
 func Wait[K any](ctx context.Context, r Reserver[K], key K, cost int) error {
 	ctx = wait.OrBackground(ctx)
 	if optional.IsNil(r) {
@@ -152,8 +152,8 @@ func reserveOnce[K any](ctx context.Context, r Reserver[K], key K, cost int, del
 	return res, nil
 }
 
-// turn is the place of a call in a key's line, in real time: see [meter.Line].
-// Only the first call of a line has a timer. It is woken when anything changes.
+// turn is a call's place in a key's line, in real time: see [meter.Line].
+// Only a line's first call has a timer. It is woken when anything changes.
 type turn struct {
 	meter.Turn
 	home home
@@ -163,9 +163,9 @@ type turn struct {
 // home is the limiter and a line's key. The line's first call needs
 // them when the limits change, or when the key has left the table.
 type home interface {
-	// current returns the generation of the limits.
+	// current returns the limits' generation.
 	current() *generation
-	// renew puts the key of the line under its present limit, and back into the table.
+	// renew puts the line's key under its present limit, and back into the table.
 	renew(l *meter.Line) error
 	// refusal returns the error if the limit of the line's key has become too low for the cost.
 	refusal(l *meter.Line, cost int64) error
@@ -309,8 +309,8 @@ func (a *account) decideTurn(clock Clock, room *waitingRoom, m meter.Moment, cos
 	return o
 }
 
-// comes records the account of a turn that has come into its line, and the times of both clocks. It
-// reads the clock again, because the call may have waited for the lock since the moment of the decision.
+// comes records the account of a turn that has come into its line, and both clocks' times. It reads
+// the clock again, because the call may have waited for the lock since the moment of the decision.
 func (t *turn) comes(a *account, clock Clock) {
 	t.Line.Owner.Store(a)
 	t.Line.At, t.Line.Due = reading(clock), time.Now()
@@ -393,8 +393,7 @@ type looked struct {
 	changed <-chan struct{} // closed when the limits have changed, and the first turn must look again
 }
 
-// look serves all turns that are due. The first turn of a line
-// first puts the key under its present limit, and into the table.
+// look serves all turns that are due. A line's first turn first puts the key under its present limit, and into the table.
 func (t *turn) look(clock Clock) (looked, error) {
 	for {
 		g := t.home.current()
@@ -501,7 +500,7 @@ type awaited struct {
 	room *waitingRoom
 }
 
-// awaitAll sleeps until the instants of all charges have come. For charges
+// awaitAll sleeps until all charges' instants have come. For charges
 // without a turn, it sleeps until the latest instant at most. See [local].
 func awaitAll(ctx context.Context, clock Clock, latest time.Time, all ...awaited) error {
 	var turns []*turn
@@ -567,8 +566,8 @@ func (a *account) standLater(clock Clock, x awaited, wake chan struct{}) (t *tur
 	return t, false
 }
 
-// tries puts a call into the line of the key that it waits for, at the place of its arrival. The call needs the budgets
-// of other keys, too. tries reports false if the key was dropped, or its limit has become too low for the cost.
+// tries puts a call into the line of the key that it waits for, at the place of its arrival. The call needs other
+// keys' budgets, too. tries reports false if the key was dropped, or its limit has become too low for the cost.
 func (a *account) tries(clock Clock, cost int64, t *turn) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -187,7 +187,7 @@ func TestAnHourOfCallsInLineUsesTheLimitsWhateverTheOperatorDoes(t *testing.T) {
 					return 5000
 				case 6:
 					require.NoError(t, l.Reset(ctx, "k"))      // without this, the calls under way give nothing back
-					return 100_000 - int(l.open.Load()) - 8000 // fewer are left than the first call of the line needs
+					return 100_000 - int(l.open.Load()) - 8000 // fewer are left than the line's first call needs
 				}
 				return 0
 			})

@@ -62,7 +62,7 @@ type wallWindows struct {
 	mu sync.Mutex // held while the wall clock is read
 }
 
-// present is the result of one look at the wall clock. It is immutable.
+// present is one look's result at the wall clock. It is immutable.
 type present struct {
 	meter.Window              // the reading's window
 	next         meter.Window // the window that follows it
@@ -273,7 +273,7 @@ func (w *wallWindows) floorOf(s meter.State, now int64) int64 {
 // passed notes that spending before a reading's window may be forgotten: no key is created anew in earlier windows.
 func (w *wallWindows) passed(at int64) { raise(&w.floor, w.At(at).Ordinal) }
 
-// evicted records the eviction, at a reading, of a key that has reached the window of the ordinal. If the
+// evicted records the eviction, at a reading, of a key that has reached the ordinal's window. If the
 // reading is later than the present one, the key may have used windows that the wall clock has not shown.
 func (w *wallWindows) evicted(ordinal, at int64, remembered bool) {
 	raise(&w.latest, ordinal)
@@ -285,8 +285,7 @@ func (w *wallWindows) evicted(ordinal, at int64, remembered bool) {
 // restored records a floor that was saved.
 func (w *wallWindows) restored(floor int64) { raise(&w.floor, floor) }
 
-// floorWith returns the floor to save if a fresh key that is not
-// saved has reached the window of the ordinal, unless that is 0.
+// floorWith returns the floor to save if a fresh key that is not saved has reached the ordinal's window, unless that is 0.
 func (w *wallWindows) floorWith(ordinal int64) int64 {
 	return max(ordinal, w.floor.Load())
 }

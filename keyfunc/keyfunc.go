@@ -13,21 +13,22 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// The errors of key functions. Your own key function wraps them, with the missing part:
+// Key functions return these errors. Your own key function wraps them, and names the missing part:
 //
 //	fmt.Errorf("%w: no tenant", keyfunc.ErrNoKey)
 var (
-	// ErrNoKey means that a request has no key.
+	// ErrNoKey is for a request without a key.
 	ErrNoKey = errors.New("no key")
 
-	// ErrMalformedKey means that a key has a form that no honest client sends, such as two values or a text above 1 KiB.
+	// ErrMalformedKey is for a key that no honest client sends, such as two values or a text above 1 KiB.
 	ErrMalformedKey = errors.New("malformed key")
 
-	// ErrMisconfigured means that a key function can never work, because the server is at fault. [Optional] does not skip it.
+	// ErrMisconfigured is for a key function that can never work,
+	// because the server is at fault. [Optional] does not skip it.
 	ErrMisconfigured = errors.New("misconfigured server")
 )
 
-// Pair is a key of two parts. The pairs ("a:b", "c") and ("a", "b:c") differ.
+// Pair is a key with two parts. The pairs ("a:b", "c") and ("a", "b:c") differ.
 type Pair[A, B comparable] struct {
 	A A
 	B B
@@ -97,7 +98,7 @@ func Otherwise[R, A, K any](known func(R) (A, error), key func(R) (K, error)) fu
 // secret's place. It does not protect a secret that can be guessed.
 type Hash [sha256.Size]byte
 
-// HashOf returns the Hash of a secret.
+// HashOf returns a secret's Hash.
 func HashOf(secret string) Hash {
 	var short [256]byte // on the stack, if the secret fits
 	return sha256.Sum256(append(short[:0], secret...))

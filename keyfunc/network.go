@@ -9,9 +9,9 @@ import (
 // one client, since providers give each customer a /64 or more.
 const defaultIPv6Bits = 64
 
-// Network returns a client's network as an address, for use as a key. That is an IPv4 address itself, or an
-// IPv6 address cut to a prefix of ipv6Bits, from 1 to 128; 0 means 64. Use it for keys of packets, connections
-// and jobs. The key functions of httplimit, grpclimit and connectlimit cut addresses in the same way:
+// Network returns a client's network as an address, for use as a key. That is an IPv4 address itself, or an IPv6
+// address cut to a prefix with ipv6Bits bits, from 1 to 128; 0 means 64. Use it to make keys for packets,
+// connections and jobs. The key functions in httplimit, grpclimit and connectlimit cut addresses in the same way:
 //
 //   - a zone is dropped;
 //   - IPv4 addresses in IPv6 form (mapped, SIIT, NAT64) are IPv4;

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// APIKey returns a key function for the [Hash] of a secret. The given
-// function finds the secret, for example grpclimit.Metadata("x-api-key"):
+// APIKey returns a key function for a secret's [Hash]. The given function
+// finds the secret, for example grpclimit.Metadata("x-api-key"):
 //
 //	byKey := ratelimit.Map(limiter, keyfunc.APIKey(grpclimit.Metadata("x-api-key")))
 //
 // APIKey does not check the secret. The same secret has the same hash over HTTP, where
-// httplimit.APIKey is shorter to write. It returns the errors of the given function, except that it
-// also hashes secrets above 1 KiB, for which Metadata and Header fail. An empty secret is [ErrNoKey].
+// httplimit.APIKey is shorter to write. It returns the given function's errors, with one exception: it
+// also hashes secrets above 1 KiB, at which Metadata and Header fail. An empty secret is [ErrNoKey].
 func APIKey[R any](key func(R) (string, error)) func(R) (Hash, error) {
 	mustBeGiven(key != nil, "APIKey: key")
 	return hashed(key, func(text string) (string, error) {
@@ -24,8 +24,8 @@ func APIKey[R any](key func(R) (string, error)) func(R) (Hash, error) {
 }
 
 // BearerToken is [APIKey] for the token in a text "Bearer token", such as grpclimit.Metadata("authorization") returns.
-// Use it for opaque tokens. Verifiers accept several spellings of a JWT, for example 16 that differ in the last character
-// of the signature, and each would have its own budget. So after authentication, use a verified claim as the key instead.
+// Use it for opaque tokens. Verifiers accept a JWT in several spellings, for example 16 that differ in the signature's
+// last character, and each would have its own budget. So after authentication, use a verified claim as the key instead.
 func BearerToken[R any](key func(R) (string, error)) func(R) (Hash, error) {
 	mustBeGiven(key != nil, "BearerToken: key")
 	return hashed(key, bearer)

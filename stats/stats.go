@@ -1,4 +1,4 @@
-// Package stats has the types that package policy passes to promlimit and otellimit, which do not import policy.
+// Package stats has the types that package policy passes to promlimit and otellimit, so these need not import policy.
 package stats
 
 import (
@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// PolicyDecision is one decision of rules, as package policy reports it.
+// PolicyDecision is one decision by rules, as package policy reports it.
 type PolicyDecision struct {
 	// Request is the request, as it was passed to package policy.
 	Request interface {
@@ -17,7 +17,7 @@ type PolicyDecision struct {
 	Cost int
 	// Decision is the answer.
 	Decision ratelimit.Decision
-	// Err is the error that was returned, nil for a plain denial.
+	// Err is the returned error, nil for a plain denial.
 	Err error
 	// Version and Generation identify the set of rules in force.
 	Version    string
@@ -29,13 +29,13 @@ type PolicyDecision struct {
 	Rules []RuleDecision
 }
 
-// RuleDecision is the decision of one rule on a request.
+// RuleDecision is one rule's decision on a request.
 type RuleDecision struct {
 	// Rule is the rule's name.
 	Rule string
-	// Key is the rule's key for the request. A key of several attributes is one text. It may be a secret.
+	// Key is the rule's key for the request. A key with several attributes is one text. It may be a secret.
 	Key string
-	// Plan is the name of the plan whose limit holds. It is "" if the rule's own limit or an override holds.
+	// Plan names the plan whose limit holds. It is "" if the rule's own limit or an override holds.
 	Plan string
 	// Cost is the cost for the rule: the caller's cost, or the rule's own.
 	Cost int
@@ -49,13 +49,13 @@ type RuleDecision struct {
 	Spent bool
 }
 
-// Policies describes the set of rules in force.
+// Policies describes the set in force.
 type Policies struct {
 	// Version identifies the set in force.
 	Version string
 	// Generation counts the sets that were put in force, including the first.
 	Generation uint64
-	// LoadedAt is when the present set came into force. CheckedAt is the time of the last check that found no newer set.
+	// LoadedAt is when the present set came into force. CheckedAt is when a check last found no newer set.
 	LoadedAt  time.Time
 	CheckedAt time.Time
 	// Rules counts the rules in the set, including disabled ones. Names are their names, which callers must not change.
@@ -65,15 +65,15 @@ type Policies struct {
 	// that have passed because of it.
 	KillSwitch bool
 	Killed     uint64
-	// Exempt counts the requests that have passed because a rule exempts them.
+	// Exempt counts the requests that a rule has exempted.
 	Exempt uint64
-	// BadLimits counts the values of limit_from that were not valid limits.
+	// BadLimits counts invalid limits in limit_from attributes.
 	BadLimits uint64
 	// UnknownPlans counts requests whose plan the rule does not know, by the rule's name. For such a request,
 	// for example with the plan "Pro" instead of "pro", the rule's own limit or weight holds. Requests
 	// without a plan are not counted. UnknownPlans is nil if no rule has plans. Callers must not change it.
 	UnknownPlans map[string]uint64
-	// Tables are the figures of each rule's table of keys, by the rule's name, since the rule was first in force.
+	// Tables are the figures for each rule's table of keys, by the rule's name, since the rule was first in force.
 	// For a rule with Share, only Keys, Evicted and Waiting are set. Tables is nil if the engine is not Memory.
 	Tables map[string]ratelimit.Stats
 	// LastError is why the newest set could not be put in force. It is

@@ -149,8 +149,8 @@ func (c *Calendar) After(unix, k int64) Window { return c.window(c.index(unix) +
 // Count counts the windows from the first instant's window to the second instant's.
 func (c *Calendar) Count(first, second int64) int64 { return c.index(second) - c.index(first) }
 
-// Longest returns a window's maximum length. That is the length of its days, plus the largest step
-// by which the zone's clocks are set back, for example an hour. Steps before 1970 do not count.
+// Longest returns a window's maximum length. That is its days' length, plus the largest step by
+// which the zone's clocks are set back, for example an hour. Steps before 1970 do not count.
 func (c *Calendar) Longest() time.Duration {
 	if c.clock != nil {
 		return time.Duration(c.clock.longest) * time.Second
@@ -191,7 +191,7 @@ func (c *Calendar) index(unix int64) int64 {
 	return i
 }
 
-// start returns the first instant of a window.
+// start returns a window's first instant.
 func (c *Calendar) start(i int64) int64 { return c.zone.start(c.first(i), c.at) }
 
 // indexOf returns the number of the window of a date.
@@ -216,7 +216,7 @@ func (c *Calendar) indexOf(day int64) int64 {
 // thursday converts dates to weekdays, because January 1, 1970 was a Thursday.
 const thursday = -4
 
-// first returns the first date of a window.
+// first returns a window's first date.
 func (c *Calendar) first(i int64) int64 {
 	switch c.unit {
 	case Day:
@@ -237,7 +237,7 @@ func (c *Calendar) first(i int64) int64 {
 // anchor returns the day of the month on which a window begins.
 func (c *Calendar) anchor(i int64) int64 { return min(c.from, dayOf(i+1)-dayOf(i)) }
 
-// dayOf returns the first date of a month.
+// dayOf returns a month's first date.
 func dayOf(i int64) int64 {
 	year := floor(i, 12)
 	return floor(time.Date(int(year), time.Month(i-12*year+1), 1, 0, 0, 0, 0, time.UTC).Unix(), secondsADay)

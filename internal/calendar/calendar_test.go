@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// windows is the number of windows that the long test covers, set by -windows 150000.
+// windows is how many windows the long test covers, set by -windows 150000.
 var windows = flag.Int64("windows", testsize.Of[int64](2000, 20_000), "windows of each calendar that are looked at")
 
 // strange lists zones with steps at midnight, of half an hour or of a day, and some ordinary ones.

@@ -15,8 +15,8 @@ type clockWindows struct {
 // clockSpan is a period in which all windows begin at the same offset from a full hour or minute of UTC.
 type clockSpan struct {
 	from   int64 // its first instant; the first span has no beginning
-	phase  int64 // the offset of the clock from UTC, less whole windows
-	add    int64 // the index of the window at t is (t+phase)/length+add, rounded down
+	phase  int64 // the clock's offset from UTC, less whole windows
+	add    int64 // the window's index at t is (t+phase)/length+add, rounded down
 	before int64 // the window's index before from
 }
 
@@ -54,7 +54,7 @@ func (c *clockWindows) index(unix int64) int64 {
 	return floor(unix+s.phase, c.length) + s.add
 }
 
-// start returns the first instant of a window.
+// start returns a window's first instant.
 func (c *clockWindows) start(i int64) int64 {
 	s := c.spans[max(0, sort.Search(len(c.spans), func(j int) bool { return c.spans[j].before >= i })-1)]
 	return (i-s.add)*c.length - s.phase

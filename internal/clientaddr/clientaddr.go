@@ -1,5 +1,5 @@
-// Package clientaddr finds the address of a client behind proxies, for both HTTP requests and gRPC
-// calls. httplimit documents the rules: [Options] and [New] implement its ClientIPOptions and ClientIP.
+// Package clientaddr finds a client's address behind proxies, for both HTTP requests and gRPC calls.
+// httplimit documents the rules: [Options] and [New] implement its ClientIPOptions and ClientIP.
 package clientaddr
 
 import (
@@ -39,7 +39,7 @@ type Finder struct {
 	trusted []netip.Prefix // the trusted prefixes, normalised
 	unix    bool           // whether peers that connect over a Unix socket are trusted
 	header  string         // the field to read, in canonical form
-	hops    int            // the number of entries that count as trusted; if 0, addresses are compared
+	hops    int            // entries that count as trusted; if 0, addresses are compared
 	bits    int
 }
 

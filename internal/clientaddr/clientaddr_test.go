@@ -29,8 +29,8 @@ func behind(f *clientaddr.Finder, lines ...string) (netip.Addr, error) {
 	return f.Find(clientaddr.Peer{Addr: netip.MustParseAddr("10.0.0.1")}, func() []string { return lines })
 }
 
-// If a line of Forwarded is broken anywhere, the extent of its quotes is
-// not known. So the whole line is rejected, wherever the valid element is.
+// If a line of Forwarded is broken anywhere, its quotes' extent is not
+// known. So the whole line is rejected, wherever the valid element is.
 func TestABrokenElementSpoilsItsLineOfForwarded(t *testing.T) {
 	f := finder(t, clientaddr.Options{TrustedProxies: proxies, Header: "Forwarded"})
 	for _, broken := range []string{

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// inForwardedFor finds the client in the lines of X-Forwarded-For. It reads from the end, and stops at
-// the client, so a header of a megabyte costs no more than one of two entries. An empty entry is no
-// address, and must not be skipped: if a proxy wrote nothing, the entry before it comes from the client.
+// inForwardedFor finds the client in X-Forwarded-For's lines. It reads from the end, and stops at the
+// client, so a header of a megabyte costs no more than one of two entries. An empty entry is no address,
+// and must not be skipped: if a proxy wrote nothing, the entry before it comes from the client.
 func (f *Finder) inForwardedFor(lines []string) (netip.Addr, error) {
 	after := 0
 	for i := len(lines) - 1; i >= 0; i-- {
@@ -23,7 +23,7 @@ func (f *Finder) inForwardedFor(lines []string) (netip.Addr, error) {
 	return netip.Addr{}, errNoClient
 }
 
-// cutLast removes the last entry of a list, and returns it.
+// cutLast removes a list's last entry, and returns it.
 func cutLast(line string) (before, entry string, more bool) {
 	if i := strings.LastIndexByte(line, ','); i >= 0 {
 		return line[:i], line[i+1:], true
@@ -36,9 +36,9 @@ const maxForwarded = 16 << 10
 
 // inForwarded finds the client in the lines of Forwarded (RFC 7239). Quoted strings can be recognized only from
 // a line's beginning. So each line is read twice: to count its elements, and to find the last one that can be
-// the client's. Where the syntax is broken, the extent of quotes is not known, so the whole line is malformed.
+// the client's. Where the syntax is broken, quotes' extent is not known, so the whole line is malformed.
 func (f *Finder) inForwarded(lines []string) (netip.Addr, error) {
-	after := 0 // the number of elements in later lines
+	after := 0 // elements in later lines
 	for i := len(lines) - 1; i >= 0; i-- {
 		n, ok := countElements(lines[i])
 		if !ok {

@@ -19,7 +19,7 @@ type Client[R Request] struct {
 	Lower   bool                            // whether Field takes names in lower case, as metadata has them, and not in canonical form
 }
 
-// spelled returns the name of a field in the form that Field takes.
+// spelled returns a field's name in the form that Field takes.
 func (c Client[R]) spelled(name string) string {
 	if c.Lower {
 		return strings.ToLower(name)

@@ -72,7 +72,7 @@ type Core[R Request] struct {
 	Options[R]
 	limiter  ratelimit.Limiter[R]
 	reserver ratelimit.Reserver[R] // the limiter as a Reserver, or nil
-	maxDelay time.Duration         // the maxDelay of its reservations
+	maxDelay time.Duration         // its reservations' maxDelay
 
 	holds   bool        // whether a request may be held and not be served after that; then its charge must be undone
 	returns bool        // whether Reserve decides as Take does, with a charge that can be given back
@@ -88,7 +88,7 @@ type Core[R Request] struct {
 	unsettled atomic.Uint64
 	logs      [outcome.Causes]throttledLog
 	settleLog throttledLog
-	seed      jitterSeed                                    // the seed of the jitter
+	seed      jitterSeed                                    // the jitter's seed
 	drops     bool                                          // whether no request is used after its decision
 	texts     Recent[ratelimit.Limit, *rpcstatus.LimitText] // descriptions of limits that have denied
 }
@@ -440,7 +440,7 @@ func (c *Core[R]) Answer(e *Event[R], keyCode rpcstatus.Code) rpcstatus.Answer {
 	return a
 }
 
-// textOf returns the description of a limit for answers.
+// textOf returns a limit's description for answers.
 func (c *Core[R]) textOf(limit *ratelimit.Limit) *rpcstatus.LimitText {
 	text, ok := c.texts.Find(*limit)
 	if !ok {

@@ -18,7 +18,7 @@ const (
 
 var outcomeNames = [outcomes]string{"none", "skipped", "allowed", "denied", "exceeds", "failed", "failed-open", "rejected"}
 
-// String returns the name of the outcome.
+// String returns the outcome's name.
 func (o Outcome) String() string {
 	if o >= outcomes {
 		return outcomeNames[0]

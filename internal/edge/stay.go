@@ -22,7 +22,7 @@ type Stay[R Request] struct {
 	timer    *time.Timer
 	within   context.Context // the handler's context
 	lose     context.CancelCauseFunc
-	parts    atomic.Int32 // the number of open parts
+	parts    atomic.Int32 // open parts
 	actual   atomic.Int64 // the cost to settle
 }
 

@@ -6,7 +6,7 @@ import "context"
 
 // Watch requests the spending of a call's keys. It also covers the later settlement.
 type Watch struct {
-	Keys []Key // one for each charge, in the order of the charges
+	Keys []Key // one for each charge, in the charges' order
 }
 
 // Key is one charge's key, with the figures that the store returns.

@@ -1,4 +1,4 @@
-// Package figures defines the metrics of limiters for both exporters, promlimit and otellimit.
+// Package figures defines limiters' metrics for both exporters, promlimit and otellimit.
 package figures
 
 import (
@@ -15,7 +15,7 @@ type Figure struct {
 	Unit  string   // in OpenTelemetry's notation: "{key}", "s", or "1"
 	Help  string   // a description in one sentence
 	Gauge bool     // whether it is a gauge or histogram; otherwise it is a counter
-	By    []string // the names of its labels; the figures of a [Group] have another label, which identifies the group
+	By    []string // its labels' names; the figures of a [Group] have another label, which identifies the group
 }
 
 // OpenTelemetry returns the metric's name by OpenTelemetry's conventions, such as ratelimit.keys.expired.
@@ -58,7 +58,7 @@ var Buckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05,
 // Group is a set of figures that are read together for each collection.
 type Group struct {
 	Figures []Figure
-	// Read calls add for each series, with the figure's index, its value, and the values of its labels.
+	// Read calls add for each series, with the figure's index, its value, and its labels' values.
 	Read func(add func(figure int, value float64, labels ...string))
 }
 
@@ -99,7 +99,7 @@ func addTable(add func(int, float64, ...string), s ratelimit.Stats, labels ...st
 	}
 }
 
-// ofPolicies returns the figures of policies. read is their method Stats.
+// ofPolicies returns policies' figures. read is their method Stats.
 func ofPolicies(read func() stats.Policies) Group {
 	return Group{
 		Figures: []Figure{

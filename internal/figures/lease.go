@@ -2,7 +2,7 @@ package figures
 
 import "github.com/weir-go/ratelimit/lease"
 
-// ofLease returns the figures of leases. read is the limiter's method Stats.
+// ofLease returns leases' figures. read is the limiter's method Stats.
 func ofLease(read func() lease.Stats) Group {
 	return Group{
 		Figures: []Figure{

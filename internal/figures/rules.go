@@ -10,14 +10,14 @@ import (
 	"github.com/weir-go/ratelimit/stats"
 )
 
-// RuleCounts counts the decisions of rules. The zero value is ready to use. It is safe for concurrent use.
+// RuleCounts counts rules' decisions. The zero value is ready to use. It is safe for concurrent use.
 type RuleCounts struct {
 	requests [outcome.Count]atomic.Uint64
 	killed   atomic.Uint64
 
 	mu      sync.RWMutex // guards the fields below
 	series  map[ruleSeries]*atomic.Uint64
-	inForce func() []string // returns the names of the rules in force; nil if not known
+	inForce func() []string // returns the rules' names in force; nil if not known
 }
 
 // ruleSeries are the labels of [RuleDecisions].
@@ -60,7 +60,7 @@ func (c *RuleCounts) count(s ruleSeries) {
 	n.Add(1)
 }
 
-// keep sets the function that returns the names of the rules in force. The counts of all other rules are discarded.
+// keep sets the function that returns the rules' names in force. The counts of all other rules are discarded.
 func (c *RuleCounts) keep(inForce func() []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,8 +110,8 @@ func (c *RuleCounts) forget() map[ruleSeries]uint64 {
 	return left
 }
 
-// outcomeOf returns the outcome of the decision under its i-th rule. If the engine did not report it,
-// and this rule caused the decision, the outcome is that of the whole decision. Otherwise ok is false.
+// outcomeOf returns the decision's outcome under its i-th rule. If the engine did not report it, and
+// this rule caused the decision, the outcome is that of the whole decision. Otherwise ok is false.
 func outcomeOf(d *stats.PolicyDecision, i int) (o outcome.Outcome, ok bool) {
 	r := &d.Rules[i]
 	switch {

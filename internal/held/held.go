@@ -1,5 +1,5 @@
-// Package held supports units that reservations hold until their calls end, as under ratelimit.Concurrent.
-// It defines the error of a call without an end, and extends the holds of reservations.
+// Package held supports units that reservations hold until their calls end, as under
+// ratelimit.Concurrent. It defines the error of a call without an end, and extends reservations' holds.
 package held
 
 import (

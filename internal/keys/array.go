@@ -6,27 +6,27 @@ import (
 	"unsafe"
 )
 
-// array holds the buckets of a Map. Each shard has the same number of buckets, a power of
+// array holds a Map's buckets. Each shard has the same number of buckets, a power of
 // two. The low bits of a key's hash select the shard, and the bits above them select the
 // bucket. If the bucket is full, the key goes to the shard's next bucket that has room.
 //
-// A shard allocates its buckets when it copies its entries, so no call has to clear the memory of all shards.
+// A shard allocates its buckets when it copies its entries, so no call has to clear all shards' memory.
 type array[K comparable, V any] struct {
-	parts []atomic.Pointer[bucket[K, V]] // the first bucket of each shard, or nil
-	shift int                            // the number of bits of a hash that choose the shard
-	mask  uint64                         // the number of buckets of a shard − 1
+	parts []atomic.Pointer[bucket[K, V]] // each shard's first bucket, or nil
+	shift int                            // bits of a hash that choose the shard
+	mask  uint64                         // buckets of a shard − 1
 	next  atomic.Pointer[array[K, V]]    // the array that replaces this one, or nil
-	left  atomic.Int64                   // the number of shards that use this array or an earlier one
+	left  atomic.Int64                   // shards that use this array or an earlier one
 	limit int64                          // the number of keys in a shard above which the array is too small
-	full  int64                          // the number of slots in a shard
+	full  int64                          // slots in a shard
 }
 
 // slotsInBucket makes a bucket fill one cache line of a 64-bit processor.
 const slotsInBucket = 7
 
-// bucket holds up to seven entries. The low seven bytes of word are the tags of the slots. A tag is a part
-// of the entry's hash, or 0 for an empty slot. The high byte counts the entries that found this bucket full
-// and went on to another one. At 255 it stops counting, and lookups that find nothing here always continue.
+// bucket holds up to seven entries. The low seven bytes of word are the slots' tags. A tag is a part of the
+// entry's hash, or 0 for an empty slot. The high byte counts the entries that found this bucket full and
+// went on to another one. At 255 it stops counting, and lookups that find nothing here always continue.
 //
 // An insertion writes the slot before the tag, and a removal clears the tag before the slot. So a
 // goroutine that reads a tag may find the entry, a later entry or none. Therefore it compares the key.
@@ -44,7 +44,7 @@ const (
 // tagOf returns the part of a hash that distinguishes a bucket's entries. It is never 0.
 func tagOf(hash uint64) uint64 { return max(hash>>56, 1) }
 
-// matches sets the highest bit of each byte that equals the tag. It may also set the bit of a byte above a match.
+// matches sets the highest bit of each byte that equals the tag. It may also set a byte's bit above a match.
 func matches(word, tag uint64) uint64 {
 	x := word ^ tag*lows
 	return (x - lows) &^ x & (lows << 7)
@@ -66,7 +66,7 @@ func newArray[K comparable, V any](buckets, shards int) *array[K, V] {
 	return a
 }
 
-// buckets counts the buckets of a shard.
+// buckets counts a shard's buckets.
 func (a *array[K, V]) buckets() int { return int(a.mask + 1) }
 
 // makePart allocates a shard's buckets. The caller holds the shard's lock.
@@ -195,8 +195,8 @@ func (b *bucket[K, V]) entries(to []*Entry[K, V]) []*Entry[K, V] {
 	return to
 }
 
-// copy copies the entries of a shard from another array. The caller holds the shard's lock. It reads
-// the hashes of several entries before it inserts them, so the processor can wait for all at once.
+// copy copies a shard's entries from another array. The caller holds the shard's lock. It reads
+// several entries' hashes before it inserts them, so the processor can wait for all at once.
 func (a *array[K, V]) copy(from *array[K, V], shard int) {
 	var (
 		buf     [8 * slotsInBucket]*Entry[K, V]

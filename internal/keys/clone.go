@@ -6,13 +6,13 @@ import (
 	"unsafe"
 )
 
-// Cloner copies the text of keys. A substring keeps the whole string in memory, so a key that is one field of a header
-// would keep the whole header. A table may hold a key for long, so it clones the key first. The zero Cloner copies nothing.
+// Cloner copies keys' text. A substring keeps the whole string in memory, so a key that is one field of a header would
+// keep the whole header. A table may hold a key for long, so it clones the key first. The zero Cloner copies nothing.
 //
 // If K is a string type, it copies the string. If K is a struct or an array, it copies the strings in its fields and
 // elements at any depth. It copies nothing behind an interface, a pointer or a channel.
 type Cloner[K comparable] struct {
-	strings []uintptr // the offsets of the strings in a K
+	strings []uintptr // the strings' offsets in a K
 }
 
 // NewCloner returns the Cloner for keys of type K.
@@ -20,7 +20,7 @@ func NewCloner[K comparable]() Cloner[K] {
 	return Cloner[K]{stringsIn(nil, reflect.TypeFor[K](), 0)}
 }
 
-// stringsIn appends the offsets of all strings in a value of type t at the given offset.
+// stringsIn appends all strings' offsets in a value of type t at the given offset.
 func stringsIn(found []uintptr, t reflect.Type, at uintptr) []uintptr {
 	switch t.Kind() {
 	case reflect.String:
@@ -96,7 +96,7 @@ func (c *Maker[K, V]) New(key K) *Entry[K, V] {
 
 // Replace gives another key to an entry that New has made and that has left its Map. It does not
 // allocate. If the key's text does not fit into the entry's allocation, Replace does nothing and returns
-// false. The caller must guard the keys of its entries by a lock, and must use no text of e elsewhere.
+// false. The caller must guard its entries' keys by a lock, and must use no text of e elsewhere.
 func (c *Maker[K, V]) Replace(e *Entry[K, V], key K) bool {
 	if unsafe.Sizeof(key) == 0 {
 		return false

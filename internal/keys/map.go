@@ -34,8 +34,8 @@ type shard[K comparable, V any] struct {
 	mu     sync.Mutex
 	number int
 	array  *array[K, V] // holds all keys of the shard
-	n      atomic.Int64 // the number of keys; written under the lock
-	gone   int          // the number of keys that were removed
+	n      atomic.Int64 // keys; written under the lock
+	gone   int          // keys that were removed
 
 	_ [24]byte // keeps the locks of two shards on separate cache lines
 }
@@ -272,9 +272,9 @@ func (m *Map[K, V]) giveRoomLocked(s *shard[K, V]) {
 	m.copyLocked(s)
 }
 
-// fitting returns the number of buckets that each shard needs for its keys, at most the number in a. Each
-// shard must have room to spare. For example, a sweep removes keys shard by shard, so the last shards are full
-// while most of the table is empty. An array too small for one would be replaced at once, again and again.
+// fitting returns how many buckets each shard needs for its keys, at most the number in a. Each shard must
+// have room to spare. For example, a sweep removes keys shard by shard, so the last shards are full while
+// most of the table is empty. An array too small for one would be replaced at once, again and again.
 func (m *Map[K, V]) fitting(a *array[K, V]) int {
 	var all, largest int64
 	for i := range m.shards {

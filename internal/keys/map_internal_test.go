@@ -183,7 +183,7 @@ func TestNoCallCopiesMoreThanTwoShardsOfFewKeys(t *testing.T) {
 	require.LessOrEqual(t, looks, uint64(helps))
 }
 
-// newest returns the last array of a map.
+// newest returns a map's last array.
 func newest[K comparable, V any](m *Map[K, V]) *array[K, V] {
 	a := m.first.Load()
 	for next := a.next.Load(); next != nil; next = a.next.Load() {

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// Views caches the text of limits. These are the limits that the limiter's Describe returns,
+// Views caches limits' text. These are the limits that the limiter's Describe returns,
 // and further limits of its decisions, which belong to single keys or have changed.
 type Views struct {
 	writer
@@ -49,15 +49,15 @@ func (v *Views) Init(limiter any, o Options) error {
 	return nil
 }
 
-// View is the text of a limit in header fields, as far as it is the same for all requests.
+// View is a limit's text in header fields, as far as it is the same for all requests.
 type View struct {
 	Limit  ratelimit.Limit
-	Name   string // the name of the policy; empty if there is none
+	Name   string // the policy's name; empty if there is none
 	quoted string
 	Quota  string // the capacity
 	window int64  // in seconds; 0 if there is none
 	until  int64  // for a calendar, the end of the window with this length, in Unix seconds; otherwise 0
-	rest   string // the parameters of the item in RateLimit-Policy
+	rest   string // the item's parameters in RateLimit-Policy
 	list   *list
 
 	// Denied, Exceeds and Blocked are for the code that answers requests.
@@ -138,13 +138,13 @@ func (v *Views) Fields(ctx context.Context, d *ratelimit.Decision, exceeds bool)
 	return w.Policies(), standing, context.WithValue(ctx, outerKey{}, w.list.names(outer))
 }
 
-// Policies returns the value of RateLimit-Policy.
+// Policies returns RateLimit-Policy's value.
 func (v *View) Policies() string { return v.list.policies }
 
-// The parameters of RateLimit, as in draft 11. In the draft in progress they are ";a=" and ";w=".
+// RateLimit's parameters, as in draft 11. In the draft in progress they are ";a=" and ";w=".
 const leftIs, timeIs = ";r=", ";t="
 
-// Standing returns the item of RateLimit, with the remaining budget.
+// Standing returns RateLimit's item, with the remaining budget.
 func (v *View) Standing(d *ratelimit.Decision) string {
 	b := append(make([]byte, 0, 64), v.quoted...)
 	b = append(b, leftIs...)
@@ -185,7 +185,7 @@ func (v *View) Refill() int64 {
 	return v.window
 }
 
-// Clamp limits a figure to the range of a quota.
+// Clamp limits a figure to a quota's range.
 func Clamp(n int64) int64 { return min(max(n, 0), MaxInteger) }
 
 // Seconds rounds up to whole seconds.

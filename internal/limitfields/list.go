@@ -60,7 +60,7 @@ func (l *list) bound() {
 	}
 }
 
-// items returns the value of RateLimit-Policy.
+// items returns RateLimit-Policy's value.
 func (l *list) items() string {
 	var items []string
 	for _, v := range l.views {
@@ -135,7 +135,7 @@ func (l *list) with(limit ratelimit.Limit, w writer) *View {
 	return v
 }
 
-// After returns the view for use after the lines of an outer middleware. names returns the names of the policies
+// After returns the view for use after the lines of an outer middleware. names returns the policies' names
 // in these lines. A name used there gets a number, because in one response a name stands for one policy.
 func (v *View) After(outer []string, names func(lines []string) []string) *View {
 	n := v.list.nested.Load()

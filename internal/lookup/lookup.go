@@ -13,7 +13,7 @@ import (
 // Calls shares calls by key. Make one with [New]. It is safe for concurrent use. It holds no lock during a call.
 type Calls[K, V comparable] struct {
 	keep   int64
-	kept   atomic.Int64 // the number of results, in all shards
+	kept   atomic.Int64 // results, in all shards
 	seed   maphash.Seed
 	cloner keys.Cloner[K]
 	shards []shard[K, V]

@@ -1,4 +1,4 @@
-// Package merge combines the decisions of several limiters on one cost
+// Package merge combines several limiters' decisions on one cost
 // into one decision. Stacks use it, in memory, on Redis and in SQL.
 package merge
 
@@ -24,7 +24,7 @@ type Decision[L any] struct {
 // Sum combines decisions into one. Make it with [Of], and add each decision with [Sum.Add].
 type Sum[L any] struct {
 	d      *Decision[L]
-	n      int           // the number of decisions added
+	n      int           // decisions added
 	room   int           // the binding limiter's budget that remains for the caller
 	wait   time.Duration // its RetryAfter
 	full   time.Duration // its ResetAfter

@@ -1,7 +1,7 @@
 package meter
 
-// algorithm is the arithmetic of one algorithm on one key's spending at a
-// given time. It holds no lock, reads no clock and does not depend on the key.
+// algorithm is one algorithm's arithmetic on one key's spending at a given
+// time. It holds no lock, reads no clock and does not depend on the key.
 //
 // Costs are from 1 to the capacity. Instants are in ticks. now is never before the state's last instant: a key's time does not
 // go back.

@@ -2,7 +2,7 @@ package meter
 
 import "slices"
 
-// This file holds the operations of a meter on a state that may have bookings. The algorithms see only the
+// This file holds a meter's operations on a state that may have bookings. The algorithms see only the
 // instant of the last booking. The sliding log is an exception: its bookings are entries like all others.
 
 // bookings returns a state's ledger, nil if nothing is booked.

@@ -182,7 +182,7 @@ func (t *tokenBucket) remaining(s State, now int64) (n, debt int64) {
 	return n, debt
 }
 
-// room returns the number of units that fit in addition to the debt in time, and the number of units above the capacity.
+// room returns how many units fit in addition to the debt in time, and the number of units above the capacity.
 func (t *tokenBucket) room(s State, now int64) (n, debt int64) {
 	owed := s.owed(now)
 	if owed == (span{}) {

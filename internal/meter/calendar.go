@@ -63,7 +63,7 @@ func (c *calendar) spend(s State, at, cost int64) State {
 
 // refund refunds a spending that the current window counts. On the wall clock's own axis the ordinal identifies the window,
 // unless the limit has changed: then a window of another calendar may have begun at the same time. On other axes the instant
-// of the spending identifies the window. Setting the wall clock moves windows on such an axis, but not the instants of keys.
+// of the spending identifies the window. Setting the wall clock moves windows on such an axis, but not keys' instants.
 func (c *calendar) refund(s State, now int64, sp Spending, actual int64) State {
 	s = c.roll(s, now)
 	if sp.Part != 0 && (sp.Changed || sp.Part != s.M) || sp.Part == 0 && sp.At < s.At {

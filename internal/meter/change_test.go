@@ -25,7 +25,7 @@ type spends struct {
 	at   int64
 	real int64
 	sp   Spending
-	m    int // the number of changes of the limit before it
+	m    int // changes of the limit before it
 }
 
 func (x *changing) to(m *Meter, now int64) {

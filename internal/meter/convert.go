@@ -88,7 +88,7 @@ func shorter(m, other *Meter) bool {
 	return a < b
 }
 
-// charged returns the state of a key that has spent n now, up to the maximum debt of the meter.
+// charged returns the state of a key that has spent n now, up to the meter's maximum debt.
 func (m *Meter) charged(now, n int64) State {
 	if n = min(n, m.maxDebt); n > 0 {
 		return m.charge(State{At: now}, now, n)
@@ -96,7 +96,7 @@ func (m *Meter) charged(now, n int64) State {
 	return State{At: now}
 }
 
-// capped returns a state with at most the maximum debt of the meter.
+// capped returns a state with at most the meter's maximum debt.
 func (s State) capped(m *Meter) State {
 	switch m.family() {
 	case familyWindow:

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// This file keeps the states of a key under its former limits. Suppose that a limit changes back
-// and forth between two algorithms, or between windows of two lengths. Without former limits,
-// each change would begin a new window with all spending in it, and the key would regain nothing.
+// This file keeps a key's states under its former limits. Suppose that a limit changes back and
+// forth between two algorithms, or between windows of two lengths. Without former limits, each
+// change would begin a new window with all spending in it, and the key would regain nothing.
 //
 // A former limit goes on counting as if it had stayed in force: it is charged with each cost that passes,
 // up to its capacity, and it regains. When it comes into force again, the key continues from that state.

@@ -156,7 +156,7 @@ func (m *Meter) spendBefore(s State, sp Spending) State {
 	return m.closeGaps(s)
 }
 
-// gap returns the state of a queue with its end where the cost fits: before loose bookings, or behind all.
+// gap returns a queue's state with its end where the cost fits: before loose bookings, or behind all.
 func (l *leakyBucket) gap(s State, now, cost int64) State {
 	st, list, _ := s.ledger.at(now)
 	price := l.price(cost)

@@ -19,9 +19,9 @@ import (
 type Line struct {
 	first, last *Turn
 	n           int
-	cost        int64 // the cost of all turns
+	cost        int64 // all turns' cost
 	most        int64 // a turn's maximum cost
-	uneven      int   // the number of turns with another cost than the turn before
+	uneven      int   // turns with another cost than the turn before
 	now         int64 // an instant when no turn was due
 
 	end end // the line's end

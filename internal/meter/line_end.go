@@ -115,7 +115,7 @@ func (r *replayed) turns(l *Line) {
 	}
 }
 
-// end spends a line's turns, and then the remaining bookings, and sets the end of the line to the resulting state.
+// end spends a line's turns, and then the remaining bookings, and sets the line's end to the resulting state.
 func (r *replayed) end(l *Line, e *end) {
 	r.turns(l)
 	e.ledger.loose = r.loose && len(r.booked) > 0
@@ -163,8 +163,8 @@ func (e *end) spend(m *Meter, at, cost int64) {
 	}
 }
 
-// skip spends the last n turns of a line at once. cost is the sum of their costs. If the turns must be examined one
-// by one, it reports false. At least one turn before them has been spent already, and nothing is booked behind it.
+// skip spends a line's last n turns at once. cost is the sum of their costs. If the turns must be examined one by
+// one, it reports false. At least one turn before them has been spent already, and nothing is booked behind it.
 func (r *replayed) skip(l *Line, n int, cost int64) bool {
 	switch a := r.m.algorithm.(type) {
 	case *leakyBucket:

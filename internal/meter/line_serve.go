@@ -32,7 +32,7 @@ func (m *Meter) Join(s *State, now int64, t *Turn, o Offer) {
 	}
 }
 
-// Insert puts a turn into the line, at the place of its number. Its booking, at the instant at, has been given back.
+// Insert puts a turn into the line, at its number's place. Its booking, at the instant at, has been given back.
 func (m *Meter) Insert(s *State, now int64, t *Turn, at int64) {
 	l := m.lineOf(s, now)
 	l.insert(t)

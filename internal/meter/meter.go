@@ -78,8 +78,8 @@ func New(l Limit) Meter {
 	return m
 }
 
-// window sets the meter up for an algorithm that counts units for each window. A debt runs over into whole windows.
-// So the maximum debt is the units of all windows in the horizon, as long as twice that many can be counted.
+// window sets the meter up for an algorithm that counts units for each window. A debt runs over into whole
+// windows. So the maximum debt is all windows' units in the horizon, as long as twice that many can be counted.
 func (m *Meter) window(l Limit) {
 	windows := min(l.Horizon/l.Per, l.Most/l.Units)
 	m.maxDebt, m.maxAhead = windows*l.Units, max(0, (windows-1)*l.Per)
@@ -115,8 +115,8 @@ func (m *Meter) Bucket() bool { return m.token != nil }
 // MaxAhead returns how far ahead bookings may be. For a leaky bucket only its queue's capacity bounds that.
 func (m *Meter) MaxAhead() int64 { return m.maxAhead }
 
-// Price returns the time in which n units of a bucket are regained: whole ticks, and the rest in 1/units of a tick, for the
-// units of the limit in lowest terms. It is at most the horizon.
+// Price returns the time in which n units of a bucket are regained: whole ticks, and the rest
+// in 1/units of a tick, for the limit's units in lowest terms. It is at most the horizon.
 func (m *Meter) Price(n int64) (ticks, frac int64) {
 	price := m.bucket().price(n)
 	return price.ticks, price.frac

@@ -31,7 +31,7 @@ type open struct {
 // openList lists a token bucket's open reservations, the oldest first. The least debts rise in older, and behind these.
 type openList struct {
 	opens  []open
-	older  int  // the number of elements that began before the last change of the limit: see total
+	older  int  // elements that began before the limit's last change: see total
 	uneven bool // the least debts do not rise
 }
 

@@ -25,13 +25,13 @@ type past struct {
 	m      Meter
 	s      State
 	now    int64
-	events []*charged // all events in the order of their instants
+	events []*charged // all events in their instants' order
 	open   []*charged
 	lost   []*charged // reservations that are never settled
 	rnd    *rand.Rand
 	grants bool
 	beside bool // whether grants take from bookings, too
-	taken  int  // the number of grants that took from bookings
+	taken  int  // grants that took from bookings
 	still  bool // whether much happens within one instant
 	passes bool // whether some spendings are given back within their instant, as by a call that another limiter denies
 	late   bool // whether some spendings that are not open are given back later

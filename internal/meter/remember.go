@@ -16,7 +16,7 @@ type Remembered struct {
 const whole = math.MaxUint8
 
 // Remember returns a state's record. Bookings and debts count as far as the two figures can express them:
-// spending above the capacity, and the instants of bookings, are forgotten. The state is up to date: see Refresh.
+// spending above the capacity, and bookings' instants, are forgotten. The state is up to date: see Refresh.
 func (m *Meter) Remember(s State, now int64) Remembered {
 	r := Remembered{Until: m.regained(s)}
 	if r.Until <= now || m.held != nil {
@@ -63,8 +63,8 @@ func (m *Meter) unitsOf(share uint8) int64 {
 	return max(n, 1)
 }
 
-// Recall returns the state of a key from its record, which a meter of another limit may have made. The state
-// is never below the key's spending. It also never exceeds the units regained in the time that the whole
+// Recall returns a key's state from its record, which a meter of another limit may have made. The state is
+// never below the key's spending. It also never exceeds the units regained in the time that the whole
 // capacity takes: so a wrong clock or a slower limit locks no key for longer. Only a calendar's meter
 // accepts an ordinal. The caller ensures that the window is not over, and handles a wall clock that was set.
 //
@@ -111,8 +111,8 @@ func (m *Meter) Covers(a, b Remembered) bool {
 	return a.Until >= b.Until && (a.Share >= b.Share || m.family() == familyBucket)
 }
 
-// Merge returns a record of at least the spending of both records. One may be an earlier record of the
-// same key. Either both are ordinals or none is. Instants of both were rounded up to a multiple of grain.
+// Merge returns a record of at least both records' spending. One may be an earlier record of the same
+// key. Either both are ordinals or none is. Instants of both were rounded up to a multiple of grain.
 func (m *Meter) Merge(a, b Remembered, now, grain int64) Remembered {
 	if a.Share == 0 || b.Share != 0 && a.Until < b.Until {
 		a, b = b, a

@@ -59,7 +59,7 @@ func (m *Meter) Forgotten(s State) int64 {
 	return at
 }
 
-// leaving is the spending of a key under the limit that it leaves.
+// leaving is a key's spending under the limit that it leaves.
 type leaving struct {
 	base   State // without bookings; without detail, except a log's
 	spent  int64

@@ -29,7 +29,7 @@ import (
 // The instant of an entry or a booking is written as the span since the one before. The
 // reader does not trust the data: it checks every figure on which the arithmetic relies.
 
-// mostUnits is the maximum count of the previous window, under the limit of that time.
+// mostUnits is the maximum count of the previous window, under that time's limit.
 const mostUnits = 1 << 53
 
 // MostOrdinal is above the ordinals of all windows of a calendar: seconds up to the year 9999.
@@ -76,7 +76,7 @@ func (m *Meter) AppendOpen(buf []byte, s State, now int64) []byte {
 	return m.append(buf, s, now, &l)
 }
 
-// append is AppendState, with the open reservations of a ledger if that is not nil.
+// append is AppendState, with a ledger's open reservations if that is not nil.
 func (m *Meter) append(buf []byte, s State, now int64, l *ledger) []byte {
 	flags, r := uint64(0), s.asideAt(now)
 	switch {

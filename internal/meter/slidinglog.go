@@ -4,7 +4,7 @@ import "math"
 
 // slidingLog records each spending for the window's length. The spendings are the entries
 // of detail.log, and State.N is their sum. A booking is an entry with a future instant.
-// The entries are in the order of their instants, and a new one goes behind all others.
+// The entries are in their instants' order, and a new one goes behind all others.
 //
 // In any window of length per, beginning or ending anywhere, at most units pass. An entry counts from its instant on, and no
 // longer at its instant + per.

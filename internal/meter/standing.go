@@ -51,7 +51,7 @@ func (m *Meter) left(s, view State, now int64) (remaining, debt int64) {
 // Owed is a token bucket's debt in time: the time in which it regains all spending.
 type Owed = span
 
-// StandingOf returns the Standing of a Bucket with this debt, and the instant when a unit
+// StandingOf returns a Bucket's Standing with this debt, and the instant when a unit
 // remains. It reads no state, so the caller can unlock the state before the division.
 func (m *Meter) StandingOf(owed Owed, now int64) (remaining, debt, regained, next int64) {
 	t := m.token

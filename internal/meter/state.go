@@ -40,14 +40,14 @@ type ledger struct {
 	base State     // the state before the oldest booking; it has no detail
 	list []booking // the oldest first
 	line *Line     // the waiters, or nil; a log has a ledger only for these and the rest
-	gone int32     // the number of bookings removed since list was copied last
+	gone int32     // bookings removed since list was copied last
 
 	loose    bool  // whether there is room before bookings: see gaps.go
 	barKnown bool  // whether bar is up to date
 	bar      int64 // see barred
 
-	// From changed on, to before unchanged, the costs of bookings may have changed. No
-	// state from changed on shows that yet. If unchanged is 0, all states are up to date.
+	// From changed on, to before unchanged, bookings' costs may have changed. No state
+	// from changed on shows that yet. If unchanged is 0, all states are up to date.
 	changed, unchanged int32
 
 	rest rest  // the units that were set aside when the limit was lowered
@@ -61,7 +61,7 @@ type ledger struct {
 // booking is the cost booked for one instant.
 type booking struct {
 	at, part, cost int64 // see Spending
-	open           int   // the number of open reservations
+	open           int   // open reservations
 	after          State // the key's state after it; without detail
 }
 

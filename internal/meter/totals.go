@@ -2,10 +2,10 @@ package meter
 
 import "math"
 
-// totals lists spendings in the order of their instants, each instant once, with running totals. So "how much
-// until t" and "when has so much been spent" are binary searches. It is a deque that grows by doubling and
-// shrinks again; the zero totals is empty. Appending, and removing at either end, takes amortised O(1). Changing
-// an inner element takes O(distance to the nearer end), because the totals behind it or before it change, too.
+// totals lists spendings in their instants' order, each instant once, with running totals. So "how much until
+// t" and "when has so much been spent" are binary searches. It is a deque that grows by doubling and shrinks
+// again; the zero totals is empty. Appending, and removing at either end, takes amortised O(1). Changing an
+// inner element takes O(distance to the nearer end), because the totals behind it or before it change, too.
 //
 // The totals count from an origin that moves, and wrap around. Only differences have a
 // meaning, and none overflows, because the sum of the listed spendings can be counted.

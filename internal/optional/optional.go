@@ -9,7 +9,7 @@ import (
 	"fmt"
 )
 
-// AppendLimits appends the limits of a limiter to those of others. If they are not known, it appends the zero L.
+// AppendLimits appends a limiter's limits to those of others. If they are not known, it appends the zero L.
 func AppendLimits[L any](all, limits []L) []L {
 	if limits == nil {
 		limits = make([]L, 1)
@@ -53,7 +53,7 @@ func CanReset[K any](limiter any) bool {
 	return false
 }
 
-// Unsupported returns the error of a package for a method that a limiter lacks.
+// Unsupported returns a package's error for a method that a limiter lacks.
 func Unsupported(pkg string, limiter any, method string) error {
 	return fmt.Errorf("%s: %T has no %s: %w", pkg, limiter, method, errors.ErrUnsupported)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Cause classifies a call's error: the side at fault, and whether it was refused. The metrics,
-// the answers of the middlewares and the evidence about a remote limiter depend on it.
+// Cause classifies a call's error: the side at fault, and whether it was refused. The
+// metrics, the middlewares' answers and the evidence about a remote limiter depend on it.
 type Cause uint8
 
 const (

@@ -88,7 +88,7 @@ func InLine(ctx context.Context, lines *turns.Lines[string], key string, cost in
 	return d, err
 }
 
-// inLine returns the answer of a booking for the line.
+// inLine returns a booking's answer for the line.
 func inLine(made Made, err error) (a turns.Answer[string], _ error) {
 	var beyond *Beyond
 	if err != nil && !errors.As(err, &beyond) {

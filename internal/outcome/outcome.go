@@ -1,4 +1,4 @@
-// Package outcome classifies the results of decisions, in the terms of the metrics.
+// Package outcome classifies decisions' results, in the metrics' terms.
 package outcome
 
 import "github.com/weir-go/ratelimit"
@@ -28,7 +28,7 @@ func (o Outcome) String() string {
 	return names[o]
 }
 
-// Of returns the outcome of a decision with the result d and err.
+// Of returns a decision's outcome with the result d and err.
 //
 // The end of the caller's context is a denial only if a limiter has denied: a Wait whose turn would
 // come after the deadline, or that was waiting for its turn. A Take that exceeded the caller's own

@@ -10,7 +10,7 @@ import (
 
 // Advice is the part of a server's answer that affects later requests.
 type Advice struct {
-	// Wait is the time for which nothing may be sent, or 0 if the answer demands none.
+	// Wait is how long nothing may be sent, or 0 if the answer demands none.
 	Wait time.Duration
 	// Refused is set if the request was denied.
 	Refused bool
@@ -35,11 +35,11 @@ type Budget struct {
 	inferred bool          // whether Refills was derived, because the server has not reported it
 	first    time.Duration // the time after which the first unit comes back; if 0, every applies
 	every    time.Duration // the time in which a unit comes back; 0 if all come back at Until
-	flying   int64         // the number of requests in flight when the answer was received
+	flying   int64         // requests in flight when the answer was received
 	name     budgetName
 	seq      uint64    // the number of the request with this answer
-	sent     time.Time // the time at which that request was sent
-	received time.Time // the time at which the answer was received
+	sent     time.Time // when that request was sent
+	received time.Time // when the answer was received
 }
 
 // informs reports whether the remaining requests reveal other users. Under

@@ -7,16 +7,16 @@ import (
 // backoff holds the wait after refusals and connection errors, and bounds the requests in flight after that wait.
 type backoff struct {
 	until    time.Time // nothing is sent before this instant, which the server has set or a longer back-off
-	refusals refusals  // the number of refusals in a row
+	refusals refusals  // refusals in a row
 	backedAt uint64    // the value of flights.sent at the last refusal
-	broken   int       // the number of connection errors in a row
+	broken   int       // connection errors in a row
 	failedAt time.Time // the time of the last connection error
 	brokenAt uint64    // the value of flights.sent at the last connection error
 
 	window   int       // the maximum number of requests in flight; 0 for no maximum
 	narrowed uint64    // the value of flights.sent when the window was last set to one
 	silent   uint64    // the window was widened for requests up to this number, because no refusal came in time
-	wideAt   time.Time // the time at which the window ends at the latest; see narrowFor
+	wideAt   time.Time // when the window ends at the latest; see narrowFor
 }
 
 // refusals counts refusals that name a time to wait, and refusals that do not.
@@ -25,8 +25,8 @@ type refusals struct{ timed, timeless int }
 // wideEnough is the window at which the number of requests in flight is no longer bounded.
 const wideEnough = 64
 
-// narrowFor is the time for which the window lasts after a wait, unless it becomes wide enough
-// before. It lasts even while the queue is empty, because later requests may come all at once.
+// narrowFor is how long the window lasts after a wait, unless it becomes wide enough before.
+// It lasts even while the queue is empty, because later requests may come all at once.
 const narrowFor = time.Minute
 
 // firstBackoff is the wait after a first refusal without a time. leastBackoff is the wait
@@ -41,10 +41,10 @@ const (
 const maxBroken = 15 * time.Second
 
 // refuse begins a wait after a refusal, and returns it: the server's time or, without one, its own. It
-// obeys the server's time, except if a request that obeyed such a time is refused again. Then the server's
-// times are too short, and refuse closes the line for longer. gap is the time between two requests if a
-// pace was measured, else 0. With a gap, the wait after the first refusal without a time is at most twice
-// the gap. A refusal of a request that was sent before the last refusal arrived counts as that one.
+// obeys the server's time, except if a request that obeyed such a time is refused again. Then the
+// server's times are too short, and refuse closes the line for longer. gap is the time between two
+// requests if a pace was measured, else 0. With a gap, the wait after the first refusal without a time is
+// at most twice the gap. A refusal of a request sent before the last refusal arrived counts as that one.
 func (b *backoff) refuse(seq uint64, a Advice, sent uint64, gap time.Duration, now time.Time) (wait time.Duration, counts bool) {
 	if seq <= b.backedAt {
 		return 0, false
@@ -72,9 +72,9 @@ func (b *backoff) refuse(seq uint64, a Advice, sent uint64, gap time.Duration, n
 	return wait, true
 }
 
-// fail begins a wait after the second connection error in a row, and after each later one. The wait is
-// one second at first, and doubles each time. The first error may only mean that the server has closed
-// an idle connection. An error of a request that was sent before the last error counts as that one.
+// fail begins a wait after the second connection error in a row, and after each later one. The wait
+// is one second at first, and doubles each time. The first error may only mean that the server has
+// closed an idle connection. An error of a request sent before the last error counts as that one.
 func (b *backoff) fail(seq, sent uint64, now time.Time) {
 	if seq <= b.brokenAt {
 		return

@@ -18,7 +18,7 @@ type latest struct {
 	every   time.Duration // see Budget
 	refills bool          // whether the budget refills, as reported by the server or derived from its answers
 	ends    time.Time     // the Until of the first answer that named this end
-	spent   int           // the number of ends in a row at which little was left
+	spent   int           // ends in a row at which little was left
 }
 
 // closedUntil returns the latest end of the used-up budgets, or open if that is later.
@@ -43,7 +43,7 @@ func (b *Budget) leftAt(now time.Time) int64 {
 	return max(b.Left, min(b.Limit, b.Left+int64(since/b.every)))
 }
 
-// fits returns the first instant at which n remain.
+// fits returns the first instant when n remain.
 func (b *Budget) fits(n int64) time.Time {
 	if b.every == 0 || n > b.Limit {
 		return b.Until
@@ -62,7 +62,7 @@ func (b *Budget) fits(n int64) time.Time {
 	return at
 }
 
-// ends returns the latest end of the budgets, or least if that is later.
+// ends returns the budgets' latest end, or least if that is later.
 func (bs *budgets) ends(least time.Time) time.Time {
 	for _, b := range bs.list {
 		if b.Until.After(least) {
@@ -72,7 +72,7 @@ func (bs *budgets) ends(least time.Time) time.Time {
 	return least
 }
 
-// nextUnit returns the instant at which the budget's next unit comes back, or its end.
+// nextUnit returns the instant when the budget's next unit comes back, or its end.
 func (b *Budget) nextUnit(now time.Time) time.Time {
 	if b.every == 0 {
 		return b.Until
@@ -83,7 +83,7 @@ func (b *Budget) nextUnit(now time.Time) time.Time {
 	return b.Until
 }
 
-// nextReset returns the next instant at which a budget ends or a unit
+// nextReset returns the next instant when a budget ends or a unit
 // of one comes back. If there is none, it returns the zero time.
 func (bs *budgets) nextReset(now time.Time) (reset time.Time) {
 	for _, b := range bs.list {
@@ -134,9 +134,9 @@ func (bs *budgets) shared(b Budget) bool {
 	return a.others(b) > 1+own/8+a.doubtful(b)
 }
 
-// doubtful returns how many units may be missing from a later answer although no other process uses
-// the budget: in a sliding window, units that were spent later come back later. It is less than
-// half of the units that should have come back, because a process as busy as this one uses half.
+// doubtful returns how many units may be missing from a later answer although no other process
+// uses the budget: in a sliding window, units spent later come back later. It is less than
+// half the units that should have come back, because a process as busy as this one uses half.
 func (b *Budget) doubtful(later Budget) int64 { return (b.leftAt(later.received) - b.Left) * 2 / 5 }
 
 // others returns how many requests of others a later answer counts at least.
@@ -160,8 +160,8 @@ func (bs *budgets) spend(f flight, answered []Budget) {
 	}
 }
 
-// set stores a budget from an answer, unless the budget has ended. Requests and responses overtake
-// each other. So an answer never replaces the answer to a request that was sent later. An answer
+// set stores a budget from an answer, unless the budget has ended. Requests and responses
+// overtake each other. So an answer never replaces the answer to a request sent later. An answer
 // that leaves more is stored only if its request was sent after the other answer was received.
 func (bs *budgets) set(b Budget, units int64) {
 	if !b.received.Before(b.Until) {
@@ -201,7 +201,7 @@ const (
 )
 
 // learnKind determines whether a budget refills gradually, if neither the server nor the dialect reports that. Otherwise
-// the budget has a window. The reported end of a window stays the same until it is reached, and then the budget is full.
+// the budget has a window. A window's reported end stays the same until it is reached, and then the budget is full.
 func (l *latest) learnKind(b *Budget) {
 	end := l.ends
 	l.ends = b.Until
@@ -226,7 +226,7 @@ func (l *latest) learnKind(b *Budget) {
 }
 
 // refused records that a request was refused until an instant. Budgets that come back bit by bit are empty
-// until then. Other budgets are forgotten, because the server's time is more precise than the end of a window.
+// until then. Other budgets are forgotten, because the server's time is more precise than a window's end.
 func (bs *budgets) refused(seq uint64, until, now time.Time) {
 	kept := bs.list[:0]
 	for _, b := range bs.list {
@@ -261,7 +261,7 @@ func (b *Budget) paceUnits(known time.Duration) {
 	case b.Limit <= b.Left:
 	case b.Left > 0:
 		b.every = max(1, left/time.Duration(b.Limit-b.Left))
-	case b.every == 0 && b.inferred: // the end of a window would have moved, so the reset belongs to the next unit
+	case b.every == 0 && b.inferred: // a window's end would have moved, so the reset belongs to the next unit
 		b.every = max(1, left)
 	case b.every == 0:
 		b.every = max(1, left/time.Duration(b.Limit))
@@ -290,7 +290,7 @@ func (b *Budget) count(earlier Budget, units int64) {
 		units = 1
 	}
 	b.Left -= units
-	if earlier.Until.Before(b.Until) { // the later answer of the server has this reset
+	if earlier.Until.Before(b.Until) { // the server's later answer has this reset
 		b.Until = earlier.Until
 	}
 }

@@ -42,7 +42,7 @@ func SettleCost(ctx context.Context, actual int) error {
 	return spent.Settle(actual)
 }
 
-// declare records the reservation of a request in its context.
+// declare records a request's reservation in its context.
 func declare(ctx context.Context, spent *ratelimit.Reservation) {
 	if d, ok := ctx.Value(costKey{}).(*declared); ok {
 		d.mu.Lock()

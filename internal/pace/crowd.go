@@ -8,9 +8,9 @@ import (
 // crowd records whether other processes use the server's budget, too, and spaces
 // this process's requests. A process that is alone may spend a whole budget at once.
 type crowd struct {
-	served int64     // the number of requests to serve until the server's budgets count as this process's own again
-	alone  int64     // the number of requests to serve until the next refusal counts as a first one; 0 if there was none
-	last   time.Time // the time at which the last request was sent
+	served int64     // requests to serve until the server's budgets count as this process's own again
+	alone  int64     // requests to serve until the next refusal counts as a first one; 0 if there was none
+	last   time.Time // when the last request was sent
 	jitter float64   // the factor by which the time after last varies
 }
 
@@ -25,7 +25,7 @@ const (
 // that processes that received the same figure at the same time do not send at the same time.
 func (c *crowd) send(now time.Time) { c.last, c.jitter = now, .75+.5*rand.Float64() }
 
-// serve counts a request that was served.
+// serve counts a served request.
 func (c *crowd) serve() { c.served, c.alone = max(0, c.served-1), max(0, c.alone-1) }
 
 // refuse counts a refusal, which requests of others may have caused. A single

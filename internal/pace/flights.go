@@ -9,15 +9,15 @@ import (
 // flights are the requests of a line that were sent and have no answer yet.
 type flights struct {
 	list   []flight // ordered by their numbers; some have landed
-	landed int      // the number of landed flights in list
-	sent   uint64   // the number of requests sent since the line was made
+	landed int      // landed flights in list
+	sent   uint64   // requests sent since the line was made
 }
 
 // flight is a request that was sent and has no answer yet.
 type flight struct {
 	seq    uint64
 	units  int64
-	at     time.Time // not before the instant of a flight with a lower number
+	at     time.Time // not before a flight's instant with a lower number
 	landed bool      // whether it was answered; landed flights are removed together
 }
 
@@ -31,8 +31,8 @@ func (fs *flights) depart(units int64, now time.Time) (seq uint64) {
 	return fs.sent
 }
 
-// land ends the flight of a request, and returns it. It returns the zero flight if the request was not in flight.
-// Requests are answered in any order, so landed flights are removed together, when they are half of the list.
+// land ends a request's flight, and returns it. It returns the zero flight if the request was not in flight.
+// Requests are answered in any order, so landed flights are removed together, when they are half the list.
 func (fs *flights) land(seq uint64) flight {
 	i, found := fs.find(seq)
 	if !found || fs.list[i].landed {
@@ -50,7 +50,7 @@ func (fs *flights) land(seq uint64) flight {
 	return f
 }
 
-// find returns the index of a request in the list, or the index at which it would be inserted.
+// find returns a request's index in the list, or the index at which it would be inserted.
 func (fs *flights) find(seq uint64) (at int, found bool) {
 	return slices.BinarySearchFunc(fs.list, seq, func(f flight, seq uint64) int { return cmp.Compare(f.seq, seq) })
 }
@@ -59,13 +59,13 @@ func (fs *flights) find(seq uint64) (at int, found bool) {
 // The remaining budget in an answer may include younger requests or not.
 const counted = time.Second
 
-// flying returns the number of requests in flight.
+// flying counts the requests in flight.
 func (fs *flights) flying() int64 { return int64(len(fs.list) - fs.landed) }
 
-// sentSince returns the number of requests that were sent after the request seq.
+// sentSince counts the requests sent after the request seq.
 func (fs *flights) sentSince(seq uint64) uint64 { return fs.sent - min(seq, fs.sent) }
 
-// young returns the requests in flight that the server may not have counted at an instant. Some of them may have landed.
+// young returns the requests in flight that the server may not have counted at an instant. Some may have landed.
 func (fs *flights) young(at time.Time) []flight {
 	old, _ := slices.BinarySearchFunc(fs.list, at.Add(-counted), func(f flight, t time.Time) int {
 		if f.at.After(t) {
@@ -91,7 +91,7 @@ func (fs *flights) moreYoung(n int64, at time.Time) bool {
 	return false
 }
 
-// nextCounted returns the first instant at which another young request is certainly counted, or the zero time.
+// nextCounted returns the first instant when another young request is certainly counted, or the zero time.
 func (fs *flights) nextCounted(now time.Time) (at time.Time) {
 	young := fs.young(now)
 	if i := slices.IndexFunc(young, func(f flight) bool { return !f.landed }); i >= 0 {

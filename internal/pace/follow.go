@@ -24,7 +24,7 @@ func (l *line) followLocked(p *Place) {
 	}
 }
 
-// follow waits with the booking of the head. It returns the error with which the place gives up.
+// follow waits with the head's booking. It returns the error with which the place gives up.
 func (pc *Pacer[R]) follow(p *Place) error {
 	l := p.line
 	l.mu.Lock()

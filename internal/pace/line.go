@@ -21,35 +21,35 @@ import (
 //
 // The queue is ordered by tickets, and its first places have the bookings. So the head is in one of two states. In
 // the first, it has a booking and a timer for it. In the second, it may book next, and either has a timer or waits
-// for a call to end: a call of the limiter, a cancellation, or a request in flight. The end of each wakes the head.
+// for a call to end: a call to the limiter, a cancellation, or a request in flight. The end of each wakes the head.
 //
 // Only the head has a timer. A goroutine that holds the lock sends the head and all places behind it whose
 // time has come. So many places that wait for the same instant wake once each, and need no lock for it.
 type line struct {
-	pkg   string // the name of the package at the beginning of errors
+	pkg   string // the package's name at the beginning of errors
 	key   string
 	slots int // the maximum number of requests that hold a slot; 0 for any number
 
 	// Guarded by Pacer.mu.
-	users int       // the number of requests that use the line
+	users int       // requests that use the line
 	ends  time.Time // without users, the instant until which the server's answers matter
-	at    int       // the index of the line in Pacer.idle
+	at    int       // the line's index in Pacer.idle
 
 	mu      sync.Mutex               // guards the fields below
 	queue   []*Place                 // ordered by tickets
-	booked  int                      // the number of places with a booking, which are the first ones in the queue
+	booked  int                      // places with a booking, which are the first ones in the queue
 	head    *Place                   // the first place, if it has a booking and was woken as the first
-	tickets uint64                   // the number of tickets issued
+	tickets uint64                   // tickets issued
 	booking *Place                   // the place that is calling the limiter, or nil
 	undone  []*ratelimit.Reservation // to be cancelled when the limiter has answered the booking place
 	vacant  []vacancy                // bookings of places that left during that call
-	undoing int                      // the number of cancellations under way
-	held    int                      // the number of slots of sent requests; each booking has a slot, too
+	undoing int                      // cancellations under way
+	held    int                      // slots of sent requests; each booking has a slot, too
 
 	flights flights
 	budgets budgets
 	figures bool // whether the last answer to a served request had a budget of requests that can be trusted
-	misled  int  // the number of requests to serve until figures are trusted again
+	misled  int  // requests to serve until figures are trusted again
 	backoff backoff
 	crowd   crowd
 	rate    rate
@@ -62,7 +62,7 @@ type vacancy struct {
 	cost int
 }
 
-// step is the next action of a place.
+// step is a place's next action.
 type step uint8
 
 const (
@@ -87,7 +87,7 @@ const peekEach = time.Second
 // never is the zero time. It stands for an instant that does not come.
 var never time.Time
 
-// arrive puts a request at the end of the queue.
+// arrive puts a request at the queue's end.
 func (l *line) arrive(ctx context.Context, units int64, maxWait time.Duration) *Place {
 	p := &Place{line: l, ctx: ctx, units: units, wake: make(chan struct{}, 1)}
 	p.deadline, _ = ctx.Deadline()
@@ -124,7 +124,7 @@ func (p *Place) again() []*ratelimit.Reservation {
 	return l.unbookLocked(at)
 }
 
-// indexLocked returns the index of a place in the queue, or the index at which it would be inserted.
+// indexLocked returns a place's index in the queue, or the index at which it would be inserted.
 func (l *line) indexLocked(p *Place) int {
 	at, _ := slices.BinarySearchFunc(l.queue, p.ticket, func(q *Place, ticket uint64) int { return cmp.Compare(q.ticket, ticket) })
 	return at
@@ -168,7 +168,7 @@ func (l *line) sendLocked(now time.Time) {
 	p.rouse()
 }
 
-// stepLocked returns the next step of a place in the queue, and the instant until which that step is valid.
+// stepLocked returns a place's next step in the queue, and the instant until which that step is valid.
 func (l *line) stepLocked(p *Place, now time.Time) (step, time.Time) {
 	l.expireLocked(now)
 	l.backoff.widenForSilent(&l.flights, now)
@@ -211,8 +211,8 @@ func (l *line) bookingStepLocked(p *Place, now time.Time) (step, time.Time) {
 	return stepBook, never
 }
 
-// booked records the answer of the limiter. It returns the bookings to cancel. If
-// the server has demanded a wait since, these are this booking and all before it.
+// booked records the limiter's answer. It returns the bookings to cancel. If the
+// server has demanded a wait since, these are this booking and all before it.
 func (p *Place) booked(res *ratelimit.Reservation, err error, cost int, now time.Time) ([]*ratelimit.Reservation, error) {
 	l := p.line
 	l.mu.Lock()
@@ -254,7 +254,7 @@ func (l *line) exchangeLocked(booked vacancy) vacancy {
 	return booked
 }
 
-// backLocked ends a place's call of the limiter. It returns the bookings to cancel now.
+// backLocked ends a place's call to the limiter. It returns the bookings to cancel now.
 func (l *line) backLocked() (undone []*ratelimit.Reservation) {
 	undone, l.undone = l.undone, nil
 	l.booking = nil
@@ -280,7 +280,7 @@ func (p *Place) deniedLocked(res *ratelimit.Reservation, cost int, now time.Time
 }
 
 // leave removes the place from the queue, if it is there, and returns its bookings. If the limiter has panicked,
-// leave also ends the place's call. If the sender of a request has panicked, the request is no longer in flight.
+// leave also ends the place's call. If a request's sender has panicked, the request is no longer in flight.
 func (p *Place) leave() (bookings []*ratelimit.Reservation) {
 	l := p.line
 	l.mu.Lock()
@@ -499,7 +499,7 @@ func (l *line) loseLocked(seq uint64) {
 	}
 }
 
-// unbookLocked takes back the bookings of the places from an index on, and stops all
+// unbookLocked takes back the places' bookings from an index on, and stops all
 // places from booking until these bookings have been cancelled. See takeBackLocked.
 func (l *line) unbookLocked(from int) (bookings []*ratelimit.Reservation) {
 	bookings = l.takeBackLocked(from)
@@ -507,8 +507,8 @@ func (l *line) unbookLocked(from int) (bookings []*ratelimit.Reservation) {
 	return bookings
 }
 
-// takeBackLocked takes back the bookings of the places from an index on. It returns the bookings to cancel now. While a call
-// of the limiter is under way it returns none: the calling place cancels them after its own booking, which is the last.
+// takeBackLocked takes back the places' bookings from an index on. It returns the bookings to cancel now. While a call
+// to the limiter is under way it returns none: the calling place cancels them after its own booking, which is the last.
 func (l *line) takeBackLocked(from int) (bookings []*ratelimit.Reservation) {
 	for _, p := range l.queue[from:l.booked] {
 		if p.following != nil {

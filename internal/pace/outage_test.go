@@ -15,8 +15,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// A server without figures serves at a steady rate, refuses all requests for some minutes, and serves again. The
-// client regains its pace within ten minutes: the refusals of an outage do not count as a measure of the rate.
+// A server without figures serves at a steady rate, refuses all requests for some minutes, and serves again.
+// The client regains its pace within ten minutes: an outage's refusals do not count as a measure of the rate.
 func TestThePaceReturnsAfterAnOutageOfRefusals(t *testing.T) {
 	rates := []ratelimit.Rate{ratelimit.PerMinute(6), ratelimit.PerSecond(1), ratelimit.PerSecond(20)}
 	for _, rate := range rates[:testsize.Of(2, 3)] {
@@ -39,7 +39,7 @@ func TestThePaceReturnsAfterAnOutageOfRefusals(t *testing.T) {
 	}
 }
 
-// hour runs four callers, without a limit of their own, against a server that refuses.
+// hour runs four callers, without their own limit, against a server that refuses.
 type hour struct {
 	server   *ratelimit.Keyed[string]
 	wait     time.Duration // the wait in a refusal

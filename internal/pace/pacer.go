@@ -28,7 +28,7 @@ import (
 // Options are the settings of [New].
 type Options[R any] struct {
 	Cost    func(R) int               // returns a request's cost in the limiter; if nil, the cost is 1
-	MaxWait time.Duration             // the maximum wait of a request; 0 for as long as its context allows
+	MaxWait time.Duration             // a request's maximum wait; 0 for as long as its context allows
 	MaxKeys int                       // the maximum number of keys whose servers' answers are kept; defaults to DefaultMaxKeys
 	Units   func(context.Context) int // returns a request's units in budgets that count units; if nil, it has 1
 	Longest time.Duration             // the longest wait that is accepted from a server; defaults to MaxWait
@@ -51,7 +51,7 @@ func CheckOptions(of string, maxServerWait time.Duration, maxRetries, maxInFligh
 // DefaultMaxKeys is the default of MaxKeys.
 const DefaultMaxKeys = 4096
 
-// Pacer holds the queues of all keys. It is safe for concurrent use, and starts no goroutine.
+// Pacer holds all keys' queues. It is safe for concurrent use, and starts no goroutine.
 type Pacer[R any] struct {
 	pkg     string
 	limiter ratelimit.Reserver[R]
@@ -63,7 +63,7 @@ type Pacer[R any] struct {
 	idle  idleLines // lines without users
 }
 
-// New returns a Pacer. The texts of its errors begin with the name of the package that uses it.
+// New returns a Pacer. Its errors' texts begin with the name of the package that uses it.
 func New[R any](pkg string, l ratelimit.Reserver[R], opts Options[R]) *Pacer[R] {
 	opts.MaxKeys, opts.Longest = cmp.Or(opts.MaxKeys, DefaultMaxKeys), cmp.Or(opts.Longest, MaxWait)
 	return &Pacer[R]{pkg: pkg, limiter: l, opts: opts, lines: map[string]*line{}}
@@ -188,7 +188,7 @@ func (pc *Pacer[R]) failed(p *Place, err error) error {
 	return err
 }
 
-// Learn obeys an answer that was received at an instant. If there is no answer, pass the zero Advice.
+// Learn obeys an answer received at an instant. If there is no answer, pass the zero Advice.
 func (pc *Pacer[R]) Learn(p *Place, a Advice, now time.Time) {
 	if a.Refused || a.Wait > 0 {
 		pc.stats.refused.Add(1)
@@ -267,7 +267,7 @@ func (pc *Pacer[R]) undo(res *ratelimit.Reservation) {
 	}
 }
 
-// line returns the queue of the key. The caller must call quit when it is done.
+// line returns the key's queue. The caller must call quit when it is done.
 func (pc *Pacer[R]) line(key string) *line {
 	pc.mu.Lock()
 	defer pc.mu.Unlock()
@@ -323,7 +323,7 @@ func (pc *Pacer[R]) quit(l *line) {
 // Stats returns the counters. Each is exact, but they are not read at the same instant.
 func (pc *Pacer[R]) Stats() Stats { return pc.stats.read() }
 
-// Len returns the number of tracked keys.
+// Len counts the tracked keys.
 func (pc *Pacer[R]) Len() int {
 	pc.mu.Lock()
 	defer pc.mu.Unlock()

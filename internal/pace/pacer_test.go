@@ -127,7 +127,7 @@ func TestCancelledRequestLeavesNothing(t *testing.T) {
 	})
 }
 
-// Answers to requests that were sent before a refusal do not show that the server accepts several at a time again.
+// Answers to requests sent before a refusal do not show that the server accepts several at a time again.
 func TestOnlyRequestsSentAfterARefusalShowThatMoreMayBeInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
@@ -161,7 +161,7 @@ func TestOnlyRequestsSentAfterARefusalShowThatMoreMayBeInFlight(t *testing.T) {
 	})
 }
 
-// The sender may panic. Then the result of its request stays unknown. A long-lived stream keeps the line meanwhile.
+// The sender may panic. Then its request's result stays unknown. A long-lived stream keeps the line meanwhile.
 func TestRequestWhoseSenderPanicsIsNotInFlightAnyMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})

@@ -10,11 +10,11 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Place is one request's place in the queue of its key.
+// Place is one request's place in its key's queue.
 type Place struct {
 	line     *line
 	ctx      context.Context
-	deadline time.Time     // the last instant at which the request may be sent; zero if there is none
+	deadline time.Time     // the last instant when the request may be sent; zero if there is none
 	units    int64         // the request's units in budgets that count units
 	wake     chan struct{} // has a buffer of one
 	repeated bool          // whether it was sent before; used, like flies, only by its own goroutine
@@ -30,13 +30,13 @@ type Place struct {
 	// Guarded by line.mu.
 	ticket  uint64
 	res     *ratelimit.Reservation // the booking, or nil
-	at      time.Time              // the instant at which it may be sent or, without a booking, call the limiter again
-	cost    int                    // the cost of the booking
+	at      time.Time              // when it may be sent or, without a booking, call the limiter again
+	cost    int                    // the booking's cost
 	denied  time.Time              // the instant until which the limiter denies it
 	waiting bool                   // whether it is in the queue
 	slotted bool                   // whether it was sent and holds a slot
 
-	following context.Context // the context of the wait with the booking, or nil
+	following context.Context // the wait's context with the booking, or nil
 	stop      func()          // ends that wait
 }
 
@@ -48,7 +48,7 @@ func (p *Place) left(now time.Time) time.Duration {
 	return p.deadline.Sub(now)
 }
 
-// deniedFor returns the time for which the limiter's last denial still holds.
+// deniedFor returns how long the limiter's last denial still holds.
 func (p *Place) deniedFor(now time.Time) time.Duration {
 	p.line.mu.Lock()
 	defer p.line.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 type client struct {
 	pacer   *pace.Pacer[string]
 	retries int                        // the maximum number of times that a refused request is sent again
-	takes   time.Duration              // the duration of a request
+	takes   time.Duration              // a request's duration
 	answer  func(n int) pace.Advice    // the answer to the n-th request sent, from 1; nil if all are served
 	held    map[string]<-chan struct{} // closed when a request that takes longer may end
 	begin   time.Time
@@ -49,7 +49,7 @@ func refused(wait time.Duration) pace.Advice {
 	return pace.Advice{Answered: true, Refused: true, Wait: wait}
 }
 
-// left returns an answer to a request that was served: n units of a policy are left for span.
+// left returns an answer to a served request: n units of a policy are left for span.
 func left(policy string, n int64, span time.Duration) pace.Advice {
 	return pace.Advice{Answered: true, Budgets: []pace.Budget{{Policy: policy, Left: n, Until: time.Now().Add(span)}}}
 }
@@ -104,7 +104,7 @@ func (c *client) sendWithin(t *testing.T, d time.Duration, request string) error
 	return c.send(ctx, request)
 }
 
-// start sends requests that arrive one after another. It returns when all of them wait or have been sent.
+// start sends requests that arrive one after another. It returns when all wait or have been sent.
 func (c *client) start(t *testing.T, requests ...string) (all *sync.WaitGroup) {
 	all = new(sync.WaitGroup)
 	for _, request := range requests {
@@ -426,8 +426,7 @@ func TestNoMoreIsSentThanIsLeft(t *testing.T) {
 	})
 }
 
-// When a budget ends, the next requests are sent at once if some of
-// it was left. If it was used up, a single request is sent first.
+// When a budget ends, the next requests are sent at once if some was left. If it was used up, a single request is sent first.
 func TestAfterTheEndOfABudgetTheNextRequestsAreSentAtOnceIfSomeWasLeft(t *testing.T) {
 	for n, want := range map[int64][]time.Duration{
 		5: {0, 11 * time.Second, 11 * time.Second, 11 * time.Second},

@@ -47,9 +47,9 @@ type world struct {
 	limiter ratelimit.Reserver[string]
 	slow    time.Duration // the longest time that the limiter takes
 	hurry   bool          // whether requests have deadlines and are cancelled
-	keys    int           // the number of keys
+	keys    int           // keys
 	forgets bool          // whether fewer keys are remembered
-	slots   int           // the MaxInFlight of the pacer
+	slots   int           // the pacer's MaxInFlight
 
 	arriving sync.Mutex
 
@@ -57,10 +57,10 @@ type world struct {
 	failure string // the first failure
 	arrived int
 	waiting int                  // requests in Await
-	events  int                  // the number of arrivals, sendings and failures
-	booked  int                  // the number of bookings
-	undone  int                  // the number of bookings given back
-	used    int                  // the number of bookings used for a request that was sent
+	events  int                  // arrivals, sendings and failures
+	booked  int                  // bookings
+	undone  int                  // bookings given back
+	used    int                  // bookings used for a request that was sent
 	undoing map[string]int       // cancellations under way
 	closed  map[string]time.Time // until when the server's answers close each key
 	reset   map[string]time.Time // when these answers were last forgotten

@@ -13,11 +13,11 @@ import (
 // catch up with faster ones, although all are refused in proportion to their requests.
 type rate struct {
 	gap    time.Duration // the time between two requests; 0 if there is no pace
-	next   time.Time     // the time at which the next request may be sent
-	began  time.Time     // the beginning of the measurement: the last refusal, plus the time since in which there was nothing to send
-	served int           // the number of requests served since then
-	missed int           // the number of refusals in a row
-	since  time.Time     // the time of the first of these
+	next   time.Time     // when the next request may be sent
+	began  time.Time     // the measurement's beginning: the last refusal, plus the time since in which there was nothing to send
+	served int           // requests served since then
+	missed int           // refusals in a row
+	since  time.Time     // the time of the first
 	before time.Duration // the gap before the refusals in a row
 	waited time.Duration // the unit before the refusals in a row
 	unit   time.Duration // the mean wait after a refusal; gaps are short or long in relation to it
@@ -25,22 +25,22 @@ type rate struct {
 	regain bool          // whether the server serves again, so that the gap returns to before
 }
 
-// The constants of a pace.
+// A pace's constants.
 const (
 	slower       = 1 / .85 // the factor of the gap after a refusal
 	faster       = .002    // the fraction for each request served, at a gap of one unit; the minimum fraction
 	fasterOfFew  = .008    // like faster, if the answers' figures are small, because their window ends soon
 	fastestOfFew = .1
 	fastest      = .005            // the maximum fraction
-	settles      = 128             // the number of requests served after which the pace grows twice as fast
-	steadyFrom   = 8               // the number of requests served between two refusals from which the pace is steady
-	lost         = 3               // the number of refusals in a row from which the pace is no longer steady
+	settles      = 128             // requests served after which the pace grows twice as fast
+	steadyFrom   = 8               // requests served between two refusals from which the pace is steady
+	lost         = 3               // refusals in a row from which the pace is no longer steady
 	outage       = 6               // a number of refusals in a row that no steady pace causes
 	outageFrom   = 5 * time.Minute // the time after which refusals in a row count as an outage
 	leastGap     = time.Millisecond
 	maxGap       = 10 * time.Minute
 	maxUnits     = 64               // the maximum gap, in units
-	keepFor      = 10 * time.Minute // the time for which a pace is kept after the next request
+	keepFor      = 10 * time.Minute // how long a pace is kept after the next request
 )
 
 // send counts a request that is sent.
@@ -55,7 +55,7 @@ func (r *rate) send(now time.Time) {
 	r.next = r.next.Add(r.gap)
 }
 
-// serve counts a request that was served. If the server's answers have figures, these replace the pace.
+// serve counts a served request. If the server's answers have figures, these replace the pace.
 func (r *rate) serve(figures, few bool) {
 	if figures {
 		*r = rate{}
@@ -153,7 +153,7 @@ func (r *rate) measured() time.Duration {
 	return r.gap
 }
 
-// opens returns the instant at which one more request may be sent, after booked ones.
+// opens returns the instant when one more request may be sent, after booked ones.
 func (r *rate) opens(booked int) time.Time {
 	if r.gap == 0 {
 		return time.Time{}

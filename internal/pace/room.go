@@ -9,7 +9,7 @@ import (
 // opensLocked returns the instant until which the server demands a wait.
 func (l *line) opensLocked() time.Time { return l.budgets.closedUntil(l.backoff.until) }
 
-// earliestLocked returns the earliest instant at which a place can be sent. By then three
+// earliestLocked returns the earliest instant when a place can be sent. By then three
 // conditions hold. The server permits sending. The first place without a booking may call the
 // limiter again. And if more places are before this one than requests remain, a reset has come.
 func (l *line) earliestLocked(p *Place, now time.Time) time.Time {
@@ -97,8 +97,8 @@ func (b *Budget) share(since float64, last, now time.Time) time.Duration {
 	return time.Duration(4 * float64(b.every) * (math.Sqrt(left*left+float64(b.Limit)/4) - left))
 }
 
-// scarceUntil returns the instant until which the budget must be shared:
-// its end, or the instant at which a bucket is more than half full.
+// scarceUntil returns the instant until which the budget must be
+// shared: its end, or the instant when a bucket is more than half full.
 func (b *Budget) scarceUntil() time.Time {
 	if b.every == 0 {
 		return b.Until
@@ -153,7 +153,7 @@ func (l *line) exceededLocked(now time.Time, more *Place) bool {
 	})
 }
 
-// changesLocked returns the next instant at which there may be room if no answer comes earlier.
+// changesLocked returns the next instant when there may be room if no answer comes earlier.
 func (l *line) changesLocked(now time.Time) time.Time {
 	next, at := l.budgets.nextReset(now), l.flights.nextCounted(now)
 	if next.IsZero() || !at.IsZero() && at.Before(next) {

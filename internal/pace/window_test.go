@@ -55,7 +55,7 @@ func TestSilentRequestsHoldUpTheOthersLessAndLess(t *testing.T) {
 	})
 }
 
-// A request that was silent for a second widens the window once. Its late answer does not widen it again.
+// A request silent for a second widens the window once. Its late answer does not widen it again.
 func TestLateAnswerDoesNotWidenTheWindowAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})

@@ -40,7 +40,7 @@ func (h *Held) Value(k any) any {
 	return h.Context.Value(k)
 }
 
-// Of returns the Held that receives the reports of a call under ctx, or nil if they are passed on at once.
+// Of returns the Held that receives a call's reports under ctx, or nil if they are passed on at once.
 func Of(ctx context.Context) *Held {
 	if ctx == nil {
 		return nil

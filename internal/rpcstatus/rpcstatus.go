@@ -1,6 +1,5 @@
-// Package rpcstatus describes the refusal of a call in the terms of gRPC: the code, the
-// message, the time of a retry, and the exhausted quota. It needs no protobuf library,
-// so httplimit can use it to answer gRPC and Connect calls. grpclimit uses it, too.
+// Package rpcstatus describes a call's refusal in the terms of gRPC: the code, the message, a retry's time, and the exhausted
+// quota. It needs no protobuf library, so httplimit can use it to answer gRPC and Connect calls. grpclimit uses it, too.
 package rpcstatus
 
 import (
@@ -43,7 +42,7 @@ type Answer struct {
 	Limit   *LimitText    // the limit that has denied, or nil
 }
 
-// PushbackKey is the trailer with the time of a retry, for a client's retry policy (gRFC A6).
+// PushbackKey is the trailer with a retry's time, for a client's retry policy (gRFC A6).
 const PushbackKey = "grpc-retry-pushback-ms"
 
 // Pushback returns the trailer's value, or "" if no wait is known. Then the client uses its own
@@ -69,7 +68,7 @@ func Milliseconds(d time.Duration) int64 {
 	return ms
 }
 
-// LimitText is the description of a limit in answers. It depends only on the limit.
+// LimitText is a limit's description in answers. It depends only on the limit.
 type LimitText struct {
 	Denied, Delayed, Exceeds, Blocked string // the messages
 	Quota                             []byte // an encoded google.rpc.QuotaFailure
@@ -79,7 +78,7 @@ type LimitText struct {
 	Last atomic.Value
 }
 
-// TextOf returns the description of a limit in answers.
+// TextOf returns a limit's description in answers.
 func TextOf(limit *ratelimit.Limit) *LimitText {
 	name := limit.Name
 	if name == "" {

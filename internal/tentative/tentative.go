@@ -4,9 +4,10 @@
 // that has booked, shortly before the instant, and then the booking lasts; or by whoever finds that process silent, and gives the booking
 // back. A caller is served only after the former. So nothing depends on whether a process that seems dead is dead, nor on clocks.
 //
-// A process beats while it has such bookings, once for all keys of a limiter. Each beat returns the processes that have fallen silent: then
-// the bookings behind theirs may move up. Whoever is denied by a booking far ahead looks whether a process is silent, and then at
-// the records of the key. So as long as no process dies, that costs a few calls a second for each process, whatever the number of keys.
+// A process beats while it has such bookings, once for all keys of a limiter. Each beat returns the
+// processes that have fallen silent: then the bookings behind theirs may move up. Whoever is denied
+// by a booking far ahead looks whether a process is silent, and then at the key's records. So as long
+// as no process dies, that costs a few calls a second for each process, whatever the number of keys.
 package tentative
 
 import (
@@ -32,9 +33,9 @@ const (
 	IDSize     = 8
 	NumberSize = IDSize + 4
 
-	again     = 4 * Every // the time between two looks at the records of a key, while the same processes are silent
+	again     = 4 * Every // the time between two looks at a key's records, while the same processes are silent
 	maxLooked = 1024
-	maxCalls  = 16 // the number of bookings that follow a beat at the same time
+	maxCalls  = 16 // bookings that follow a beat at the same time
 )
 
 // Store has the beats of all processes of a limiter.
@@ -50,7 +51,7 @@ type Store interface {
 	End(process string) error
 }
 
-// Process is what a process knows of the tentative bookings of one limiter. Make one with [New].
+// Process is what a process knows of one limiter's tentative bookings. Make one with [New].
 type Process struct {
 	ID    string // IDSize random bytes
 	store Store
@@ -64,19 +65,19 @@ type Process struct {
 	shown    bool            // the store may have a beat of the process
 	beaten   []string        // the processes that the last beat has found silent
 	silent   []string        // those that the last look has found silent
-	silentAt int64           // the reading of that look; 0 if there was none
+	silentAt int64           // that look's reading; 0 if there was none
 	looked   map[string]bool // keys whose records were looked at
 	lookedAt int64           // the reading since which they were
 }
 
-// New returns the process of a limiter.
+// New returns a limiter's process.
 func New(store Store) *Process {
 	id := make([]byte, IDSize)
 	_, _ = rand.Read(id) // it never fails
 	return &Process{ID: string(id), store: store, turn: make(chan struct{}, 1), open: make(map[*Booking]struct{}), looked: make(map[string]bool)}
 }
 
-// Record is how a store removes the record of a booking. Exactly one of all calls that remove it succeeds.
+// Record is how a store removes a booking's record. Exactly one of all calls that remove it succeeds.
 type Record struct {
 	Confirm func() (bool, error) // removes it, and reports whether it was there
 	Cancel  func() error         // gives the booking back if the record is there
@@ -255,7 +256,8 @@ func together(calls []func()) {
 	}
 }
 
-// over has the store forget the process, unless it has made other bookings. Otherwise others would look at the records of their keys in vain.
+// over has the store forget the process, unless it has made other
+// bookings. Otherwise others would look at their keys' records in vain.
 func (p *Process) over() {
 	p.turn <- struct{}{}
 	defer func() { <-p.turn }()
@@ -349,8 +351,9 @@ func (p *Process) dropLocked(b *Booking) {
 	}
 }
 
-// Look returns the processes that are silent at a reading of a clock, in µs, for a look at the records of a key. It returns none if
-// there was such a look lately, since the last of them has fallen silent. If the look fails, [Process.Unlook] makes the next call repeat it.
+// Look returns the processes silent at a reading of a clock, in µs, for a look at a
+// key's records. It returns none if there was such a look lately, since the last of them
+// has fallen silent. If the look fails, [Process.Unlook] makes the next call repeat it.
 func (p *Process) Look(key string, reading int64) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

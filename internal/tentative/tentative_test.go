@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/tentative"
 )
 
-// beats is a store that records the calls of a process, and returns what a test sets.
+// beats is a store that records a process's calls, and returns what a test sets.
 type beats struct {
 	mu     sync.Mutex // guards the fields below
 	begin  time.Time
@@ -120,7 +120,7 @@ func TestEachBookingFollowsABeat(t *testing.T) {
 		s := &beats{begin: time.Now(), takes: 100 * time.Millisecond}
 		p := tentative.New(s)
 		var all sync.WaitGroup
-		begin := func() { // while another one's beat, or the end of the process, is under way
+		begin := func() { // while another one's beat, or the process's end, is under way
 			b := begun(t, p, time.Minute)
 			assert.GreaterOrEqual(t, time.Since(s.begin), 100*time.Millisecond)
 			time.Sleep(10 * time.Millisecond)

@@ -2,8 +2,9 @@ package turns
 
 import "time"
 
-// The first caller of a line may have booked further ahead than [Horizon]. Until its instant callers of other processes leave, and their units
-// are free before it. So the line looks for an earlier instant once: when the booking is no further ahead than the horizon.
+// A line's first caller may have booked further ahead than [Horizon]. Until its instant
+// callers of other processes leave, and their units are free before it. So the line looks
+// for an earlier instant once: when the booking is no further ahead than the horizon.
 
 // movable reports whether a call can replace a part.
 func (p *part) movable() bool { return p.ref != nil && p.confirm == nil && !p.void && !p.moving }
@@ -11,7 +12,7 @@ func (p *part) movable() bool { return p.ref != nil && p.confirm == nil && !p.vo
 // isMoving reports whether a call replaces a part by an earlier one. Until it ends nobody is served by the part, and it is not given back.
 func (p *part) isMoving() bool { return p.moving }
 
-// advanceLocked has the booking of the first caller of a line move up if there is room. call is the function of that caller.
+// advanceLocked has the booking of the first caller of a line move up if there is room. call is that caller's function.
 func (ls *Lines[K]) advanceLocked(l *line[K], c *caller[K], call func(Request) (Answer[K], error)) {
 	if len(c.shares) != 1 || !l.steady() || l.pace.Spaced || l.anew > 0 || l.stale > 0 {
 		return

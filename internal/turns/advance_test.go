@@ -51,7 +51,7 @@ func (f *far) call(q turns.Request) (turns.Answer[string], error) {
 	return f.booking("moved", f.to), nil
 }
 
-// wait returns when the caller of a line was served, or has left.
+// wait returns when a line's caller was served, or has left.
 func (f *far) wait(t *testing.T, patience time.Duration) (time.Duration, error) {
 	f.begin = time.Now()
 	ctx, leave := context.WithCancel(t.Context())

@@ -11,7 +11,7 @@ import (
 const (
 	leastGain = time.Millisecond      // no booking moves for a smaller gain, and only the first moves for less than a quarter of its wait
 	lingering = 50 * time.Millisecond // the maximum time for which a leaving caller waits until its booking has been moved
-	maxVain   = 2                     // the number of calls without room after which a look ends
+	maxVain   = 2                     // calls without room after which a look ends
 )
 
 // Bookings are the reservations of one process that wait for instants which a store has booked. A
@@ -26,7 +26,7 @@ const (
 type Bookings[K comparable] struct {
 	mu    sync.Mutex
 	lists map[K]*list[K]
-	made  uint64 // the number of answers that have booked
+	made  uint64 // answers that have booked
 }
 
 // list holds the bookings of one key for which callers wait. The lock of its Bookings guards it.
@@ -39,7 +39,7 @@ type list[K comparable] struct {
 	timer   *time.Timer   // starts the next look; nil if none is planned
 }
 
-// Booking is the booking of one reservation. Its methods are safe for concurrent use.
+// Booking is one reservation's booking. Its methods are safe for concurrent use.
 type Booking[K comparable] struct {
 	of    *Bookings[K]
 	key   K
@@ -48,10 +48,10 @@ type Booking[K comparable] struct {
 	book  func(ahead time.Duration, instead any) (Answer[K], error)
 	check func() error
 
-	// Guarded by the lock of its Bookings:
+	// Guarded by its Bookings' lock:
 	held    held
 	list    *list[K] // nil while nobody waits for it
-	waits   int      // the number of calls that wait for it
+	waits   int      // calls that wait for it
 	settled bool
 	err     error         // the error that ends its wait
 	panics  any           // the value with which the limiter has panicked
@@ -64,7 +64,7 @@ type held struct {
 	due    time.Time
 	settle func(actual int) error // may be nil
 	ref    any                    // identifies the booking in the store
-	life   uint64                 // the life of the key
+	life   uint64                 // the key's life
 	number uint64                 // the number of the answer
 	void   bool                   // the store has forgotten it
 	unsure bool                   // the store may have replaced it
@@ -85,7 +85,7 @@ func (bs *Bookings[K]) heldLocked(a Answer[K], now time.Time) held {
 	return held{due: now.Add(a.Delay), settle: a.Settle, ref: a.Ref, life: a.Life, number: bs.made}
 }
 
-// Wait sleeps until the instant of the booking, which may become earlier, and returns nil. If the
+// Wait sleeps until the booking's instant, which may become earlier, and returns nil. If the
 // booking is settled, it returns nil at once. If the context ends first, Wait returns the context's
 // error; if check fails, it returns check's error. The booking then stays: its caller settles it.
 func (b *Booking[K]) Wait(ctx context.Context) error {
@@ -187,7 +187,7 @@ func (bs *Bookings[K]) Waiting(key K) bool {
 	return l != nil && len(l.waiting) > 0
 }
 
-// Made returns the number of answers that have booked.
+// Made counts the answers that have booked.
 func (bs *Bookings[K]) Made() uint64 {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -195,7 +195,7 @@ func (bs *Bookings[K]) Made() uint64 {
 }
 
 // Found makes the bookings of a key look if a call has returned another life of the key than theirs. It compares
-// only bookings that were made before the call: those up to made, the result of [Bookings.Made] at its beginning.
+// only bookings made before the call: those up to made, the result of [Bookings.Made] at its beginning.
 func (bs *Bookings[K]) Found(key K, life, made uint64) {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -406,8 +406,8 @@ func (l *list[K]) forget(made, life uint64) (any bool) {
 	return any
 }
 
-// replace gives a booking the instant that the store has booked in place of its old one. If earlier bookings of the same
-// cost have later instants, the first of them gets the new instant, its old instant passes to the next one, and so on.
+// replace gives a booking the instant that the store has booked in place of its old one. If earlier bookings of the
+// same cost have later instants, the first gets the new instant, its old instant passes to the next one, and so on.
 func (l *list[K]) replace(b *Booking[K], h held) {
 	if !b.held.void && b.held.due.Before(h.due) {
 		h.due = b.held.due // this process received the answer late, but the store has booked no later instant

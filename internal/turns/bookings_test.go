@@ -171,7 +171,7 @@ func (s *shop) reset() {
 type crew struct {
 	*testing.T
 	*shop
-	ctx      context.Context // the context of the calls
+	ctx      context.Context // the calls' context
 	bookings turns.Bookings[string]
 	first    *ratelimit.Reservation // the earlier spending
 	all      []*ratelimit.Reservation
@@ -360,7 +360,7 @@ func TestReservationsThatWaitMoveUp(t *testing.T) {
 		{"a lost answer", second(1, 10), func(c *crew) {
 			gone, leave := context.WithCancel(c.ctx)
 			c.comes(gone, 1, 2)
-			c.visit(func(now int64) { c.meter.Adjust(&c.state, now, 2) }) // the store gets a new debt at the instant of the booking
+			c.visit(func(now int64) { c.meter.Adjust(&c.state, now, 2) }) // the store gets a new debt at the booking's instant
 			c.loses.Store(true)
 			require.NoError(c, c.first.Settle(9))
 			time.Sleep(100 * time.Millisecond)

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/turns"
 )
 
-// scripted is a caller whose calls of a store get the answers of a test.
+// scripted is a caller whose calls to a store get a test's answers.
 type scripted struct {
 	comes, leaves time.Duration // the caller leaves if that is above 0
 	cost          int
@@ -30,14 +30,14 @@ func booked(after, delay time.Duration) answer {
 	return answer{after, turns.Answer[string]{Allowed: true, Delay: delay}}
 }
 
-// scriptedLine holds the callers of one line.
+// scriptedLine holds one line's callers.
 type scriptedLine struct {
 	lines turns.Lines[string]
 
 	mu     sync.Mutex
-	order  []int           // the callers that were served
+	order  []int           // the served callers
 	at     []time.Duration // their times
-	settle int             // the number of calls that have given a booking back
+	settle int             // calls that have given a booking back
 }
 
 func (s *scriptedLine) wait(t *testing.T, i int, c scripted) {

@@ -20,7 +20,7 @@ type tentatively struct {
 	takes     time.Duration
 	lasts     bool
 	fails     error
-	failures  int // the number of confirmations that fail
+	failures  int // confirmations that fail
 	confirmed []time.Duration
 	back      []int
 	calls     int
@@ -54,7 +54,7 @@ func (s *tentatively) call(turns.Request) (a turns.Answer[string], err error) {
 	return a, nil
 }
 
-// wait returns when the caller of a line was served, or has left.
+// wait returns when a line's caller was served, or has left.
 func (s *tentatively) wait(t *testing.T, patience time.Duration) (time.Duration, error) {
 	s.begin = time.Now()
 	ctx, leave := context.WithCancel(t.Context())

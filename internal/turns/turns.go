@@ -4,13 +4,13 @@
 // and the others wait in this process. So a caller that leaves costs no call and leaves no hole, and a changed
 // limit reaches all callers. The store keeps a few bookings for each process, however long the line is.
 //
-// A call of the store either books an instant or is denied. A denied caller stays first, and calls again when it may succeed.
-// The first caller of a line books as far ahead as necessary, so that it keeps its place. The callers behind it book at most
-// [Horizon] ahead. A stack of limits books nothing: a denial names the line in which the caller has to wait. In a line of
-// bookings, the next caller books when the last booking is nearly due: one and a half round trips before, to bridge the time
-// of its own call. The later it books, the fewer callers leave with a booking. As many calls are under way as the rate serves
-// in that time, fewer if other processes book, too. If a caller leaves during its call, the next one takes what the call
-// books. Processes take turns at a budget.
+// A call to the store either books an instant or is denied. A denied caller stays first, and calls again when it
+// may succeed. The first caller of a line books as far ahead as necessary, so that it keeps its place. The callers
+// behind it book at most [Horizon] ahead. A stack of limits books nothing: a denial names the line in which the
+// caller has to wait. In a line of bookings, the next caller books when the last booking is nearly due: one and a
+// half round trips before, to bridge the time of its own call. The later it books, the fewer callers leave with a
+// booking. As many calls are under way as the rate serves in that time, fewer if other processes book, too. If a
+// caller leaves during its call, the next one takes what the call books. Processes take turns at a budget.
 //
 // A booking further ahead than [Horizon] may be tentative: the store gives it back if the process falls silent, so that nobody waits for
 // the dead. A caller is served by such a booking only once the line has confirmed it, shortly before its instant.
@@ -37,14 +37,14 @@ const (
 	maxBooked = 16 // the number of callers of a line that may have a booking while the budget is used up
 	maxCalls  = 4  // the number of calls under way beyond the room that the last answer has reported
 	maxTries  = 256
-	maxLoad   = 64 // the maximum load of other processes, as a multiple of the process's own
+	maxLoad   = 64 // other processes' maximum load, as a multiple of the process's own
 	minAhead  = 5 * time.Millisecond
 	repeat    = 100 * time.Millisecond // the time after which a failed confirmation is repeated
-	slack     = 50 * time.Microsecond  // the delay of a retry after the announced instant, because another clock has measured that
+	slack     = 50 * time.Microsecond  // a retry's delay after the announced instant, because another clock has measured that
 )
 
-// Pace is the rate of a limit: Units in each Per. If AtOnce, the limit has windows, and regains all units at the same
-// time. Otherwise it regains them one by one. The zero Pace means that the rate is not known, or that there is no limit.
+// Pace is a limit's rate: Units in each Per. If AtOnce, the limit has windows, and regains all units at the same time.
+// Otherwise it regains them one by one. The zero Pace means that the rate is not known, or that there is no limit.
 type Pace struct {
 	Units  int
 	Per    time.Duration
@@ -63,8 +63,8 @@ type Request struct {
 	Cost  int           // the part of the caller's cost that no caller who has left has booked
 	Ahead time.Duration // how far ahead the store may book
 
-	// Between allows an instant before the bookings of other processes, all of which stay, but after
-	// After: there may be room where a caller has left. Otherwise the instant comes after all bookings.
+	// Between allows an instant before other processes' bookings, all of which stay, but after After:
+	// there may be room where a caller has left. Otherwise the instant comes after all bookings.
 	Between bool
 	After   int64 // the [Answer.At] of this line's latest booking; 0 if there is none
 
@@ -91,7 +91,7 @@ type Answer[K comparable] struct {
 	Ref    any  // identifies the booking, which the store can replace by another one
 	Unsure bool // if the call has failed: it may have booked
 
-	// If a try is denied: the line in which the caller has to wait, and the cost of its call there.
+	// If a try is denied: the line in which the caller has to wait, and its call's cost there.
 	Line K
 	Cost int
 
@@ -115,7 +115,7 @@ type Unfinished[K comparable] struct {
 
 func (e *Unfinished[K]) Error() string { return e.Err.Error() }
 
-// Unwrap returns the error of the caller.
+// Unwrap returns the caller's error.
 func (e *Unfinished[K]) Unwrap() error { return e.Err }
 
 // Lines holds a line for each budget. The zero Lines is ready to use.
@@ -125,36 +125,36 @@ type Lines[K comparable] struct {
 	arrived uint64
 }
 
-// line holds the callers of one budget. The lock of its Lines guards it.
+// line holds one budget's callers. The lock of its Lines guards it.
 type line[K comparable] struct {
 	key         K
 	first, last *caller[K] // callers that neither call nor have a booking, in the order of their arrival
 	waiting     int
 	cost        int64         // the cost of these callers
-	calls       int           // the number of calls under way
+	calls       int           // calls under way
 	called      int64         // the cost of these calls
 	booked      *caller[K]    // a list of the callers with bookings
-	bookings    int           // the number of these callers
+	bookings    int           // these callers
 	regain      int64         // the units that the budget regains in a round trip
 	room        int64         // the units that the last answer has reported and no call has used since
 	remaining   int64         // the units that remained after the last call that the store has decided on, when its answer came
-	remainedAt  time.Time     // the time of that answer
+	remainedAt  time.Time     // that answer's time
 	known       bool          // an answer has set the room: a call for which there is no room could be overtaken by another one
 	equal       int           // the cost of each call under way, 0 if they differ
-	due         time.Time     // the instant of the latest booking; in a line of tries, the instant at which the budget was, or will be, 0
+	due         time.Time     // the instant of the latest booking; in a line of tries, the instant when the budget was, or will be, 0
 	again       time.Time     // the time before which no call can succeed, according to a denial
 	start       time.Time     // the time from which the next cost is regained, according to a denial
 	polled      time.Time     // the time of the last answer
 	trip        time.Duration // the mean time of a round trip, smoothed
-	least       time.Time     // the earliest instant at which the budget can be 0 when the calls under way have arrived
+	least       time.Time     // the earliest instant when the budget can be 0 when the calls under way have arrived
 	own, all    float64       // the mean times that a booking of this line takes, and all bookings since the one before it
 	tail        time.Time     // the instant of the last answer: as due, without the calls under way
 	pace        Pace
-	changes     int          // the number of times that all was booked anew
-	stale       int          // the number of calls that began before the last of these times
-	moves       int          // the number of times that the budget may have grown
+	changes     int          // how often all was booked anew
+	stale       int          // calls that began before the last of these times
+	moves       int          // how often the budget may have grown
 	pool        []*part      // booked units without a caller, which the next callers take
-	anew        int          // the number of callers that give their bookings back before they call again: nobody else calls before them
+	anew        int          // callers that give their bookings back before they call again: nobody else calls before them
 	giving      []*caller[K] // those of them that have begun to do so
 	booking     uint64       // the number of the latest booking
 	sorted      []*caller[K] // scratch memory for a list
@@ -172,8 +172,8 @@ type caller[K comparable] struct {
 	after      int64         // if between: not before this instant
 	tries      bool          // its calls book nothing
 	early      bool          // if it tries: see [Request.Early]
-	changes    int           // the changes of its line when its call began
-	moves      int           // the moves of its line when its call began
+	changes    int           // its line's changes when its call began
+	moves      int           // its line's moves when its call began
 	since      uint64        // the number of the latest booking when its call began
 	budgets    []Budget[K]   // all budgets that its calls charge, if they book nothing
 	wake       chan struct{} // has a buffer of one
@@ -190,9 +190,9 @@ type part struct {
 	at         int64 // due by the store's clock
 	cost, free int
 	pace       Pace   // the pace of the limit under which it was booked
-	users      int    // the number of callers that wait for it
+	users      int    // callers that wait for it
 	void       bool   // it must be given back, and nobody takes it
-	life       uint64 // the life of the key
+	life       uint64 // the key's life
 	number     uint64 // the number of the booking
 	ref        any    // by which the store can replace it
 	moving     bool   // a call replaces it
@@ -204,7 +204,7 @@ type part struct {
 	lost       bool                 // the store has given the booking back
 }
 
-// next returns the instant at which the free units are due. In a queue, the units that other callers hold leave first.
+// next returns the instant when the free units are due. In a queue, the units that other callers hold leave first.
 func (p *part) next() time.Time {
 	n := int64(p.cost - p.free)
 	if !p.pace.Spaced || n == 0 {
@@ -242,11 +242,10 @@ func (e *LateError) Error() string {
 // Unwrap returns context.DeadlineExceeded.
 func (e *LateError) Unwrap() error { return context.DeadlineExceeded }
 
-// Wait books for a caller once it is one of the first of its line, and sleeps until its turn.
-// call books the cost of its Request, or is denied; Wait returns its error, of an [Unfinished] one
-// the error of the caller. If the context ends before the turn, Wait gives the booking back, and
-// returns the context's error joined with any error of that. If the turn would come after the
-// deadline, it returns a [LateError] at once.
+// Wait books for a caller once it is one of the first of its line, and sleeps until its turn. call books
+// its Request's cost, or is denied; Wait returns its error, of an [Unfinished] one the caller's error. If
+// the context ends before the turn, Wait gives the booking back, and returns the context's error joined
+// with any error of that. If the turn would come after the deadline, it returns a [LateError] at once.
 func (ls *Lines[K]) Wait(ctx context.Context, key K, cost int, call func(Request) (Answer[K], error)) error {
 	c := &caller[K]{cost: cost, wake: make(chan struct{}, 1)}
 	return ls.wait(ctx, key, c, call)
@@ -578,8 +577,8 @@ func (ls *Lines[K]) moveLocked(l *line[K], c *caller[K], a Answer[K], left time.
 	return to, nil
 }
 
-// sleep waits until the units of a caller are due. It reports false if the caller has to call again, because its booking
-// is gone or an earlier one may be possible. A caller that yields gives way to earlier callers that a change has reached.
+// sleep waits until a caller's units are due. It reports false if the caller has to call again, because its booking is
+// gone or an earlier one may be possible. A caller that yields gives way to earlier callers that a change has reached.
 func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields bool, call func(Request) (Answer[K], error)) (done bool, _ error) {
 	left, err := wait.Left(ctx)
 	ls.mu.Lock()
@@ -665,7 +664,7 @@ func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields 
 	return false, nil
 }
 
-// due returns the instant at which all units of a caller are due.
+// due returns the instant when all units of a caller are due.
 func (c *caller[K]) due() (at time.Time) {
 	for _, s := range c.shares {
 		if s.of.pace.Spaced {
@@ -729,7 +728,7 @@ func (l *line[K]) take(c *caller[K]) {
 	}
 }
 
-// vacant returns the number of free units that a caller could take.
+// vacant counts the free units that a caller could take.
 func (l *line[K]) vacant() (n int) {
 	for _, p := range l.pool {
 		if !p.void {
@@ -739,7 +738,7 @@ func (l *line[K]) vacant() (n int) {
 	return n
 }
 
-// release returns the units of a caller to the pool.
+// release returns a caller's units to the pool.
 func (l *line[K]) release(c *caller[K]) {
 	for _, s := range c.shares {
 		if s.of.free == 0 {
@@ -862,7 +861,7 @@ func (ls *Lines[K]) Changed(matches func(K) bool) {
 	}
 }
 
-// line returns the line of a key.
+// line returns a key's line.
 func (ls *Lines[K]) line(key K) *line[K] {
 	l := ls.lines[key]
 	if l == nil {
@@ -1029,7 +1028,7 @@ func (l *line[K]) ahead() time.Duration {
 	return min(ahead, Horizon)
 }
 
-// estimate returns the minimum time until a cost at the end of the line is served, 0 if its caller may call now.
+// estimate returns the minimum time until a cost at the line's end is served, 0 if its caller may call now.
 func (l *line[K]) estimate(now time.Time, cost int) time.Duration {
 	if l.pace.Units == 0 || l.first == nil && (l.calls == 0 || !l.again.After(now)) && l.due.Sub(now) <= l.ahead() {
 		return 0
@@ -1084,7 +1083,7 @@ func (l *line[K]) deniedTo(c *caller[K], now time.Time, ahead time.Duration, a A
 	}
 }
 
-// taken records an allowed try and the remaining budget. Other calls that are under way may spend from it.
+// taken records an allowed try and the remaining budget. Other calls under way may spend from it.
 func (l *line[K]) taken(now time.Time, remaining int) {
 	l.start = time.Time{}
 	l.due = now.Add(-l.trip/2 - l.pace.span(int64(remaining)-l.called))

@@ -115,8 +115,8 @@ func ratesOf(t *testing.T, rate, processes int, trip time.Duration, most int) {
 	t.Logf("%.1f %% used, %.2f round trips for each caller that was served", 100*used, float64(r.trips.Load())/float64(served.Load()))
 	least := .95
 	if trip > 100*time.Millisecond && most > 1 && processes > 1 && rate/processes < 10 {
-		// Each line has one or two callers. A booking that one of them gives back leaves a gap before the bookings
-		// of other processes, which keep their instants. This limiter books behind these: see [turns.Request].
+		// Each line has one or two callers. A booking that one gives back leaves a gap before other processes'
+		// bookings, which keep their instants. This limiter books behind these: see [turns.Request].
 		least = .8
 	}
 	require.GreaterOrEqual(t, used, least)
@@ -145,7 +145,7 @@ func TestACallerThatNeedNotWaitTakesOneRoundTrip(t *testing.T) {
 	})
 }
 
-// The store has a few bookings for each process, none of them farther ahead than the horizon.
+// The store has a few bookings for each process, none farther ahead than the horizon.
 func TestALongLineHasFewBookings(t *testing.T) {
 	for _, rate := range []int{1, 20, 1000} {
 		for _, trip := range []time.Duration{time.Millisecond, 100 * time.Millisecond} {
@@ -412,7 +412,7 @@ func TestProcessesTakeTurns(t *testing.T) {
 	})
 }
 
-// stub is a store that gives the answers of a test, in their order, and records the requests.
+// stub is a store that gives a test's answers, in their order, and records the requests.
 type stub struct {
 	pace    turns.Pace
 	answers []turns.Answer[string]
@@ -458,7 +458,7 @@ func (s *stub) received() []turns.Request {
 	return slices.Clone(s.requests)
 }
 
-// returned returns the remaining cost of the booking at an instant, and whether that booking was given back.
+// returned returns the booking's remaining cost at an instant, and whether that booking was given back.
 func (s *stub) returned(at int64) (left int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -498,7 +498,7 @@ func TestWhatIsDueStaysForTheNextCaller(t *testing.T) {
 		name  string
 		pace  turns.Pace
 		next  time.Duration // the time until another caller comes
-		cost  int           // the cost of its call
+		cost  int           // its call's cost
 		stays bool
 	}{
 		{"soon", turns.Pace{Units: 20, Per: time.Second}, 100 * time.Millisecond, 1, true},
