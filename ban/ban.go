@@ -48,19 +48,19 @@ var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 // with 30 parallel requests has 10 denials under a burst of 20, and one strike. A denial without a RetryAfter and
 // all later denials are one strike, until strikes has forgotten it. So strikes should span several waits of limiter.
 //
-// The Limiter remembers the last such strike of up to 65,536 keys of comparable types. Several processes with strikes
-// in one store count one strike together if strikes is a SlidingLog, which records the time of the last one. If
-// requests of two waits follow each other closely, the processes may count one strike too few. Under another algorithm,
-// each process counts its first denial as a strike. For a key that cannot be compared, it counts each denial.
+// For up to 65,536 keys of comparable types, the Limiter remembers the last such strike. Several processes with strikes
+// in one store count one strike together if strikes is a SlidingLog: it records when the last one was. If requests from
+// two waits follow each other closely, the processes may count one strike too few. Under another algorithm, each
+// process counts its first denial as a strike. For a key that cannot be compared, it counts each denial.
 //
 // It is an error if strikes or bans is nil or has no Peek or Reset, or if limiter's first limit equals another one.
 func New[K any](limiter, strikes, bans ratelimit.Reserver[K]) (*Limiter[K], error) {
 	return newLimiter("New", limiter, strikes, nil, bans)
 }
 
-// NewGrowing is [New] with bans that grow while a key comes back. The first of bans serves a key's first
-// ban, the second its second, and so on. The last serves all further bans. The window of each is the
-// length of its bans, for example a minute, five minutes and an hour. On a store each needs its own name.
+// NewGrowing is [New] with bans that grow while a key comes back. The first limiter in bans serves a key's
+// first ban, the second its second, and so on. The last serves all further bans. Each one's window is as
+// long as its bans, for example a minute, five minutes and an hour. On a store each needs its own name.
 //
 // Repeats counts a key's bans, and decides when they are forgotten. For example, SlidingLog(Per(9, 24*time.Hour)) counts
 // the bans of the last 24 hours, and TokenBucket(PerDay(1), 9) forgets one ban each day. Repeats should have a capacity
@@ -157,7 +157,7 @@ func (b *Limiter[K]) Allow(key K, cost int) bool {
 	return d.Allowed
 }
 
-// Take calls limiter, unless the key is banned. It returns the errors of limiter and bans.
+// Take calls limiter, unless the key is banned. It returns limiter's and bans' errors.
 func (b *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	ctx = wait.OrBackground(ctx)
 	if d, ok, err := b.banned(ctx, key, cost); !ok {
@@ -293,7 +293,7 @@ func (b *Limiter[K]) earlier(ctx context.Context, key K) (int, error) {
 	return d.Limit.Capacity() - d.Remaining, nil
 }
 
-// Strike counts n strikes of a key, unless the key is banned. If n is negative, it returns [ratelimit.ErrNegativeCost].
+// Strike counts n strikes against a key, unless the key is banned. If n is negative, it returns [ratelimit.ErrNegativeCost].
 func (b *Limiter[K]) Strike(ctx context.Context, key K, n int) error {
 	ctx = wait.OrBackground(ctx)
 	_, ok, err := b.banned(ctx, key, n)
@@ -307,7 +307,7 @@ func (b *Limiter[K]) Strike(ctx context.Context, key K, n int) error {
 	return err
 }
 
-// Peek returns the answer that Take gives if it begins no ban: see [ratelimit.Peek].
+// Peek returns Take's answer if that begins no ban: see [ratelimit.Peek].
 func (b *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	ctx = wait.OrBackground(ctx)
 	if d, ok, err := b.banned(ctx, key, cost); !ok {
@@ -338,7 +338,7 @@ func (b *Limiter[K]) Reset(ctx context.Context, key K) error {
 	return err
 }
 
-// Describe returns limiter's description, with the limits of all bans added after limiter's own.
+// Describe returns limiter's description, with all bans' limits after limiter's own.
 func (b *Limiter[K]) Describe() ratelimit.Description {
 	b.requireInit()
 	d := ratelimit.Describe(b.limiter)

@@ -18,7 +18,7 @@ const peekEach = time.Second
 // line holds the waiting calls by their keys. A ban that begins ends the waits
 // in the limiter's line. A ban that ends early ends the waits for its end.
 type line[K any] struct {
-	calls atomic.Int64 // the number of waiting calls
+	calls atomic.Int64 // waiting calls
 	mu    sync.Mutex
 	keys  map[any]*waiting
 }
@@ -35,7 +35,7 @@ type call struct {
 	cancel context.CancelCauseFunc
 }
 
-// began is the cause with which a ban ends the contexts of calls in the limiter's line.
+// began is the cause with which a ban ends calls' contexts in the limiter's line.
 type began struct{ ban ratelimit.Decision }
 
 func (*began) Error() string { return "the key is banned" }
@@ -105,7 +105,7 @@ func (b *Limiter[K]) peek(key K) (d ratelimit.Decision, ok bool, err error) {
 	return b.banned(context.Background(), key, 1)
 }
 
-// began ends the waits of a key in the limiter's line.
+// began ends a key's waits in the limiter's line.
 func (l *line[K]) began(key K, ban ratelimit.Decision) { l.end(key, false, &began{ban}) }
 
 // ended ends the waits for the end of a key's ban.
@@ -122,7 +122,7 @@ func (l *line[K]) end(key K, barred bool, cause error) {
 	}
 }
 
-// end ends the waits of one kind. The line is locked.
+// end ends one kind's waits. The line is locked.
 func (w *waiting) end(barred bool, cause error) {
 	for c := range w.calls {
 		if c.barred == barred {

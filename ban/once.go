@@ -88,7 +88,7 @@ func belongs(last *mark, now, denial *ratelimit.Decision, cost int) bool {
 	return denial.RetryAfter <= 0 || ago < denial.RetryAfter || ago+denial.RetryAfter <= longestWait(denial.Limit, cost)
 }
 
-// longestWait returns the longest RetryAfter of a cost under a limit without debts.
+// longestWait returns a cost's longest RetryAfter under a limit without debts.
 // If that is unknown, it returns the time in which the whole budget is regained.
 func longestWait(l ratelimit.Limit, cost int) time.Duration {
 	whole := l.RefillTime()
@@ -110,7 +110,7 @@ type mark struct {
 // maxMarks is the maximum number of keys whose last strike is remembered. Each takes about 150 bytes.
 const maxMarks = 1 << 16
 
-// marks holds the last mark of each key. Keys that cannot be compared have none.
+// marks holds each key's last mark. Keys that cannot be compared have none.
 type marks[K any] struct {
 	mu   sync.Mutex
 	last *simplelru.LRU[any, *mark] // nil until a key is denied

@@ -24,15 +24,14 @@ import (
 type Limiter[R any] struct {
 	limiters    []ratelimit.Reserver[R]
 	lines       turns.Lines[any]
-	failed      atomic.Uint64 // the number of charges that could not be given back
+	failed      atomic.Uint64 // charges that could not be given back
 	lastFailure atomic.Pointer[error]
 }
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
-// New returns a limiter that calls limiters in order until one denies or fails. It then
-// gives back the charges that the earlier ones have made. Until then these charges may
-// deny other requests. It is an error if there are no limiters, or one is nil.
+// New returns a limiter that calls limiters in order until one denies or fails. It then gives back what the earlier ones
+// have charged. Until then these charges may deny other requests. It is an error if there are no limiters, or one is nil.
 //
 // A leaky bucket belongs last: elsewhere it denies requests that
 // it would delay. Decisions are merged as in [ratelimit.Layered].
@@ -56,9 +55,9 @@ func (c *Limiter[R]) all() []ratelimit.Reserver[R] {
 	return c.limiters
 }
 
-// Describe returns the limits of all limiters in order, with the zero Limit for a limiter whose
+// Describe returns all limiters' limits in order, with the zero Limit for a limiter whose
 // limits are unknown. BooksAhead is the last limiter's if all others are [ratelimit.Unlimited];
-// otherwise it is false. ReplacesCost is true if it is true for any of the limiters.
+// otherwise it is false. ReplacesCost is true if it is true for any limiter.
 func (c *Limiter[R]) Describe() ratelimit.Description {
 	d := ratelimit.Description{BooksAhead: c.booksAhead()}
 	for _, l := range c.all() {
@@ -89,7 +88,7 @@ func (c *Limiter[R]) booksAhead() bool {
 // Stats counts failures since New.
 type Stats struct {
 	FailedGiveBacks uint64 // charges that could not be given back and stay spent
-	LastFailure     error  // the latest of the failures
+	LastFailure     error  // the latest failure
 }
 
 // Stats returns the counts.

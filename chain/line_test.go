@@ -162,7 +162,7 @@ func TestRequestsThatDifferWaitInLinesOfTheirOwn(t *testing.T) {
 	})
 }
 
-// A cost of 0 stands behind nobody.
+// A call with a cost of 0 does not wait for the calls before it.
 func TestACostOfZeroDoesNotWaitInAChain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := chainOf(t, keyed(ratelimit.TokenBucket(ratelimit.PerHour(1), 1)), keyed(ratelimit.TokenBucket(ratelimit.PerHour(1), 1)))

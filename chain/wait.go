@@ -15,14 +15,14 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Wait charges the cost to all limiters when they allow it. Calls of this process with equal requests are
+// Wait charges the cost to all limiters when they allow it. This process's calls with equal requests are
 // served in the order of their arrival: the first sleeps for RetryAfter and tries again, and the others stand
-// behind it. Requests that cannot be compared, and pointers to different requests, have lines of their own.
+// behind it. Requests that cannot be compared, and pointers to different requests, have their own lines.
 //
-// The first call follows settlements, grants and Reset through this chain at once. Once a second it peeks at the limiters, so it also
-// follows other grants, bans and changes of limits. Wait fails with [context.DeadlineExceeded], at once if a limiter denies the cost
-// for longer; with the context's error; with [ratelimit.ErrLimited] if no time would help; and with the limiters' errors. It then gives
-// back its charges.
+// The first call follows settlements, grants and Reset through this chain at once. Once a second it peeks at
+// the limiters, so it also follows other grants, bans and changed limits. Wait fails with
+// [context.DeadlineExceeded], at once if a limiter denies the cost for longer; with the context's error; with
+// [ratelimit.ErrLimited] if no time would help; and with the limiters' errors. It then gives back its charges.
 func (c *Limiter[R]) Wait(ctx context.Context, r R, cost int) error {
 	ctx = wait.OrBackground(ctx)
 	switch {

@@ -11,7 +11,7 @@ import (
 // State is the state of a [Limiter]'s breaker. The zero State is StateClosed.
 type State uint8
 
-// The states of a breaker.
+// A breaker's states.
 const (
 	StateClosed   State = iota // the primary decides
 	StateHalfOpen              // one decision at a time is a probe
@@ -61,10 +61,10 @@ type part struct {
 // So a call that spans an outage neither opens nor closes the breaker.
 //
 // A failure opens a closed breaker in two cases. In the first, the window contains at least Failures
-// failures, and they are at least half of its results. In the second, the last Failures results have all
-// failed, over at least a window. A result counts from the moment it is known. An open breaker becomes
-// half-open at the first call after openFor. Then it admits one call at a time. The first call that shows the
-// primary's health closes or opens the breaker. A probe needs no turn, because hung calls may hold all turns.
+// failures, and they are at least half its results. In the second, the last Failures results have all failed,
+// over at least a window. A result counts from the moment it is known. An open breaker becomes half-open at
+// the first call after openFor. Then it admits one call at a time. The first call that shows the primary's
+// health closes or opens the breaker. A probe needs no turn, because hung calls may hold all turns.
 type breaker struct {
 	failures int
 	window   time.Duration
@@ -75,16 +75,16 @@ type breaker struct {
 
 	mu      sync.Mutex // guards the fields below
 	state   State
-	opened  uint64 // the number of openings
+	opened  uint64 // openings
 	forced  bool
-	era     uint64        // the number of changes; results of an earlier era do not count
-	since   time.Time     // the time at which the breaker left StateClosed; zero while it is closed
-	until   time.Time     // the time at which an open breaker becomes half-open
+	era     uint64        // changes; results of an earlier era do not count
+	since   time.Time     // when the breaker left StateClosed; zero while it is closed
+	until   time.Time     // when an open breaker becomes half-open
 	probing bool          // whether the breaker is half-open and a call is under way
 	shut    chan struct{} // closed while the state is not StateClosed
 	parts   [partsPerWindow]part
 	row     int       // failures since the last success
-	began   time.Time // the time of the first of them
+	began   time.Time // the time of the first
 
 	changes   []change // changes that are not reported yet
 	reporting bool     // whether a goroutine is reporting changes
@@ -95,7 +95,7 @@ func newBreaker(failures int, window, openFor time.Duration, report func(change)
 	return &breaker{
 		failures: failures,
 		window:   window,
-		// Each breaker draws its own time within ±20 %, so that the processes of a fleet do not probe all at once.
+		// Each breaker draws its own time within ±20 %, so that a fleet's processes do not probe all at once.
 		openFor: max(1, times(0.8+0.4*rand.Float64(), openFor)),
 		origin:  time.Now(),
 		report:  report,
@@ -112,7 +112,7 @@ func times(n float64, d time.Duration) time.Duration {
 	return math.MaxInt64
 }
 
-// ticket permits one call of the primary.
+// ticket permits one call to the primary.
 type ticket struct {
 	era   uint64
 	probe bool
@@ -155,7 +155,7 @@ func (b *breaker) lookLocked() State {
 	return b.state
 }
 
-// done records the result of a call.
+// done records a call's result.
 func (b *breaker) done(t ticket, h health) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -176,7 +176,7 @@ func (b *breaker) done(t ticket, h health) {
 	}
 }
 
-// settled records the result of a settlement. A settlement is no probe. Its
+// settled records a settlement's result. A settlement is no probe. Its
 // success proves nothing, because an engine may have settled without a call.
 func (b *breaker) settled(era uint64, h health) {
 	if h == failure {

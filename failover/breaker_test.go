@@ -85,7 +85,7 @@ func TestWithLittleTrafficFailuresInARowOpenTheBreaker(t *testing.T) {
 }
 
 // Failures at one instant prove less than failures over a span. Many
-// calls that fail together are few beside the successes of one second.
+// calls that fail together are few beside one second's successes.
 func TestManyFailuresAtOneInstantAreWeighedAgainstTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
@@ -340,8 +340,8 @@ type result struct {
 
 func (m *model) add(fails bool) { m.results = append(m.results, result{time.Now(), fails}) }
 
-// opens reports whether the last result opens the breaker. It is sure
-// if the results in the last twentieth of the window do not matter.
+// opens reports whether the last result opens the breaker. It is
+// sure if the results in the window's last twentieth do not matter.
 func (m *model) opens() (sure, open bool) {
 	open = m.within(m.window)
 	now := m.results[len(m.results)-1].at

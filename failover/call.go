@@ -17,7 +17,7 @@ import (
 // answer is what an engine has returned.
 type answer struct {
 	decision ratelimit.Decision
-	each     []ratelimit.Decision   // the decisions of the layers, if the call was PeekEach
+	each     []ratelimit.Decision   // the layers' decisions, if the call was PeekEach
 	res      *ratelimit.Reservation // the reservation, if the call was Reserve
 	err      error
 	panicked bool
@@ -25,7 +25,7 @@ type answer struct {
 	owe      func(units int) // called with the real cost when the stand-in's reservation is settled; nil if no debt is recorded
 }
 
-// ending states how a call of the primary ended for its caller.
+// ending states how a call to the primary ended for its caller.
 type ending uint8
 
 const (
@@ -70,7 +70,7 @@ type caller struct {
 	patience time.Duration
 	calls    int
 	turns    atomic.Pointer[turns]
-	waiting  atomic.Int64 // the number of callers that wait for their turn
+	waiting  atomic.Int64 // callers that wait for their turn
 	most     int64        // the maximum of waiting; 0 for no maximum
 }
 
@@ -79,7 +79,7 @@ type turns struct {
 	taken chan struct{} // has an element for each turn in use
 
 	mu      sync.Mutex // guards the fields below
-	overdue int        // the number of calls whose time is over
+	overdue int        // calls whose time is over
 	since   time.Time  // the time of the last change of overdue
 }
 
@@ -228,7 +228,7 @@ type judged struct {
 	ending
 }
 
-// run is one call on a goroutine of its own.
+// run is one call on its own goroutine.
 type run struct {
 	job
 	turns   *turns // the set of the call's turn, or nil
@@ -238,7 +238,7 @@ type run struct {
 	phase phase
 }
 
-// phase is the progress of a call. A call is judged once: when it ends, or when it begins to hang.
+// phase is a call's progress. A call is judged once: when it ends, or when it begins to hang.
 type phase uint8
 
 const (
@@ -329,8 +329,8 @@ func errOverdue(timeout time.Duration) error {
 	return fmt.Errorf("failover: no answer from the primary within %v: %w", timeout, ratelimit.ErrUnavailable)
 }
 
-// guarded calls f, and turns a panic into an error. The text of a panic
-// may contain a key, so the error has only the text of runtime errors.
+// guarded calls f, and turns a panic into an error. A panic's text may
+// contain a key, so the error has only the text of runtime errors.
 func guarded(ctx context.Context, f func(ctx context.Context) answer) (a answer) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -344,7 +344,7 @@ func panicError(p any) error {
 	return fmt.Errorf("failover: the primary panicked with %s, at %s", failures.PanicText(p), panicSite())
 }
 
-// panicSite returns the place of a panic in the code: the first frame below the runtime's.
+// panicSite returns a panic's place in the code: the first frame below the runtime's.
 func panicSite() string {
 	var pcs [32]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs[:])])

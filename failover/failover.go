@@ -5,15 +5,16 @@
 // A [Limiter] lets the primary decide. If the primary fails, the stand-in decides, and the Decision is Degraded. While the
 // primary keeps failing, a breaker for all keys is open. After [Options.OpenFor], one decision at a time probes the primary.
 //
-// A failure is an error that wraps [ratelimit.ErrUnavailable], no answer within [Options.Timeout], or a panic. Other
-// errors are answers. A caller whose own deadline passes gets the stand-in's answer, and a Take that is under way stays
-// charged. Each request is reported once to OnDecision: by the limiter that decides on it. [Stats] counts the failures.
+// The primary fails if its error wraps [ratelimit.ErrUnavailable], if it does not answer within
+// [Options.Timeout], or if it panics. Other errors are answers. A caller whose own deadline
+// passes gets the stand-in's answer, and a Take that is under way stays charged. Each request is
+// reported once to OnDecision: by the limiter that decides on it. [Stats] counts the failures.
 //
-// After an outage, the primary is charged with the spending that the stand-in has allowed, as far as that
-// still counts under the stand-in's limits. The primary must have one limit and an Adjust, and keys must be
-// values, not requests. Calls that timed out are not charged, nor are reservations that are never settled. A
-// stand-in may charge the primary itself, as package policy's does. If it has a method Repay(context.Context)
-// error, that method is called after decisions of the primary, at most once a second, until it returns nil.
+// After an outage, the primary is charged with what the stand-in has allowed, as far as that still counts
+// under the stand-in's limits. The primary must have one limit and an Adjust, and keys must be values, not
+// requests. Calls that timed out are not charged, nor are reservations that are never settled. A stand-in
+// may charge the primary itself, as package policy's does. If it has a method Repay(context.Context)
+// error, failover calls it after the primary's decisions, at most once a second, until it returns nil.
 //
 // https://github.com/weir-go/ratelimit/blob/main/docs/fleet.md describes when the breaker opens, and how much an outage admits.
 package failover
@@ -49,7 +50,7 @@ type Limiter[K any] struct {
 	timeout  time.Duration
 	openFor  time.Duration
 	caller   *caller // for decisions
-	settler  *caller // for settlements, which must not use up the turns of decisions
+	settler  *caller // for settlements, which must not use up decisions' turns
 	breaker  *breaker
 	journal  *journal
 	counters counters
@@ -59,7 +60,7 @@ type Limiter[K any] struct {
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
 // New returns a limiter that decides by primary, and by instead while primary
-// cannot decide. It returns an error if one of them is nil or an option is invalid.
+// cannot decide. It returns an error if one is nil or an option is invalid.
 func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter[K], error) {
 	switch {
 	case optional.IsNil(primary):
@@ -110,8 +111,8 @@ func (l *Limiter[K]) Stats() Stats {
 	return s
 }
 
-// Describe returns the primary's limits, or nil if they are not known. BooksAhead
-// and ReplacesCost are true if they are true for one of the two limiters.
+// Describe returns the primary's limits, or nil if they are not known.
+// BooksAhead and ReplacesCost are true if they are for either limiter.
 func (l *Limiter[K]) Describe() ratelimit.Description {
 	l.mustBeMade()
 	d, instead := ratelimit.Describe(l.primary), ratelimit.Describe(l.instead)

@@ -520,7 +520,7 @@ func TestANilReservationOfThePrimaryIsADenial(t *testing.T) {
 	require.False(t, r.Allowed)
 }
 
-// silence breaks the contract of Reserve: it returns a nil reservation.
+// silence breaks Reserve's contract: it returns a nil reservation.
 type silence struct{ *store }
 
 func (silence) Reserve(context.Context, string, int, time.Duration) (*ratelimit.Reservation, error) {

@@ -88,7 +88,7 @@ func newFleet(t *testing.T, seed uint64) (*fleet, *rand.Rand) {
 	return f, rng
 }
 
-// weather decides how a call of the store goes.
+// weather decides how a call to the store goes.
 func (f *fleet) weather(ctx context.Context) error {
 	if rand.Int64N(1000) >= f.failing.Load() {
 		if !f.exact && rand.IntN(4) == 0 {
@@ -104,7 +104,7 @@ func (f *fleet) weather(ctx context.Context) error {
 	}
 	switch rand.IntN(5) {
 	case 0:
-		if ctx.Done() == nil { // the context of a settlement never ends
+		if ctx.Done() == nil { // a settlement's context never ends
 			time.Sleep(2 * time.Second)
 			return errDown
 		}

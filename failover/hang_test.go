@@ -82,7 +82,7 @@ func TestHungSettlementsDoNotKeepLaterOnesFromAStoreThatHasRecovered(t *testing.
 }
 
 // hanging is a primary whose calls hang for random times, with a model of the
-// documented rules for turns and probes. Each caller comes at an instant of its own.
+// documented rules for turns and probes. Each caller comes at its own instant.
 type hanging struct {
 	t        *testing.T
 	l        *failover.Limiter[string]
@@ -132,7 +132,7 @@ func (h *hanging) changed(_, to failover.State) {
 	}
 }
 
-// free frees the turns if hung calls have held all of them for at least timeout + d. It reports whether it has freed them.
+// free frees the turns if hung calls have held all for at least timeout + d. It reports whether it has freed them.
 func (h *hanging) free(d time.Duration) bool {
 	for _, b := range h.inTurn {
 		if time.Since(b) < h.timeout+d {

@@ -21,8 +21,8 @@ const lineEvery = time.Minute
 // in each minute with degraded decisions. The first line after the breaker has opened reports that. The last
 // line comes when the breaker closes. If the breaker did not open, it comes when the outage has ended.
 //
-// Invariant: at time d, an outage has at most 2 + d/lineEvery lines. Each line but an end leaves room for the line of the
-// end, so that no outage stays open in the log. So an outage that comes back soon may be logged again only after two minutes.
+// Invariant: at time d, an outage has at most 2 + d/lineEvery lines. Each line but an end leaves room for the end's line,
+// so that no outage stays open in the log. So an outage that comes back soon may be logged again only after two minutes.
 type journal struct {
 	log           *slog.Logger
 	onStateChange func(from, to State) // the user's; may be nil
@@ -30,21 +30,21 @@ type journal struct {
 	mu     sync.Mutex // guards the fields below; not held while the logger is called
 	open   bool       // whether the breaker is not closed
 	forced bool       // whether Force has changed the state
-	kind   ending     // the reason why the last decision was degraded
+	kind   ending     // why the last decision was degraded
 	cause  error      // the error; nil if not known
 	failed time.Time  // the time of the primary's last failure
 
 	phase     outage
-	began     time.Time // the beginning of the outage, if there is one
+	began     time.Time // the outage's beginning, if there is one
 	last      time.Time // the last degraded decision or change of the breaker
-	decisions uint64    // the number of degraded decisions
-	openings  int       // the number of openings of the breaker
+	decisions uint64    // degraded decisions
+	openings  int       // openings of the breaker
 	opened    bool      // whether the breaker has opened since the last line
-	lines     int       // the number of lines about the outage
+	lines     int       // lines about the outage
 	timer     *time.Timer
 }
 
-// outage is the state of an outage in the log.
+// outage is an outage's state in the log.
 type outage uint8
 
 const (
@@ -60,7 +60,7 @@ type line struct {
 	args  []any
 }
 
-// The causes of degraded decisions without a failure of the primary.
+// Why a decision is degraded although the primary has not failed.
 var (
 	errBusy     = errors.New("Options.MaxCalls are under way, and no turn came in time")
 	errDeadline = errors.New("the callers' own deadlines came first")
@@ -149,14 +149,14 @@ func (j *journal) warnLocked(now time.Time) line {
 	return j.lineLocked(slog.LevelWarn, now, text)
 }
 
-// endLocked returns the line for the end of an outage.
+// endLocked returns the line for an outage's end.
 func (j *journal) endLocked(now time.Time, text string) line {
 	j.lines++
 	j.phase = silent
 	return j.lineLocked(slog.LevelInfo, now, text)
 }
 
-// lineLocked returns the log line of the outage so far.
+// lineLocked returns the outage's log line so far.
 func (j *journal) lineLocked(level slog.Level, now time.Time, text string) line {
 	args := []any{"decisions", j.decisions, "after", now.Sub(j.began).Round(time.Millisecond), "opened", j.openings}
 	if j.forced {
@@ -218,7 +218,7 @@ func (j *journal) logChange(c change) {
 	j.write(l)
 }
 
-// force logs a call of Force.
+// force logs a call to Force.
 func (j *journal) force(to State) {
 	text := "failover: the breaker is forced " + to.String()
 	if to == StateHalfOpen {

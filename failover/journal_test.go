@@ -22,7 +22,7 @@ import (
 
 var outages = flag.Int("outages", testsize.Of(8, 300), "random sequences of outages whose lines are counted")
 
-// lines is a log that records the time of each line.
+// lines is a log that records each line's time.
 type lines struct {
 	slog.Handler
 
@@ -82,7 +82,7 @@ type logged struct {
 	mu     sync.Mutex // guards the fields below
 	events []time.Time
 	opened time.Time   // zero while the breaker is closed
-	forced []time.Time // calls of Force
+	forced []time.Time // calls to Force
 }
 
 func newLogged(t *testing.T, o failover.Options) *logged {
@@ -400,7 +400,7 @@ func TestTheLogOfAnOutageThatComesBack(t *testing.T) {
 	})
 }
 
-// Each call of Force logs a line, which begins or ends an outage.
+// Each call to Force logs a line, which begins or ends an outage.
 func TestTheLinesOfForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLogged(t, failover.Options{})

@@ -211,7 +211,7 @@ func TestTooManySettlementsAtOnceFailAtOnce(t *testing.T) {
 	})
 }
 
-// A call has its full Timeout from the beginning of its turn, and runs on after its caller has left.
+// A call has its full Timeout from its turn's beginning, and runs on after its caller has left.
 func TestACallThatHasWaitedForItsTurnHasItsFullTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
@@ -423,7 +423,7 @@ func TestALateReservationIsCancelledWithinItsTurn(t *testing.T) {
 	})
 }
 
-// An answer that comes at the very instant at which its caller leaves is returned to the caller, or is taken back.
+// An answer that comes at the very instant when its caller leaves is returned to the caller, or is taken back.
 func TestAnAnswerAtTheLastInstantIsGivenOrTakenBack(t *testing.T) {
 	const span = 10 * time.Millisecond
 	for name, row := range map[string]struct {
@@ -463,7 +463,7 @@ func TestAnAnswerAtTheLastInstantIsGivenOrTakenBack(t *testing.T) {
 	}
 }
 
-// A settlement may need no call of the store, so its success shows nothing about the store.
+// A settlement may need no call to the store, so its success shows nothing about the store.
 func TestSettlementsThatSucceedDoNotKeepTheBreakerClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)

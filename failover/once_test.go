@@ -148,7 +148,7 @@ func (refused) Connect(context.Context) (driver.Conn, error) {
 func (refused) Driver() driver.Driver { return nil }
 
 // TestARequestThatAStandInDecidesIsNotReportedByAStoreThatIsDown
-// checks a single limiter and the layers of a stack, with an observer.
+// checks a single limiter and a stack's layers, with an observer.
 func TestARequestThatAStandInDecidesIsNotReportedByAStoreThatIsDown(t *testing.T) {
 	db := sql.OpenDB(refused{})
 	defer db.Close()

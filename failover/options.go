@@ -8,23 +8,23 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Options are the settings of [New]. Nil and zero fields mean the defaults.
+// Options configure [New]. Nil and zero fields mean the defaults.
 type Options struct {
-	// Timeout bounds a decision of the primary, including the wait for a turn. It defaults to 50 ms. If negative,
+	// Timeout bounds a decision by the primary, including the wait for a turn. It defaults to 50 ms. If negative,
 	// the primary runs on the caller's goroutine with the caller's context, and must enforce its own timeout.
 	Timeout time.Duration
 
-	// Failures is the number of failures at which the breaker opens. It defaults to 5.
+	// Failures is how many failures open the breaker. It defaults to 5.
 	Failures int
 
-	// MaxCalls is the maximum number of decisions under way at the primary. It also bounds the settlements
-	// under way, which are counted separately. It defaults to 128. It does not apply if Timeout is negative.
+	// MaxCalls is how many decisions may be under way at the primary. It also bounds settlements
+	// under way, counted separately. It defaults to 128. It does not apply if Timeout is negative.
 	MaxCalls int
 
-	// OpenFor is the time for which the breaker stays open before a probe. It varies by ±20 %. It defaults to 1 s.
+	// OpenFor is how long the breaker stays open before a probe. It varies by ±20 %. It defaults to 1 s.
 	OpenFor time.Duration
 
-	// OnStateChange is called after each change of state, in order. It may be nil.
+	// OnStateChange is called after each state change, in order. It may be nil.
 	OnStateChange func(from, to State)
 
 	// Logger receives a line at the beginning and the end of an outage, one each

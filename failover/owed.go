@@ -16,7 +16,7 @@ import (
 // repayer is a stand-in that records the spending that it allows during an outage, and charges the store itself.
 type repayer interface {
 	// Repay charges the store with the spending that still counts. It is called
-	// after decisions of the primary, at most once a second, until it returns nil.
+	// after the primary's decisions, at most once a second, until it returns nil.
 	Repay(ctx context.Context) error
 }
 
@@ -34,8 +34,8 @@ type debts[K any] struct {
 	next    atomic.Int64 // the earliest time of the next repayment, in nanoseconds since made
 }
 
-// newDebts returns the debts of a stand-in. It records none in three cases. The keys are requests, so no
-// two are equal. The primary has several limits, which count differently. Or the primary has no Adjust.
+// newDebts returns a stand-in's debts. It records none in three cases. The keys are requests, so no two
+// are equal. The primary has several limits, which count differently. Or the primary has no Adjust.
 func newDebts[K any](primary, instead ratelimit.Reserver[K], o *Options) *debts[K] {
 	d := &debts[K]{primary: primary, timeout: o.Timeout, log: o.logger(), made: time.Now()}
 	if own, ok := instead.(repayer); ok {
@@ -60,7 +60,7 @@ func isKey(t reflect.Type) bool {
 	return t.Comparable()
 }
 
-// uncharged reports whether the primary has certainly not charged a cost, given the ending of its call.
+// uncharged reports whether the primary has certainly not charged a cost, given its call's ending.
 func (o ending) uncharged() bool { return o == unavailable || o == busy || o == shut }
 
 // within returns the context for a decision of the stand-in. The

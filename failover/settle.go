@@ -38,7 +38,7 @@ func (l *Limiter[K]) settling(a answer) func(actual int) error {
 }
 
 // extending returns a function that extends a reservation with the engine that made it. The
-// timeout bounds a call of the primary. The call shows nothing about the primary. After an
+// timeout bounds a call to the primary. The call shows nothing about the primary. After an
 // error, the units are held until the old hold ends, and the next extension may succeed.
 func (l *Limiter[K]) extending(a answer) func(context.Context, *ratelimit.Reservation) error {
 	return func(ctx context.Context, r *ratelimit.Reservation) error {

@@ -33,7 +33,7 @@ const century = 876_600 * time.Hour
 func slower(r ratelimit.Rate, n, burst int) ratelimit.Rate {
 	units, longest := big.NewInt(int64(r.Units)), big.NewInt(math.MaxInt64)
 	per := new(big.Int).Mul(big.NewInt(int64(r.Per)), big.NewInt(int64(n)))
-	if per.Cmp(longest) > 0 { // the number of units in the longest Duration
+	if per.Cmp(longest) > 0 { // units in the longest Duration
 		units.Mul(units, longest)
 		units.Div(units, per)
 		r.Units, per = max(1, int(units.Int64())), longest

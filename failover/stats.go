@@ -9,7 +9,7 @@ import (
 type Stats struct {
 	State         State
 	Forced        bool
-	DegradedSince time.Time // the time at which the breaker opened; zero while it is closed
+	DegradedSince time.Time // when the breaker opened; zero while it is closed
 
 	Primary   uint64 // decisions by the primary
 	Instead   uint64 // decisions by the stand-in

@@ -35,15 +35,15 @@ type weather struct {
 	mu    sync.Mutex // guards the fields below
 	rng   *rand.Rand
 	bad   int            // of 1000 calls, how many fail
-	span  time.Duration  // the maximum time of a call
+	span  time.Duration  // a call's maximum time
 	calls []*weatherCall // decisions and settlements, ordered by their beginnings
 	made  map[int]*promise
 	next  int
 }
 
-// weatherCall is a call of the primary, as the breaker should see it.
+// weatherCall is a call to the primary, as the breaker should see it.
 type weatherCall struct {
-	began, known time.Time // known is the time of the result, or of the timeout if that is earlier
+	began, known time.Time // known is the result's time, or of the timeout if that is earlier
 	fails        bool
 	reports      bool // whether the breaker learns of the result
 	settles      bool
@@ -177,7 +177,7 @@ type moment struct {
 	from, to failover.State
 }
 
-// weathered is a limiter on such a primary, with the observations of its callers.
+// weathered is a limiter on such a primary, with its callers' observations.
 type weathered struct {
 	t       *testing.T
 	w       *weather
@@ -385,7 +385,7 @@ func (s *weathered) check(began time.Time) {
 	s.checkBreaker(began)
 }
 
-// checkBreaker compares the breaker's changes of state with the results of calls.
+// checkBreaker compares the breaker's changes of state with calls' results.
 func (s *weathered) checkBreaker(began time.Time) {
 	t := s.t
 	far := began.Add(1000 * time.Hour)
@@ -399,7 +399,7 @@ func (s *weathered) checkBreaker(began time.Time) {
 		}
 		at := fmt.Sprintf("%s, era %d: %v from %v for %v", s.at, i, era.to, era.at.Sub(began), ends.Sub(era.at))
 		switch era.to {
-		case failover.StateOpen: // also while half-open, because that state is reported only with the result of a probe
+		case failover.StateOpen: // also while half-open, because that state is reported only with a probe's result
 			ends, next = far, failover.StateClosed
 			for _, m := range eras[i+1:] {
 				if m.to != failover.StateHalfOpen {
@@ -420,7 +420,7 @@ func (s *weathered) checkBreaker(began time.Time) {
 	}
 }
 
-// checkProbe checks an outage from the opening of the breaker until a probe shows the primary's health.
+// checkProbe checks an outage from the breaker's opening until a probe shows the primary's health.
 func (s *weathered) checkProbe(at string, from, to time.Time, next failover.State, far time.Time) {
 	var last *weatherCall
 	for _, c := range s.w.calls {
@@ -443,8 +443,8 @@ func (s *weathered) checkProbe(at string, from, to time.Time, next failover.Stat
 	require.Equal(s.t, last.fails, next == failover.StateOpen, at)
 }
 
-// checkClosed compares the opening of the breaker with its rule. The
-// window moves in twentieths. Where that matters, either result is right.
+// checkClosed compares the breaker's opening with its rule. The window
+// moves in twentieths. Where that matters, either result is right.
 func (s *weathered) checkClosed(at string, results []*weatherCall, ends time.Time, next failover.State) {
 	window := max(time.Second, 2*s.o.Timeout)
 	opens := func(last *weatherCall, window time.Duration, tied bool) bool {

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Peek returns the decision that Take would return, and changes nothing.
+// Peek returns Take's decision, and changes nothing.
 func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	a := l.decide(ctx, question[K]{cost: cost, call: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		d, err := ratelimit.Peek(ctx, ratelimit.Limiter[K](engine), key, cost)
@@ -18,9 +18,9 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return a.decision, a.err
 }
 
-// PeekEach returns the decision of each layer, as [ratelimit.Layered.PeekEach] does. It
-// uses the limiter that would decide now: the primary, or the stand-in, whose Decisions
-// are Degraded. The error wraps [errors.ErrUnsupported] if that limiter is not a Layered.
+// PeekEach returns each layer's decision, as [ratelimit.Layered.PeekEach] does. It uses
+// the limiter that would decide now: the primary, or the stand-in, whose Decisions are
+// Degraded. The error wraps [errors.ErrUnsupported] if that limiter is not a Layered.
 func (l *Limiter[K]) PeekEach(ctx context.Context, key K, cost int) ([]ratelimit.Decision, error) {
 	a := l.decide(ctx, question[K]{cost: cost, call: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		layers, ok := engine.(interface {

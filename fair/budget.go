@@ -25,7 +25,7 @@ type budget struct {
 	limit      ratelimit.Limit
 	burst      uint64
 	units, per uint64 // the rate in lowest terms
-	changes    uint32 // the number of changes of the limit
+	changes    uint32 // changes of the limit
 
 	// The free part of the burst. It is cached, because one decision needs it several times.
 	freeKnown              bool

@@ -19,20 +19,19 @@ func (l *Limiter[K]) Allow(tenant K, cost int) bool {
 	return ok
 }
 
-// Take spends cost of the tenant's share, or nothing. Remaining is the largest cost that
-// passes now. Debt is the part of the tenant's settlements and adjustments that exceeded
-// the shared budget. It is reported only while it keeps the tenant from passing.
+// Take spends cost of the tenant's share, or nothing. Remaining is the largest cost that passes now. Debt is what the
+// tenant's settlements and adjustments took above the shared budget. It is reported only while it bars the tenant.
 //
 // A denied cost of at most half the burst keeps a place in line, like a call of [Limiter.Wait]. When its turn comes, the
 // limiter keeps room for a call of up to that cost, until 1.5 seconds after RetryAfter. A tenant that calls for the first
 // time gets a place only while few such tenants have one. While a tenant is in line it counts, and it saves its share.
 //
-// RetryAfter is the time after which the same cost is likely to pass, if the other tenants keep their
-// pace. For a tenant alone it is exact. An earlier call is denied, but has no other disadvantage. A
-// cost above half the burst may be denied for as long as the others spend all they can.
+// After RetryAfter the same cost is likely to pass, if the other tenants keep their pace.
+// For a tenant alone it is exact. An earlier call is denied, but has no other disadvantage.
+// A cost above half the burst may be denied for as long as the others spend all they can.
 //
-// The errors of Take wrap [ratelimit.ErrExceedsLimit] if the cost is above the burst,
-// [ratelimit.ErrNegativeCost], [ratelimit.ErrInvalidKey] or [ratelimit.ErrTableFull]. The context is not used.
+// Take's errors wrap [ratelimit.ErrExceedsLimit] if the cost is above the burst, [ratelimit.ErrNegativeCost],
+// [ratelimit.ErrInvalidKey] or [ratelimit.ErrTableFull]. The context is not used.
 func (l *Limiter[K]) Take(_ context.Context, tenant K, cost int) (d ratelimit.Decision, err error) {
 	_, err = l.decide(tenant, cost, meter.Final, &d, nil)
 	l.report(tenant, cost, d, d.Allowed && cost > 0, err)
@@ -46,7 +45,7 @@ func (l *Limiter[K]) Take(_ context.Context, tenant K, cost int) (d ratelimit.De
 // A cost settled below the estimate is refunded. A cost settled above the estimate is an overrun. The total pays for as
 // much of the overrun as empties the burst. The rest bars only this tenant, until its share would have paid for the rest.
 //
-// Reserve returns the errors of Take, and the context's error if the context ends.
+// Reserve returns Take's errors, and the context's error if the context ends.
 func (l *Limiter[K]) Reserve(ctx context.Context, tenant K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	var d ratelimit.Decision
 	var spent charge
@@ -63,7 +62,7 @@ func (l *Limiter[K]) Reserve(ctx context.Context, tenant K, cost int, maxDelay t
 	}), err
 }
 
-// Peek returns the decision that Take would make, and changes nothing. In particular, a denial makes no place in line.
+// Peek returns Take's decision, and changes nothing. In particular, a denial makes no place in line.
 func (l *Limiter[K]) Peek(_ context.Context, tenant K, cost int) (d ratelimit.Decision, err error) {
 	if err := l.check(tenant, cost); err != nil {
 		return d, err

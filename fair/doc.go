@@ -22,6 +22,6 @@
 // Use tenants that cost something to create, such as accounts. Otherwise a
 // client could invent names, and each name that comes back would get a share.
 //
-// All tenants share one lock. A decision takes up to 2.5 times as long as one of [ratelimit.Keyed], and 0.25 µs while thousands
-// of tenants contend for each unit.
+// All tenants share one lock. A decision takes up to 2.5 times as long as by
+// [ratelimit.Keyed], and 0.25 µs while thousands of tenants contend for each unit.
 package fair

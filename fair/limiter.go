@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Limiter shares one rate among tenants. Make one with [New]. It is safe for concurrent use. The methods of the zero Limiter
-// panic.
+// Limiter shares one rate among tenants. Make one with [New]. It
+// is safe for concurrent use. The zero Limiter's methods panic.
 type Limiter[K comparable] struct {
 	opts      Options[K]
 	checkKeys bool // keys contain interfaces, so their values may not be comparable
@@ -29,15 +29,15 @@ type Limiter[K comparable] struct {
 	places    heap[K] // tenants with a place whose turn has not come, by tag
 	deadlines heap[K] // tenants that count until an instant, ordered by look
 	ahead     int64   // the sum of the costs at the head of both lines
-	strangers int     // the number of places held by tenants that have called only once
-	relieved  int     // the number of calls of relieveLocked; it selects the next tenant
+	strangers int     // places held by tenants that have called only once
+	relieved  int     // calls of relieveLocked; it selects the next tenant
 
-	lineWeights uint64 // the weights of the tenants in both lines
+	lineWeights uint64 // the tenants' weights in both lines
 
 	kept        uint64 // the room kept for tenants whose turn has come, in fractions of a unit
 	keptWeights uint64 // the weights of these tenants
 
-	waiting int     // the number of callers in Wait
+	waiting int     // callers in Wait
 	sleeper *waiter // the first caller; it sleeps on the clock until its turn
 }
 

@@ -133,7 +133,7 @@ func (s *server) settle(key int, e *event, cost *big.Rat) {
 	s.pay(less(back, own))
 }
 
-// replayed returns the total of all events.
+// replayed returns the total over all events.
 func (s *server) replayed() *big.Rat {
 	total, last := new(big.Rat), time.Duration(0)
 	for _, e := range s.events {
@@ -285,7 +285,7 @@ func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 			Clock: clock, MaxKeys: 1 + r.IntN(6), Weight: func(int) int { return r.IntN(9) - 2 },
 		})
 		var reserved []*ratelimit.Reservation
-		var at []time.Duration // the instants of the reservations
+		var at []time.Duration // the reservations' instants
 		var costs []int
 		for range 200 {
 			if step := int64(limit.Rate.Per) / int64(limit.Rate.Units); r.IntN(3) > 0 {

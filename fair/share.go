@@ -21,7 +21,7 @@ type shares[K comparable] struct {
 	now        int64
 	virtual    uint64 // wraps round: only differences have a meaning
 
-	count   int    // the number of tenants that count
+	count   int    // tenants that count
 	weights uint64 // their weights
 	// tenants that count because of a debt, by due; one that spends or joins the line
 	// keeps its position, because a superfluous check costs less than each move would
@@ -29,10 +29,10 @@ type shares[K comparable] struct {
 	surplus uint64 // savings left to the others, not yet paid by the server
 	common  uint64 // debts taken from tenants by relieve, not yet paid by the server; either common or surplus is 0
 
-	restOfTime uint64 // the remainder of a division by per
-	restOfWork uint64 // the remainder of a division by weights
+	restOfTime uint64 // a division's remainder by per
+	restOfWork uint64 // a division's remainder by weights
 
-	restOfCommon uint64 // the remainder of a division by 100
+	restOfCommon uint64 // a division's remainder by 100
 }
 
 // after returns how far one virtual time is after another, or 0.
@@ -307,10 +307,10 @@ func (s *shares[K]) among(t *tenant[K]) (n, weights uint64) {
 // alone reports whether no other tenant counts.
 func (s *shares[K]) alone(t *tenant[K]) bool { return s.count == 0 || s.count == 1 && t.counts }
 
-// fits reports whether a tag is within the tenant's share. lead is the distance of the tag from the virtual time,
-// and free the unused part of the burst. The rule is that of dynamic thresholds (Choudhury and Hahne 1998): in
-// proportion to its weight, no tenant holds more than is free. Let B be the burst, Q the sum of all debts, w the
-// tenant's weight, n the number of counting tenants and W the sum of their weights. A cost c passes if
+// fits reports whether a tag is within the tenant's share. lead is the tag's distance from the virtual time,
+// and free the unused part of the burst. The rule is that of dynamic thresholds (Choudhury and Hahne 1998):
+// in proportion to its weight, no tenant holds more than is free. Let B be the burst, Q the sum of all debts,
+// w the tenant's weight, n the number of counting tenants and W the sum of their weights. A cost c passes if
 //
 //	Q + c ≤ B   and   (debt + c) / w × W ≤ (B − Q) × max(n, 4)
 func (s *shares[K]) fits(t *tenant[K], lead, free uint64) bool {
@@ -341,7 +341,7 @@ func (s *shares[K]) largest(t *tenant[K], lead uint64) int64 {
 }
 
 // untilFits returns the amount that the server must pay until the tenant's tag fits, if nothing is spent meanwhile. lead
-// is the distance of the tag from the virtual time. As the server pays, the free part of the burst grows and lead shrinks.
+// is the tag's distance from the virtual time. As the server pays, the free part of the burst grows and lead shrinks.
 func (s *shares[K]) untilFits(t *tenant[K], lead, free uint64) uint64 {
 	n, weights := s.among(t)
 	return product(lead, weights).minus(product(free, n)).up(1 + n)

@@ -44,7 +44,7 @@ type spot struct {
 type line struct {
 	first, last *waiter
 	costs       int64 // the sum of the costs behind the first
-	waiting     int   // the number of callers
+	waiting     int   // callers
 }
 
 // waiter is a caller in Wait.

@@ -130,7 +130,7 @@ func (l *Limiter[K]) unlistLocked(t *tenant[K]) {
 	}
 }
 
-// Stats holds the counts of a [Limiter].
+// Stats holds a [Limiter]'s counts.
 type Stats struct {
 	Tracked int    // tenants in the table
 	InDebt  int    // tenants that have a debt or are in line, and so share the rate now

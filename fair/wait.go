@@ -12,12 +12,13 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Wait waits until its turn comes, spends cost of the tenant's share and returns nil. Callers of one tenant are served first
-// come, first served, and tenants by their shares. While a tenant has a caller in line, its Allow and Take are denied.
+// Wait waits until its turn comes, spends cost of the tenant's share and returns nil.
+// Within a tenant, callers are served first come, first served; among tenants, by
+// their shares. While a tenant has a caller in line, its Allow and Take are denied.
 //
-// A Wait that fails has spent nothing. Its error wraps [context.DeadlineExceeded], at once if the burst cannot
-// have room before the deadline. It wraps the context's error when the context ends, and [ratelimit.ErrLimited]
-// if there is no room in line: see [Options.MaxWaiting]. Other errors are those of Take.
+// A Wait that fails has spent nothing. Its error wraps [context.DeadlineExceeded], at once if the burst
+// cannot have room before the deadline. It wraps the context's error when the context ends, and
+// [ratelimit.ErrLimited] if there is no room in line: see [Options.MaxWaiting]. Other errors are Take's.
 func (l *Limiter[K]) Wait(ctx context.Context, tenant K, cost int) error {
 	if ctx == nil {
 		ctx = context.Background()

@@ -6,23 +6,23 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Sample describes one window by the work that began and ended within it. A zero figure is unknown.
+// Sample describes one window by the work begun and ended within it. A zero figure is unknown.
 type Sample struct {
-	// RTT is the mean time of successful work, from the permit to Done. With [Permit.DoneAmount] it is the time for the
-	// mean amount of the first window. Work that takes longer and is [Cancelled], [Dropped] or not finished raises it.
+	// RTT is the mean time of successful work, from the permit to Done. With [Permit.DoneAmount] it is the time for
+	// the first window's mean amount. Work that takes longer and is [Cancelled], [Dropped] or not finished raises it.
 	//
-	// Some calls may hang while others succeed. RTT is then the mean time of the successes alone. A call hangs if it
-	// fails after more time than each recent success took, after more than twice their mean, and more than four
-	// standard deviations above their mean. One such call may be chance, so several are needed.
+	// Some calls may hang while others succeed. RTT is then the mean time of the successes alone. A call hangs
+	// if it fails after a longer time than any recent success took. That must be more than twice their mean,
+	// and more than four standard deviations above it. One such call may be chance, so several are needed.
 	RTT time.Duration
-	// Deviation is the standard deviation of the times whose mean is RTT. Ended counts the calls whose full time is known.
+	// Deviation is the standard deviation of the times that RTT averages. Ended counts the calls whose full time is known.
 	Deviation time.Duration
 	Ended     int
-	// InFlight is the maximum number of units in flight.
+	// InFlight is how many units were in flight at most.
 	InFlight int
 	// Mean is the mean number of units in flight over time.
 	Mean float64
-	// Hung is the part of Mean that hung calls hold, as RTT defines them. Zero means that no call hung.
+	// Hung is the part of Mean that hung calls hold; RTT defines them. If zero, no call hung.
 	Hung float64
 	// Crowd is the mean number of units in flight as a unit in flight
 	// finds it, itself included. Unlike in Mean, idle time does not count.
@@ -42,10 +42,10 @@ type Sample struct {
 	Served time.Duration
 	// Max is the limit's upper bound, or 0 if there is none.
 	Max int
-	// At is when the window ended, on a clock that processes share. It is the
-	// time since the Unix epoch, or a reading of Options.Clock if that is set.
+	// At is when the window ended, on a clock shared by processes. It counts
+	// from the Unix epoch, or is a reading of Options.Clock if that is set.
 	At time.Duration
-	// Median is the median of the times whose mean is RTT.
+	// Median is the median of the times that RTT averages.
 	Median time.Duration
 	sized  bool // whether RTT was computed from amounts
 	mixed  bool // whether priorities have work of different length
@@ -82,8 +82,8 @@ const mostFigure = 1e18
 // A value above the key's upper bound counts as that bound. Update must not call the limiter.
 //
 // An algorithm may have three more methods. Limit() int returns the initial limit, and Window() int the
-// minimum number of outcomes in a window. Both default to 20. Queue() int returns the part of the limit that
-// is a queue in the backend. Calls of a low priority leave that part to higher priorities. It defaults to 0.
+// minimum number of outcomes in a window. Both default to 20. Queue() int returns how much of the limit
+// is a queue in the backend. Low-priority calls leave that part to higher priorities. It defaults to 0.
 type Algorithm interface {
 	Update(s Sample) (limit int)
 }

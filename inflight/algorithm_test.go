@@ -154,7 +154,7 @@ func TestSenselessSamplesDoNoHarm(t *testing.T) {
 	}
 }
 
-// Options at the ends of their ranges are either rejected, or give limits within bounds.
+// Options at their ranges' ends are either rejected, or give limits within bounds.
 func TestOptionsAtTheirEnds(t *testing.T) {
 	ints := []int{0, 1, -1, math.MaxInt, math.MinInt}
 	times := []time.Duration{0, 1, -1, math.MaxInt64, math.MinInt64}
@@ -455,7 +455,7 @@ func TestCallsThatHangDoNotRaiseTheMean(t *testing.T) {
 	for _, row := range []struct {
 		name      string
 		outcome   inflight.Outcome
-		good      int // the number of successes beside five such calls
+		good      int // successes beside five such calls
 		after     time.Duration
 		hangs     bool
 		cancelled bool
@@ -530,7 +530,7 @@ func TestWindowOfAnAlgorithmIsTheNumberOfOutcomesInAWindow(t *testing.T) {
 	assert.Equal(t, 18, stats(t, l, "a").Limit)
 }
 
-// A misled probe has taken the latency of a queue for the baseline. Latency never rises
+// A misled probe has taken a queue's latency for the baseline. Latency never rises
 // above that baseline, because the limit is at its bound. A later probe corrects it.
 func TestBaselineOfAQueueIsFoundOut(t *testing.T) {
 	for name, adaptive := range adaptives {

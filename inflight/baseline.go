@@ -2,9 +2,8 @@ package inflight
 
 import "math"
 
-// baseline finds the latency of a backend without a queue. Latency rises with a queue,
-// but also when the backend becomes slower. A lower limit distinguishes the two cases.
-// A queue shrinks in proportion, and latency with it. A slow backend stays slow.
+// baseline finds a backend's latency without a queue. Latency rises with a queue, but also when the backend becomes slower.
+// A lower limit distinguishes the two cases. A queue shrinks in proportion, and latency with it. A slow backend stays slow.
 //
 // So baseline lowers the limit for a short time and measures latency. This is called a probe. If latency falls in
 // proportion to the limit, there was a queue, and there may still be one. Otherwise the measured latency is the
@@ -18,11 +17,11 @@ type baseline struct {
 	rtt    float64 // the baseline in nanoseconds; 0 if nothing was measured
 	found  float64 // the limit under which it was measured
 	proven bool    // whether a probe found it, or a limit that has grown without a queue
-	low    float64 // latency, smoothed, for the fall of the baseline
-	since  int     // the number of windows with the limit in full use since the last probe
+	low    float64 // latency, smoothed, for the baseline's fall
+	since  int     // windows with the limit in full use since the last probe
 	queue  bool    // whether the previous window had a queue
 	ever   bool    // whether a baseline was ever proven
-	every  int     // the number of windows with the limit in full use before the next of the early probes
+	every  int     // windows with the limit in full use before the next of the early probes
 	high   float64 // the highest limit in full use since then
 
 	patience float64 // the part of the allowed queue that clients accept; below 1 if they leave early
@@ -31,13 +30,13 @@ type baseline struct {
 	last  float64 // latency of the previous window
 	at    float64 // the limit in that window
 	noise float64 // the variance of the logarithm of a window's latency
-	trend float64 // the logarithm of the factor by which the limit was to change after the previous window
+	trend float64 // the factor's logarithm by which the limit was to change after the previous window
 
 	lost     float64 // the limit before the last dropped windows; 0 once the limit has recovered
 	dropping bool    // whether the previous window was dropped
 
 	varies float64 // the variance of single requests' times without a queue, in squares of their mean
-	known  float64 // the number of requests that have contributed to varies
+	known  float64 // requests that have contributed to varies
 	doubt  float64 // the variance of the logarithm of rtt, which is the mean of a few requests
 
 	probe probe
@@ -69,7 +68,7 @@ func (l load) aim(target func(load) float64) float64 {
 	return to + l.hung
 }
 
-// bears returns the part of a queue that clients accept. It is never below the uncertainty of the baseline.
+// bears returns the part of a queue that clients accept. It is never below the baseline's uncertainty.
 // Otherwise a baseline that is too low would make the limit fall without end, although there is no queue.
 func (l load) bears(queue float64) float64 {
 	return max(l.patience*queue, min(queue, 3*math.Sqrt(l.doubt)*l.busy))
@@ -83,8 +82,8 @@ const (
 	half          = 0.5  // latency that has fallen to this part for two windows is no noise
 	fallen        = 0.8  // latency that has fallen to this part is a lower baseline
 	noisy         = 0.02 // the variance from which on windows are smoothed
-	guess         = 0.03 // the first guess of the noise
-	step          = 0.7  // the largest change of the limit in one window, as a logarithm
+	guess         = 0.03 // the noise's first guess
+	step          = 0.7  // the limit's largest change in one window, as a logarithm
 	clear         = 0.2  // a change that is not noise, as a logarithm
 	jump          = 0.5  // a change of latency that is a change of the backend, as a logarithm
 	leaving       = 0.2  // if more clients leave, latency shows their patience, not the backend
@@ -95,7 +94,7 @@ const (
 	bursts        = 1.5  // work comes in bursts if Sample.Crowd is above this multiple of Sample.Mean
 	inUse         = 0.7  // the limit is in full use if this part of it is used on average
 	longer        = 1.2  // latency is too long above this multiple of the expected latency
-	memory        = 200  // the number of requests after which the variance of their times counts as known
+	memory        = 200  // requests after which their times' variance counts as known
 )
 
 // gain is the weight of one window against the earlier ones. It is near 1 for windows without noise.
@@ -266,7 +265,7 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 		return l.set(b.dropped(x.aim(target), l.limit, left), s.Max)
 	case rtt <= 0:
 		return l.set(l.limit, s.Max)
-	case left && b.rtt == 0: // here latency is the patience of the clients
+	case left && b.rtt == 0: // here latency is the clients' patience
 		return l.set(b.begin(l.limit, rtt, left), s.Max)
 	case !left:
 		b.observe(float64(s.RTT), l.limit, ended)

@@ -1,6 +1,6 @@
 package inflight
 
-// config holds the results of the functions in [Options] for a key.
+// config holds the functions' results in [Options] for a key.
 type config struct {
 	limit    int // 0 means the limiter's own limit; if negative, the key is blocked
 	weight   int

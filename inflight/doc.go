@@ -1,5 +1,4 @@
-// Package inflight limits the units of work that are in flight at the same time: for
-// each key, over all keys together, or both.
+// Package inflight limits how much work is in flight at the same time: for each key, over all keys together, or both.
 //
 //	limiter, err := inflight.New[string](10, &inflight.Options[string]{MaxQueue: 100})
 //	…

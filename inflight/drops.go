@@ -35,18 +35,18 @@ type drops struct {
 	last   float64  // the limit in the last window with many drops
 	good   float64  // the limit to which a climb or a lift returns
 	quick  bool     // whether drops take no longer than successes
-	before dropSum  // the first windows of the comparison
+	before dropSum  // the comparison's first windows
 	after  dropSum  // the windows at a much lower limit
-	trial  dropSum  // the windows of a check, a climb or a lift
-	trust  int      // the number of runs without effect to ignore
-	calm   int      // the number of windows since the last run, or since trust last fell
+	trial  dropSum  // a check's windows, a climb or a lift
+	trust  int      // runs without effect to ignore
+	calm   int      // windows since the last run, or since trust last fell
 	knee   float64  // the limit at which the cured drops began; 0 without a cure
-	tardy  float64  // the number of windows of careful growth since that cure
+	tardy  float64  // windows of careful growth since that cure
 
 	bottom dropSum // the last windows at the least limit
 	total  bool    // whether the run has reached the least limit, and nearly all calls were dropped there
-	wait   int     // the number of windows at the least limit since the last lift
-	pause  int     // the number of such windows before the next lift
+	wait   int     // windows at the least limit since the last lift
+	pause  int     // such windows before the next lift
 }
 
 // dropping is a run's state.
@@ -61,11 +61,11 @@ const (
 )
 
 const (
-	firstDrops   = 2    // the number of windows before the limit is much lower
-	laterDrops   = 3    // the number of windows at a much lower limit before the run is judged
+	firstDrops   = 2    // windows before the limit is much lower
+	laterDrops   = 3    // windows at a much lower limit before the run is judged
 	mostDrops    = 8    // the maximum number of such windows
-	checkDrops   = 3    // the number of windows within which a cure is confirmed
-	muchLower    = 0.7  // as a part of the limit at the start of the comparison
+	checkDrops   = 3    // windows within which a cure is confirmed
+	muchLower    = 0.7  // as a part of the limit at the comparison's start
 	deepest      = 0.4  // as a part of the limit at the run's start; a comparison needs no lower limit
 	asMany       = 0.8  // as a part of the share before; if at least this part is left, the drops have stayed
 	lessGood     = 0.85 // as a part of the goodput before; below it, goodput has fallen with the limit
@@ -77,13 +77,13 @@ const (
 	mostFloor    = 0.95 // a larger share is an outage of the whole backend
 	allLost      = 0.9  // as a part of the share above the floor; no window has more by chance alone
 	forget       = 0.01 // the part of the floor that fades in a window with fewer drops
-	smoothing    = 100  // the number of outcomes over which the share of drops is smoothed
+	smoothing    = 100  // outcomes over which the share of drops is smoothed
 	firstTrust   = 2    // trust at the start, when overload is a likely cause of drops
 	mostTrust    = 6    // the maximum of trust
-	calmWindows  = 20   // the number of windows without a run after which trust falls by one
+	calmWindows  = 20   // windows without a run after which trust falls by one
 	climbStep    = 2    // the factor of each step of a climb
-	liftStep     = 8    // the factor of a lift; other limiters of the same backend cannot balance so much
-	liftPause    = 8    // the number of windows between the first two lifts
+	liftStep     = 8    // a lift's factor; other limiters of the same backend cannot balance so much
+	liftPause    = 8    // windows between the first two lifts
 	mostPause    = 64   // the maximum number of windows between two lifts
 	carefulLeast = 6    // the minimum number of windows of careful growth
 	carefulShare = 0.5  // the same for larger limits, in windows for each unit of the knee

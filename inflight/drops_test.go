@@ -300,7 +300,7 @@ var timeouts = map[string]func() inflight.Algorithm{
 	"Learn": inflight.Learn(&inflight.LearnOptions{Timeout: 5 * service}),
 }
 
-// Calls that hang raise RTT, but not the time of the successes. Without successes, RTT counts.
+// Calls that hang raise RTT, but not the successes' time. Without successes, RTT counts.
 func TestTimeoutCountsTheTimeOfSuccesses(t *testing.T) {
 	for name, adaptive := range timeouts {
 		for _, test := range []struct {

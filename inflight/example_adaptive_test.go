@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// The limit follows the capacity of the backend, between 1 and 200, and starts at 20.
+// The limit follows the backend's capacity, between 1 and 200, and starts at 20.
 func ExampleLearn() {
 	limiter := ratelimit.Must(inflight.New(200, &inflight.Options[string]{Adaptive: inflight.Learn(nil)}))
 	permit, err := limiter.TryAcquire("backend", 1)

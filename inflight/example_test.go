@@ -90,7 +90,7 @@ func ExampleLimiter_Refresh() {
 	plans := map[string]int{"a": 1}
 	limiter := ratelimit.Must(inflight.New(5, &inflight.Options[string]{
 		Total:    8,
-		LimitFor: func(tenant string) int { return plans[tenant] }, // 0 for all others, which means the limit of New
+		LimitFor: func(tenant string) int { return plans[tenant] }, // 0 for all others, which means New's limit
 	}))
 	for _, tenant := range []string{"a", "b"} {
 		permit, _ := limiter.TryAcquire(tenant, 1)

@@ -1,6 +1,6 @@
 package inflight
 
-// LevelBounds returns the present bounds of the levels: see levels.
+// LevelBounds returns the levels' present bounds: see levels.
 func (l *Limiter[K]) LevelBounds() map[int]float64 {
 	l.common.mu.Lock()
 	defer l.common.mu.Unlock()

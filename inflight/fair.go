@@ -2,9 +2,9 @@ package inflight
 
 import "time"
 
-// Keys share a pool in fair order. The use of a key counts the units that it holds, times the time for
-// which it holds them, divided by its weight. Freed units go to the waiting key with the least use.
-// Work in flight counts while it runs, so a key with long work gets no more than a key with short work.
+// Keys share a pool in fair order. A key's use is the units that it holds, times how long it holds
+// them, divided by its weight. Freed units go to the waiting key with the least use. Work in
+// flight counts while it runs, so a key with long work gets no more than a key with short work.
 const (
 	maxWeight = 1 << 20
 	leastHeld = time.Microsecond // each unit counts for at least this time

@@ -18,8 +18,8 @@ type tenant struct {
 	key    string
 	weight int
 	most   int // the most units of a request; each is for 1 to most
-	depth  int // the number of its callers that wait at the same time, more than one release admits
-	joins  int // the number of grants, over all tenants, after which it begins
+	depth  int // its callers that wait at the same time, more than one release admits
+	joins  int // grants, over all tenants, after which it begins
 	got    int // the units granted to it
 }
 

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// LearnOptions are the settings of [Learn]. Nil and the zero LearnOptions mean the defaults. An invalid value is an
-// error of [New].
+// LearnOptions configure [Learn]. Nil and the zero LearnOptions
+// mean the defaults. [New] returns an error for an invalid value.
 type LearnOptions struct {
 	// Min is the lowest limit that the algorithm sets, unless the key's upper bound is lower. It defaults to 1.
 	Min int
@@ -20,18 +20,18 @@ type LearnOptions struct {
 	// window counts as Dropped, and its latency never becomes the baseline. If zero, there is no timeout.
 	Timeout time.Duration
 
-	// Tolerance bounds the queue that is allowed in the backend, as a ratio from 1 to 1000. It defaults to 1.5. For
-	// example, a backend that does ten requests at once then has a queue of 10, and one that does a hundred has a queue
-	// of 31. At a Tolerance of 1 the queues are 4 and 9. If latency is steady, the queue is half as long, but at least 4.
+	// Tolerance bounds the queue in the backend, as a ratio from 1 to 1000. It defaults to 1.5. For example, a
+	// backend for ten requests at once then has a queue of 10, and one for a hundred has a queue of 31. At a
+	// Tolerance of 1 the queues are 4 and 9. If latency is steady, the queue is half as long, but at least 4.
 	Tolerance float64
 }
 
-// Learn returns the adaptive algorithm, for Options.Adaptive and Options.Shared. It needs no settings. It compares
-// latency with the latency of an idle backend, and keeps a short queue in the backend. To measure an idle backend, it
-// lowers the limit for a few windows from time to time. Processes that share a backend do so at the same instants of
-// the system's clock. Their clocks may differ by at most 100 ms.
+// Learn returns the adaptive algorithm, for Options.Adaptive and Options.Shared. It needs no settings.
+// It compares latency with an idle backend's, and keeps a short queue in the backend. To measure an
+// idle backend, it lowers the limit for a few windows from time to time. Processes that share a
+// backend do so at the same instants of the system's clock. Their clocks may differ by at most 100 ms.
 //
-// The limit's formula is that of GradientLimit in Netflix's concurrency-limits.
+// The limit's formula is GradientLimit's in Netflix's concurrency-limits.
 // The queue grows with the square root of the backend's capacity.
 func Learn(opts *LearnOptions) func() Algorithm {
 	var o LearnOptions

@@ -13,8 +13,8 @@ import (
 // queue in the backend to the levels above. Otherwise its work would be ahead of theirs, and might take long.
 //
 // This is not enough if the work of a lower level takes longer than the learnt limit needs to change. The
-// limit grows while the higher level is served well. Then the lower level fills it, and holds it until its
-// work ends. So each lower level has its own bound, which changes at the pace of its work. See levelHeld.
+// limit grows while the higher level is served well. Then the lower level fills it, and holds it until
+// its work ends. So each lower level has its own bound, which changes at its work's pace. See levelHeld.
 type levels struct {
 	all  []levelHeld   // by priority, the lowest first
 	last time.Duration // when work last began or ended

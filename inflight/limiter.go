@@ -13,8 +13,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Limiter limits the units that each key has in flight. Make one with [New]. It is safe for concurrent use, starts no
-// goroutine and needs no closing. The methods of the zero Limiter panic.
+// Limiter limits the units that each key has in flight. Make one with [New]. It is safe for
+// concurrent use, starts no goroutine and needs no closing. The zero Limiter's methods panic.
 type Limiter[K comparable] struct {
 	common   *common
 	table    *table[K]
@@ -72,10 +72,10 @@ func (l *Limiter[K]) TryAcquire(key K, n int) (Permit, error) {
 	return s.tryUnlock(n, now, errNoRoom)
 }
 
-// Acquire is like TryAcquire, but waits for room until the context ends. It then returns an error that wraps the
-// context's. It fails with [ratelimit.ErrLimited] if [Options.MaxQueue] callers of the key wait already, if a caller of
-// a higher priority takes its place, or if the context would end before the key's usual work does. If the limit falls
-// below n during the wait, the error wraps [ratelimit.ErrExceedsLimit].
+// Acquire is like TryAcquire, but waits for room until the context ends. It then returns an error that
+// wraps the context's. It fails with [ratelimit.ErrLimited] if [Options.MaxQueue] of the key's callers wait
+// already, if a caller with a higher priority takes its place, or if the context would end before the key's
+// usual work does. If the limit falls below n during the wait, the error wraps [ratelimit.ErrExceedsLimit].
 func (l *Limiter[K]) Acquire(ctx context.Context, key K, n int) (Permit, error) {
 	ctx = wait.OrBackground(ctx)
 	p, err := l.acquire(ctx, key, n)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// SetLimit replaces New's limit for the keys that have no limit of their own. If the limit is below
-// 1, it returns an error and changes nothing. It takes time in proportion to the number of keys.
+// SetLimit replaces New's limit for the keys without their own. If the limit is below 1,
+// it returns an error and changes nothing. Its time is proportional to the number of keys.
 func (l *Limiter[K]) SetLimit(limit int) error {
 	l.made()
 	if err := checkLimit(limit); err != nil {

@@ -14,8 +14,8 @@ type mixed struct {
 
 const (
 	mixture   = 4    // the value of varies from which the median is used
-	mixMemory = 0.05 // the weight of a window in the smoothed variation
-	mixFall   = 0.2  // the weight of a window in the smoothed median
+	mixMemory = 0.05 // a window's weight in the smoothed variation
+	mixFall   = 0.2  // a window's weight in the smoothed median
 )
 
 // observe records a window outside probes.

@@ -9,9 +9,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Options are the settings of [New] besides the limit. Nil and the zero Options mean the defaults. Functions may be
-// called concurrently, and may call the limiter. LimitFor, Weight and Priority are called when a key is first seen, and
-// by [Limiter.Refresh].
+// Options configure [New] besides the limit. Nil and the zero Options mean the
+// defaults. Functions may be called concurrently, and may call the limiter. LimitFor,
+// Weight and Priority are called when a key is first seen, and by [Limiter.Refresh].
 type Options[K comparable] struct {
 	// LimitFor returns a key's limit. 0 means New's limit. A negative limit blocks the
 	// key: its calls fail with [ratelimit.ErrBlocked]. If nil, all keys have New's limit.
@@ -28,34 +28,33 @@ type Options[K comparable] struct {
 	// Weight returns a key's share of Total while several keys wait for it, from 1 to 2^20. If nil, each key's weight is 1.
 	Weight func(key K) int
 
-	// Priority returns a key's level. Freed units of Total go to the highest level with waiters, so lower levels can
-	// starve. Use Weight for work that must go on. Under a Shared limit, lower levels have less work in flight while
-	// calls of higher levels are late. TryAcquire gets only units for which no waiter of its level or a higher one
-	// waits, so high levels should call Acquire with a short deadline. If nil, all keys have the same level.
+	// Priority returns a key's level. Freed units of Total go to the highest level with waiters, so lower levels
+	// can starve. Use Weight for work that must go on. Under a Shared limit, lower levels have less work in flight
+	// while higher levels' calls are late. TryAcquire gets a unit only if no waiter at its level or a higher one
+	// waits for it, so high levels should call Acquire with a short deadline. If nil, all keys have the same level.
 	Priority func(key K) int
 
-	// MaxWaiting is the maximum number of calls to Acquire that wait, over all keys.
-	// At the maximum, a caller replaces the newest waiter of the lowest level, or is
-	// refused if no level with waiters is below its own. If zero, there is no maximum.
+	// MaxWaiting is how many calls to Acquire may wait, over all keys. At the maximum, a caller replaces the newest
+	// waiter at the lowest level, or is refused if no level with waiters is below its own. If zero, there is no maximum.
 	MaxWaiting int
 
-	// OnLimit is called after an algorithm has changed a limit. The calls for one limit are in
-	// order. For the limit of Shared, key is the zero value. If nil, changes are not reported.
+	// OnLimit is called after an algorithm has changed a limit. The calls for one limit are
+	// in order. For Shared's limit, key is the zero value. If nil, changes are not reported.
 	OnLimit func(key K, old, new int)
 
 	// Shadow makes a dry run. A call that would be refused or would wait passes at once, and counts in Stats.Shed.
 	Shadow bool
 
-	// MaxQueue is the maximum number of calls to Acquire that wait for each key.
-	// Further calls fail with [ratelimit.ErrLimited]. If zero, no call waits.
+	// MaxQueue is how many calls to Acquire may wait for each key. Further
+	// calls fail with [ratelimit.ErrLimited]. If zero, no call waits.
 	MaxQueue int
 
-	// Adaptive makes each key's limit follow the latency of its work. Set it to [Learn], or to a function that returns
+	// Adaptive makes each key's limit follow its work's latency. Set it to [Learn], or to a function that returns
 	// your own algorithm. The limit given by New or LimitFor is then the upper bound. If nil, limits are fixed.
 	Adaptive func() Algorithm
 
-	// MaxKeys is the maximum number of tracked keys. It defaults to 65,536. A full table forgets the key that has been
-	// idle for longest, with its learnt limit. If no key is idle, a new key gets [ratelimit.ErrTableFull].
+	// MaxKeys is how many keys are tracked at most. It defaults to 65,536. A full table forgets the
+	// longest idle key, with its learnt limit. If no key is idle, a new key gets [ratelimit.ErrTableFull].
 	MaxKeys int
 
 	// Clock times adaptive limits, shares, waits and Stats. It defaults to the system's monotonic clock.

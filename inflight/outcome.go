@@ -1,19 +1,17 @@
 package inflight
 
-// Outcome states how the work under a permit ended. Adaptive limits learn from it.
+// Outcome states how a permit's work ended. Adaptive limits learn from it.
 type Outcome uint8
 
 const (
 	// Success is work that was done.
 	Success Outcome = iota
 	// Dropped is work that failed as work does under overload: the backend refused it, or a timeout ended it. Many such
-	// outcomes lower the limit. If the lower limit does not make them fewer, for example because a replica is dead, the
-	// limit returns.
+	// outcomes lower the limit. If the lower limit does not help, for example because a replica is dead, the limit returns.
 	Dropped
-	// Ignored is work that is no sign of the backend's load, for example an invalid request. Unknown outcomes count as
-	// Ignored.
+	// Ignored is work unrelated to the backend's load, for example an invalid request. Unknown outcomes count as Ignored.
 	Ignored
-	// Cancelled is work whose client stopped waiting, or that failed for
+	// Cancelled is work whose client stopped waiting, or which failed for
 	// another reason than load. It can only raise the measured latency.
 	Cancelled
 )

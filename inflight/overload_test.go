@@ -265,7 +265,7 @@ func TestAmountsMakeALongAnswerNoSlowOne(t *testing.T) {
 	}
 }
 
-// Streams that count as Ignored do not change the times of other work, even if they began before the window.
+// Streams that count as Ignored do not change other work's times, even if they began before the window.
 func TestIgnoredWorkDoesNotRaiseTheMean(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	adaptive, samples := script(100, 100, 100, 100, 100, 100)

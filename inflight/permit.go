@@ -2,24 +2,24 @@ package inflight
 
 import "time"
 
-// A Permit holds units in flight until Release, Done or DoneAmount is called. Only the first such call counts, on any
-// goroutine and for any copy. The methods of the zero Permit do nothing.
+// A Permit holds units in flight until Release, Done or DoneAmount is called. Only the first
+// such call counts, on any goroutine and for any copy. The zero Permit's methods do nothing.
 type Permit struct {
 	semaphore *semaphore
-	place     uint32 // the place of its work
+	place     uint32 // its work's place
 	serial    uint64
 }
 
 // Release is Done(Success).
 func (p Permit) Release() { p.Done(Success) }
 
-// Done gives the permit back and records the outcome of the work.
+// Done gives the permit back and records the work's outcome.
 func (p Permit) Done(o Outcome) { p.DoneAmount(o, 0) }
 
-// Ignore marks work in flight whose time shows nothing about the backend, for example a long stream. Adaptive limits
-// then learn nothing from its time. Its units no longer count in the learnt limit, only in the upper bounds: the key's
-// limit and Options.Total. Done gives the permit back as usual, but of its outcomes only Dropped counts. Ignore does
-// nothing if the limit is fixed or the permit was given back.
+// Ignore marks work in flight whose time shows nothing about the backend, for example a long stream.
+// Adaptive limits then learn nothing from its time. Its units no longer count in the learnt limit, only
+// in the upper bounds: the key's limit and Options.Total. Done gives the permit back as usual, but only
+// the outcome Dropped counts. Ignore does nothing if the limit is fixed or the permit was given back.
 func (p Permit) Ignore() {
 	s := p.semaphore
 	if s == nil || s.learner == nil {
@@ -43,12 +43,12 @@ func (p Permit) Ignore() {
 	}
 }
 
-// DoneAmount is like Done, for work whose time is in proportion to an amount, for example an answer's tokens
-// or a file's bytes. Adaptive limits then learn from the time per amount, so a long answer does not count as
-// a slow one. They ignore the time that all calls have in common, for example until the first token.
+// DoneAmount is like Done, for work that takes time in proportion to an amount, for example an answer's
+// tokens or a file's bytes. Adaptive limits then learn from the time per amount, so a long answer does
+// not count as a slow one. They ignore the time common to all calls, for example until the first token.
 //
 // The unit can be chosen freely, but must be the same for all calls under a limit. Report an amount with
-// all successes under a limit or with none. If one success of a window has no amount, the limit learns from
+// all successes under a limit or with none. If one success in a window has no amount, the limit learns from
 // that window's times as with Done. An amount that is 0, negative, infinite or not a number counts as none.
 func (p Permit) DoneAmount(o Outcome, amount float64) {
 	s := p.semaphore

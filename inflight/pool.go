@@ -15,8 +15,8 @@ type pool struct {
 	total    int // the units that may be in flight now, or noTotal
 	inFlight int
 	bound    atomic.Int64 // upper bound of total; changed under the lock
-	waiting  int          // the number of callers that wait
-	came     uint64       // the number of callers that have ever begun to wait
+	waiting  int          // callers that wait
+	came     uint64       // callers that have ever begun to wait
 	turns    uint64
 	learner  *learner // set with Options.Shared, else nil
 

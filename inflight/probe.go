@@ -26,13 +26,13 @@ type probe struct {
 	before    measure // the limit and latency of the previous step
 	cut       float64 // this step's limit
 	together  bool    // whether a boundary has passed within this step
-	restarts  int     // the number of times that the step's sums were restarted
+	restarts  int     // how often the step's sums were restarted
 	doubted   float64 // latency in the step that showed a slower backend; 0 if none did
 	confirmed float64 // the baseline that the latest routine probe found
 
-	n      int     // the number of windows in this step
-	ended  float64 // the number of requests in these windows
-	left   int     // the number of these windows in which clients left early
+	n      int     // windows in this step
+	ended  float64 // requests in these windows
+	left   int     // these windows in which clients left early
 	sum    float64 // the sum of their latencies
 	middle float64 // the sum of their medians
 }
@@ -42,9 +42,9 @@ const (
 	routine  = 32 * time.Second       // the same for routine probes
 	causes   = 2                      // the same distances in windows
 	routines = 120
-	blindly  = 1000 // the number of windows with the limit in full use between routine probes if Sample.At is unknown
+	blindly  = 1000 // windows with the limit in full use between routine probes if Sample.At is unknown
 
-	soon  = 8  // the number of windows with the limit in full use from the first baseline to the probe that confirms it
+	soon  = 8  // windows with the limit in full use from the first baseline to the probe that confirms it
 	later = 32 // the same number from then on to the second probe
 
 	below      = 0.7  // a probe for the known baseline lowers the limit to this part of the work that the backend does at once
@@ -99,8 +99,8 @@ func (b *baseline) causes(limit, rtt float64, unproven, full, stuck bool) bool {
 	return !growing && (unproven || b.probe.shrank || b.since >= b.every)
 }
 
-// crossed reports whether a boundary has passed in the window that ended at the instant at. It doubles the distance of
-// the boundaries until it is as long as that many windows.
+// crossed reports whether a boundary has passed in the window that ended at the instant
+// at. It doubles the boundaries' distance until it is as long as that many windows.
 func (p *probe) crossed(at, distance time.Duration, windows int) bool {
 	elapsed := at - p.previous
 	switch {
@@ -225,7 +225,7 @@ func (b *baseline) judge(mean, doubt float64) verdict {
 	near := math.Abs(math.Log(mean/b.rtt)) < 2*clear
 	// A queue would have shrunk, but latency has fallen no further than chance explains.
 	same := b.proven && mean <= longer*b.rtt && mean > b.rtt*min(confirming, math.Exp(-2*math.Sqrt(doubt+b.doubt)))
-	measured := !p.before.left && 2*p.left <= p.n // the latency is the backend's, not the patience of its clients
+	measured := !p.before.left && 2*p.left <= p.n // the latency is the backend's, not its clients' patience
 	flat := p.cut <= 1 || measured && ratio >= queued
 	switch {
 	case p.cut > 1 && b.needsMore(mean, ratio, doubt, flat || same || b.proven):

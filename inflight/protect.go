@@ -5,16 +5,16 @@ import (
 	"errors"
 )
 
-// The defaults of [Protect].
+// [Protect]'s defaults.
 const (
 	protectTotal   = 1000
 	protectQueue   = 100
 	protectWaiting = 1000
 )
 
-// Protect returns a limiter for one backend of unknown capacity, for example a database. All keys share one limit. It
-// adapts as [Learn] does, up to Options.Total, which defaults to 1000. Keys share the limit by Options.Weight, and
-// Options.Priority divides them into levels.
+// Protect returns a limiter for one backend whose capacity is unknown, for example a database.
+// All keys share one limit. It adapts as [Learn] does, up to Options.Total, which defaults to
+// 1000. Keys share the limit by Options.Weight, and Options.Priority divides them into levels.
 //
 // Callers wait in queues while they can still be served in time. Options.MaxQueue, the maximum for each key, defaults
 // to 100, and Options.MaxWaiting, the maximum over all keys, to 1000. Protect returns an error if Options.Adaptive or

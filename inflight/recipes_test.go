@@ -21,7 +21,7 @@ import (
 type recipe struct {
 	make    func() (*inflight.Limiter[string], error)
 	servers int
-	keys    int           // the number of keys, which the calls use in turn
+	keys    int           // keys, which the calls use in turn
 	maxWait time.Duration // the middleware's MaxWait, for callers that have no deadline and leave after that time
 }
 

@@ -485,7 +485,7 @@ func (m *scheduleModel) waiter(id int) *waiterModel {
 	return nil
 }
 
-// check compares the results of the calls with the model. errs are the expected errors.
+// check compares the calls' results with the model. errs are the expected errors.
 func (m *scheduleModel) check(before []*tenantModel, errs map[int]error) {
 	m.t.Helper()
 	synctest.Wait()

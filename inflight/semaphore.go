@@ -19,7 +19,7 @@ type semaphore struct {
 	common   *common
 	limit    int     // the units that may be in flight now: bound, or the learnt limit
 	inFlight int     // the units in flight
-	first    *waiter // the first waiter of the queue; nil if it is empty
+	first    *waiter // the queue's first waiter; nil if it is empty
 	dead     bool    // whether the table has forgotten it; then look the key up again
 	parked   bool    // whether unpark must put the key back among those that may be forgotten, once it is idle
 	losing   bool    // whether a waiter has left unserved since the queue was last empty
@@ -28,11 +28,11 @@ type semaphore struct {
 	works    works  // begins with the place of the first permit, which is enough for most keys
 
 	last   *waiter
-	queued int  // the number of waiters
+	queued int  // waiters
 	own    pool // the semaphore's own pool, if there is no Total
 
 	bound   int      // the maximum number of units in flight; 0 if the key is blocked
-	learner *learner // nil if the limit is fixed; the learner of all keys with Options.Shared
+	learner *learner // nil if the limit is fixed; with Options.Shared, one learner for all keys
 	idleAt  uint64   // the value of common.idled when it became idle: nothing in flight, no waiter
 	unpark  func()
 
@@ -41,13 +41,13 @@ type semaphore struct {
 	at         int32  // its index in its level's heap, or -1
 	busyAt     int32  // its index in learner.busy, or -1
 	number     uint64 // the number of the call that returned bound, weight and priority
-	configured int    // the result of LimitFor: 0 means the limiter's own limit; if negative, the key is blocked
+	configured int    // LimitFor's result: 0 means the limiter's own limit; if negative, the key is blocked
 	shed       uint64
 	wait       time.Duration // the mean of the recent waits of calls served from the queue
 	waited     time.Duration // when the last waiter was served or gave up
 	hold       time.Duration // the mean time of about the last 16 successes
 	timedFrom  time.Duration // with a fixed limit, the time when the timed work began
-	timedWork  uint64        // the serial of that work; a key takes six cache lines, and begins on one
+	timedWork  uint64        // that work's serial; a key takes six cache lines, and begins on one
 }
 
 // common is the state that all keys of a limiter share.
@@ -56,7 +56,7 @@ type common struct {
 	maxQueue   int
 	maxWaiting int
 	adaptive   func() Algorithm
-	pool       *pool // the pool of all keys; nil if each has its own
+	pool       *pool // the pool for all keys; nil if each has its own
 	timed      bool  // whether the clock is read for each permit
 	shadow     bool
 
@@ -65,7 +65,7 @@ type common struct {
 	inOrder atomic.Bool
 
 	_     [64]byte      // separates fields that change from fields that are only read, on different cache lines
-	mu    sync.Mutex    // the lock of all keys, if they share a pool
+	mu    sync.Mutex    // the lock for all keys, if they share a pool
 	last  time.Duration // the latest reading used under mu
 	idled atomic.Uint64 // the number of the latest instant when a key became idle
 	shed  atomic.Uint64

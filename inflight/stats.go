@@ -9,16 +9,15 @@ import (
 // Stats are a key's state.
 type Stats struct {
 	Limit    int // units that may be in flight now; 0 if the key is blocked
-	Bound    int // the upper bound of an adaptive Limit; equal to a fixed Limit
+	Bound    int // an adaptive Limit's upper bound; equal to a fixed Limit
 	InFlight int // the units in flight
 	Queued   int // calls to Acquire that wait
-	Weight   int // the key's weight, which determines its share of Total
+	Weight   int // the key's weight, for its share of Total
 
 	// Shed counts the calls refused with ErrLimited since the key was first seen.
 	Shed uint64
 
-	// Wait is the mean of about the last eight waits in the queue. It decays while no call waits. It is 0 if no call
-	// has waited.
+	// Wait averages about the last eight waits in the queue. It decays while no call waits. It is 0 if no call has waited.
 	Wait time.Duration
 
 	// Oldest is the age of the oldest permit in flight, counted from the first call to Stats or Snapshot
@@ -51,27 +50,26 @@ func (l *Limiter[K]) Snapshot() map[K]Stats {
 	return all
 }
 
-// Totals are the state of a [Limiter] over all keys. Its counters begin with [New].
+// Totals are a [Limiter]'s state over all keys. Its counters begin with [New].
 type Totals struct {
 	InFlight int // the units in flight
-	Limit    int // Options.Total, or the limit learnt by Options.Shared; 0 if there is none
+	Limit    int // Options.Total, or the limit that Options.Shared learnt; 0 if there is none
 	Queued   int // the calls to Acquire that wait
-	Keys     int // the number of tracked keys
+	Keys     int // tracked keys
 
-	// Adaptive is true if [Options.Adaptive] or [Options.Shared] is set, so that limits follow outcomes.
+	// Adaptive is true if limits follow outcomes: [Options.Adaptive] or [Options.Shared] is set.
 	Adaptive bool
 
-	// Shed counts the calls refused for lack of room. In a dry run it counts the calls that would have been refused.
+	// Shed counts the calls refused because there was no room. In a dry run it counts those that would have been refused.
 	Shed uint64
-	// Waits counts the calls served from a queue, in buckets of their waits. The upper bounds of the buckets are
+	// Waits counts the calls served from a queue, in buckets by their waits. The buckets' upper bounds are
 	// 1, 2.5, 5, 10, 25, 50, 100, 250 and 500 ms, and 1, 2.5 and 10 s. The last bucket has the longer waits.
 	Waits [13]uint64
 }
 
 var _ [len(wait.Buckets) + 1]uint64 = Totals{}.Waits
 
-// Totals returns the state of the limiter over all keys, for example for metrics. It takes time in proportion to the
-// number of keys.
+// Totals returns the limiter's state over all keys, for example for metrics. Its time is proportional to the number of keys.
 func (l *Limiter[K]) Totals() Totals {
 	all := l.entries(nil)
 	t := Totals{Keys: len(all), Shed: l.common.shed.Load()}

@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/keys"
 )
 
-// table finds the semaphores of keys. It has at most max of them. A lookup takes no lock. An insertion or removal takes
-// the table's lock, before a key's lock and never after it.
+// table finds keys' semaphores. It has at most max of them. A lookup takes no lock. An
+// insertion or removal takes the table's lock, before a key's lock and never after it.
 type table[K comparable] struct {
 	index  *keys.Map[K, *entry[K]]
 	cloner keys.Cloner[K]

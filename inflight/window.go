@@ -29,8 +29,8 @@ const (
 	// lower limit does not cure them.
 	dropShare = 4
 
-	// hungDeviations is the least distance of hung work from the mean time of the successes, in their standard
-	// deviations. By Cantelli's inequality, at most one in 17 values of any distribution is that far above the mean.
+	// hungDeviations is the least distance of hung work from the successes' mean time, in their standard deviations.
+	// By Cantelli's inequality, at most one in 17 values of any distribution is that far above the mean.
 	hungDeviations = 4
 
 	// hungTail is a number of expected slow successes. If hung work were merely the slow part of all work,
@@ -44,25 +44,25 @@ const (
 // window gathers one sample's data, mostly from work that began within
 // the window. Earlier work has met another limit and another queue.
 type window struct {
-	count   int           // the number of outcomes that it needs
+	count   int           // outcomes that it needs
 	before  uint64        // the number of the last work that began before it
 	start   time.Duration // the end of the previous window, or the beginning of the first work whose outcome counts
 	open    bool          // whether start is set
 	quick   int           // the number of its first count calls that have ended
-	done    int           // the number of successes
+	done    int           // successes
 	good    sums          // the successes, including work that began before it
 	earlier sums          // good in the previous window
 	total   time.Duration // the sum of the times of done
 	longest time.Duration // the longest success, including work that began before it
 	known   time.Duration // longest in the previous window
-	late    int           // the number of cancelled calls that took longer than each success of this window and the previous one
-	unsure  int           // the number of calls cancelled sooner, but not at once
-	dropped int           // the number of calls that ended as Dropped
-	older   int           // the number of outcomes of work that began before it and is not too old to count
+	late    int           // cancelled calls that took longer than each success of this window and the previous one
+	unsure  int           // calls cancelled sooner, but not at once
+	dropped int           // calls that ended as Dropped
+	older   int           // outcomes of work that began before it and is not too old to count
 	refused int           // the part of older that was dropped
 	expired int           // the part of dropped that took as long as work counted in late
 	hung    int           // the part of late and expired that hung
-	stuck   int           // the number of hung calls, including work that began before it
+	stuck   int           // hung calls, including work that began before it
 	stalled int           // stuck in the previous window
 	hanging time.Duration // until this instant, calls count as hanging
 	other   float64       // units × time, in ns, of all work that has ended and has not hung
@@ -82,7 +82,7 @@ type window struct {
 
 // sized holds sums over successes with an amount, including work that began before the window.
 type sized struct {
-	known                                      int // the number of successes with an amount
+	known                                      int // successes with an amount
 	n                                          int // the part of these that began after the limit was last lowered by much
 	time, amount, squares, products, quadratic float64
 	base                                       fixedPart
@@ -405,10 +405,10 @@ type times struct {
 // span is the usual time of work, in first steps.
 const span = 32
 
-// reset clears the histogram and sets the width of its steps for the usual time of work.
+// reset clears the histogram and sets its steps' width for the usual time of work.
 func (t *times) reset(usual time.Duration) { *t = times{unit: usual / span} }
 
-// step returns the step of a time.
+// step returns a time's step.
 func (t *times) step(d time.Duration) int {
 	if d <= 0 {
 		return 0

@@ -4,7 +4,7 @@ import "time"
 
 // work is the work in flight under one permit.
 type work struct {
-	n     int           // the number of units; 0 if it had ended before
+	n     int           // units; 0 if it had ended before
 	start time.Duration // set if the limiter is timed
 	seq   uint64        // its number in the order in which work began, if the key has a learner; 0 after Ignore
 }
@@ -18,7 +18,7 @@ type works struct {
 	more   *moreWorks // nil while one place is enough and Stats has examined nothing
 }
 
-// held has the units of the permit at a place.
+// held has the permit's units at a place.
 type held struct {
 	n      int    // 0 after their release
 	serial uint64 // distinguishes one place's permits
@@ -35,7 +35,7 @@ type begun struct {
 type moreWorks struct {
 	held  []held     // the places from 2 on
 	free  []uint32   // free places
-	begun []begun    // the times of the places in held, if the limiter is timed
+	begun []begun    // the places' times in held, if the limiter is timed
 	seen  []sighting // sightings by Stats, from place 1 on
 }
 

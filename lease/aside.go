@@ -8,7 +8,7 @@ import "github.com/weir-go/ratelimit"
 type part[K comparable] struct {
 	claims[K]
 	returns  *returns
-	n        int  // the number of units of all claims
+	n        int  // units of all claims
 	degraded bool // whether one of its batches is degraded
 	spoken   bool // whether the remote limiter has allowed the rest; then the part is not put back
 }

@@ -19,7 +19,7 @@ type batch struct {
 	until    time.Duration    // the instant, by the timers, at which the batch is retired
 	degraded bool             // whether the stand-in for the shared store made the reservation
 	retired  bool             // whether the batch is no longer spent and waits for its claims to be closed
-	direct   int              // the number of parts whose rest is being reserved directly; until then the batch is not forfeited
+	direct   int              // parts whose rest is being reserved directly; until then the batch is not forfeited
 	late     bool             // whether the batch is forfeited as soon as direct is 0
 	dated    bool             // whether the timers have the instant when the batch is forfeited
 	latest   *ratelimit.Limit // the key's limit when the batch was taken out; nil if not known
@@ -41,8 +41,8 @@ type claim struct {
 	n     int
 }
 
-// release closes the claims, and puts unneeded units back into batches that
-// are not gone. It returns the number of units that could not be put back.
+// release closes the claims, and puts unneeded units back into batches
+// that are not gone. It returns how many units could not be put back.
 func (c *claims[K]) release(unneeded int) (lost int) {
 	if c.h == nil {
 		return unneeded

@@ -22,7 +22,7 @@ type want struct {
 // demand returns the cost, bounded so that sums do not overflow.
 func (o want) demand() int64 { return min(int64(o.cost), 1<<32) }
 
-// result is the result of a decision for a caller.
+// result is a decision's result for a caller.
 type result[K comparable] struct {
 	todo     todo
 	decision ratelimit.Decision

@@ -32,8 +32,8 @@ type fetch[K comparable] struct {
 	ctx    context.Context // the call's context, which ends a little before over
 	over   context.Context // the context of all waiting callers, which ends after Options.Timeout
 	cancel context.CancelFunc
-	n      int           // the number of requested units
-	need   int           // the number of units that the caller lacks; 0 without a caller
+	n      int           // requested units
+	need   int           // units that the caller lacks; 0 without a caller
 	done   chan struct{} // closed when the answer has arrived
 
 	// The holding's lock guards these fields; out and failure may be read once done is closed.
@@ -46,7 +46,7 @@ type fetch[K comparable] struct {
 	fails failures.Set // limiters that have failed in this fetch
 }
 
-// result returns the result of the fetch for its caller.
+// result returns the fetch's result for its caller.
 func (ft *fetch[K]) result() result[K] {
 	out := ft.out
 	out.failed = ft.want.failed.And(ft.fails.List())

@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Flush gives all batches back, including those of open reservations, and waits until the remote limiter has them.
-// The limiter stays usable. The error describes the batches that could not be given back, or is the context's.
+// Flush gives all batches back, even open reservations', and waits until the remote limiter has them. The
+// limiter stays usable. The error lists the batches that could not be given back, or is the context's.
 func (l *Limiter[K]) Flush(ctx context.Context) error {
 	l.mustBeMade()
 	ctx = wait.OrBackground(ctx)
@@ -40,7 +40,7 @@ func (l *Limiter[K]) Flush(ctx context.Context) error {
 	return nil
 }
 
-// clear gives back the batches of all keys, and returns the fetches that are under way.
+// clear gives back all keys' batches, and returns the fetches that are under way.
 func (l *Limiter[K]) clear() (fetches []*fetch[K]) {
 	for _, h := range l.table.all() {
 		if ft := l.fetcher.clear(h); ft != nil {

@@ -8,10 +8,10 @@ import (
 
 // holding is the part of a key's budget that this process holds, with the key's other state.
 //
-// Invariant: the unspent units of its batches, plus the units that open claims may put back, plus the units being
-// fetched, are at most Options.MaxBatch. Unspent units of a retired batch do not count, because nobody may spend them.
+// Invariant: its batches' unspent units, plus the units that open claims may put back, plus the units being fetched,
+// are at most Options.MaxBatch. Unspent units of a retired batch do not count, because nobody may spend them.
 //
-// Lock order: the table's lock, a holding's lock, the lock of the returns. No user code runs under these locks.
+// Lock order: the table's lock, a holding's lock, the returns' lock. No user code runs under these locks.
 type holding[K comparable] struct {
 	key        K
 	next, prev *holding[K] // in the order of eviction; guarded by the table's lock
@@ -24,8 +24,8 @@ type holding[K comparable] struct {
 	left        int        // the units left in batches
 	open        int        // the units of open claims, on batches and on waiting
 	low         int        // the next batch is fetched when at most this many units are left; if negative, none is
-	spent       int64      // the number of units spent in all
-	local       uint64     // the number of decisions made here in all
+	spent       int64      // units spent in all
+	local       uint64     // decisions made here in all
 	fetch       *fetch[K]  // the fetch that is under way, or nil
 	demand      int64      // the units wanted by callers that wait for another caller's fetch
 	remoteState remoteState
@@ -143,7 +143,7 @@ func (h *holding[K]) closeLocked(c claim, unneeded int) bool {
 	return true
 }
 
-// roomLocked returns the number of units that may be fetched without holding more than most.
+// roomLocked returns how many units may be fetched without holding more than most.
 func (h *holding[K]) roomLocked(most int) int { return most - h.open - h.left }
 
 // addLocked adds a batch. The next batch is fetched when half this one is spent, unless

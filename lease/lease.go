@@ -4,12 +4,12 @@
 //	…
 //	defer limiter.Flush(ctx) // on shutdown
 //
-// A [Limiter] reserves batches of a key's budget, and gives unused units back after [Options.HoldFor]. It admits at most the remote
-// limiter's bound plus processes × MaxBatch. A process that crashes loses its held units of each key. Costs of 0, costs above MaxBatch or
-// the capacity, leaky buckets and bookings ahead go to the remote limiter directly.
+// A [Limiter] reserves batches of a key's budget, and gives unused units back after [Options.HoldFor]. It admits at most
+// the remote limiter's bound plus processes × MaxBatch. A process that crashes loses the units that it holds for each key.
+// Costs of 0, costs above MaxBatch or the capacity, leaky buckets and bookings ahead go to the remote limiter directly.
 //
-// Remaining is the budget that this process has or has last seen at the remote limiter. RetryAfter and ResetAfter are
-// the remote limiter's last ones, less the time since then. Degraded is that of the answer that brought the batch.
+// Remaining is the budget that this process has or has last seen at the remote limiter. RetryAfter and ResetAfter
+// are the remote limiter's last ones, less the time since then. Degraded is as in the answer that brought the batch.
 package lease
 
 import (
@@ -130,8 +130,8 @@ func (l *Limiter[K]) spendHere(key K, cost int, d *ratelimit.Decision) bool {
 	return true
 }
 
-// Take spends cost of the key's budget, or nothing. It fails with the errors of the remote
-// limiter and of the context, and with [ratelimit.ErrUnavailable] if there is no answer in time.
+// Take spends cost of the key's budget, or nothing. It fails with the remote limiter's or
+// the context's error, and with [ratelimit.ErrUnavailable] if there is no answer in time.
 func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (d ratelimit.Decision, err error) {
 	if !l.spendHere(key, cost, &d) {
 		d, err = l.take(wait.OrBackground(ctx), key, want{cost: cost})
@@ -232,8 +232,8 @@ func (l *Limiter[K]) Describe() ratelimit.Description {
 	return ratelimit.Description{Limits: d.Limits, BooksAhead: true, Holds: d.Holds}
 }
 
-// maxTries is the number of times that a decision starts again because others spent the
-// units fetched for it. After that, it calls the remote limiter for its cost alone.
+// maxTries is how often a decision starts again because others spent the units
+// fetched for it. After that, it calls the remote limiter for its cost alone.
 const maxTries = 8
 
 // decide decides from the held units, or fetches a batch. If it can do

@@ -119,7 +119,7 @@ func (r *remote[K]) adjust(key K, cost int) error {
 	return r.explain(context.Background(), bounded, ratelimit.Adjust(bounded, ratelimit.Limiter[K](r.limiter), key, cost))
 }
 
-// explain distinguishes an error caused by the bound of this package from an error of the caller's context.
+// explain distinguishes an error caused by this package's bound from an error of the caller's context.
 func (r *remote[K]) explain(caller, bounded context.Context, err error) error {
 	cause := outcome.CauseOf(err)
 	if cause == outcome.CauseNone || cause == outcome.CauseUnavailable {

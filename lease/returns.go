@@ -24,13 +24,13 @@ type returns struct {
 	waiting  []*returned
 	underWay map[*returned]bool // batches that wait or are being given back now
 	workers  int
-	batches  uint64 // the number of batches given back in all
+	batches  uint64 // batches given back in all
 	units    uint64
-	failed   uint64 // the number of batches that could not be given back
+	failed   uint64 // batches that could not be given back
 	failure  error  // the last error of such a batch
 	lost     uint64 // units that could not be given back or put back
-	forfeits uint64 // the number of batches that did not wait until their claims were closed
-	waits    int    // the number of units left in batches that wait for their claims
+	forfeits uint64 // batches that did not wait until their claims were closed
+	waits    int    // units left in batches that wait for their claims
 }
 
 // returned is a batch on its way back.

@@ -2,7 +2,7 @@ package lease
 
 import "time"
 
-// pace bounds the size and the life of batches.
+// pace bounds batches' size and life.
 type pace struct {
 	most     int           // the maximum number of units
 	batchFor time.Duration // how long a batch should last

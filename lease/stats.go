@@ -1,14 +1,14 @@
 package lease
 
-// Stats counts the work of a [Limiter] since it was made.
+// Stats counts a [Limiter]'s work since it was made.
 type Stats struct {
 	Decisions  uint64 // calls to Allow, Take, Reserve and Wait
 	Local      uint64 // decisions without a call to the remote limiter
 	RoundTrips uint64 // calls to the remote limiter, of any kind
 
 	BatchesGivenBack uint64 // batches that were not used up
-	UnitsGivenBack   uint64 // the unused rest of batches
-	// units charged, but neither used nor certainly given back: after a change of algorithm, a remote limiter may keep all
+	UnitsGivenBack   uint64 // their unused units
+	// units charged, but neither used nor certainly given back: if the algorithm changes, a remote limiter may keep all
 	UnitsLost        uint64
 	BatchesForfeited uint64 // batches given back before all reservations were settled
 
@@ -16,7 +16,7 @@ type Stats struct {
 	Held int // units held now
 }
 
-// Stats returns the counts. It takes time in proportion to the number of keys.
+// Stats returns the counts. Its time is proportional to the number of keys.
 func (l *Limiter[K]) Stats() (s Stats) {
 	l.mustBeMade()
 	all, left := l.table.standing()

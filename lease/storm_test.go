@@ -23,8 +23,8 @@ var storms = flag.Int("storms", testsize.Of(12, 500), "random runs of a fleet on
 
 var stormSeed = flag.Int64("storm", -1, "the seed of the only storm to run")
 
-// network connects the processes of a fleet with the limiter that they share.
-// Its calls take some time, are refused, hang, or take effect without an answer.
+// network connects a fleet's processes with the limiter that they share. Its
+// calls take some time, are refused, hang, or take effect without an answer.
 type network struct {
 	*ratelimit.Keyed[string]
 	t *testing.T
@@ -32,7 +32,7 @@ type network struct {
 	made     sync.Mutex // held by each call, so that a sum before and after it shows its effect
 	mu       sync.Mutex // guards the fields below
 	rng      *rand.Rand
-	latency  int64 // the maximum time of each way, in ns
+	latency  int64 // each way's maximum time, in ns
 	back     bool  // whether answers take time, too
 	refused  int   // of 1000 calls, how many are refused
 	hung     int
@@ -214,7 +214,7 @@ func (c bubbleClock) Now() time.Duration { return time.Since(c.origin) }
 
 func (c bubbleClock) Wall() time.Time { return time.Now() }
 
-// checkInvariants compares the sums that each holding keeps with the sums of their parts.
+// checkInvariants compares the sums that each holding keeps with their parts' sums.
 func checkInvariants(t *testing.T, l *Limiter[string], at string) {
 	t.Helper()
 	idle := 0
@@ -567,7 +567,7 @@ func TestInAStormTheSumsHoldBesideResetsAndExcess(t *testing.T) {
 	}
 }
 
-// stormSeeds are the seeds of the runs.
+// stormSeeds are the runs' seeds.
 func stormSeeds() (seeds []uint64) {
 	if *stormSeed >= 0 {
 		return []uint64{uint64(*stormSeed)}

@@ -6,8 +6,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/keys"
 )
 
-// table finds holdings, at most max of them, without taking a lock. Eviction gives a
-// second chance: a holding used since the last look moves to the end of the order.
+// table finds holdings, at most max of them, without taking a lock. Eviction gives
+// a second chance: a holding used since the last look moves to the order's end.
 type table[K comparable] struct {
 	index   *keys.Map[K, *holding[K]]
 	cloner  keys.Cloner[K]
@@ -17,10 +17,10 @@ type table[K comparable] struct {
 	mu    sync.Mutex // guards the order; locked before a holding's lock
 	order holding[K] // the sentinel of the ring of all holdings, oldest first
 	len   int
-	local uint64 // the number of decisions made by holdings that have left the table
+	local uint64 // decisions made by holdings that have left the table
 }
 
-// looks is the number of old holdings that eviction examines.
+// looks is how many old holdings eviction examines.
 const looks = 16
 
 func newTable[K comparable](maxKeys int, r *returns) *table[K] {
@@ -29,7 +29,7 @@ func newTable[K comparable](maxKeys int, r *returns) *table[K] {
 	return t
 }
 
-// pushLocked puts a holding at the end of the order.
+// pushLocked puts a holding at the order's end.
 func (t *table[K]) pushLocked(h *holding[K]) {
 	h.prev, h.next = t.order.prev, &t.order
 	h.prev.next, h.next.prev = h, h
@@ -101,7 +101,7 @@ func (t *table[K]) all() []*holding[K] {
 	return all
 }
 
-// standing returns all holdings, oldest first, and the number of decisions made by holdings that have left.
+// standing returns all holdings, oldest first, and how many decisions made by holdings have left.
 func (t *table[K]) standing() (all []*holding[K], left uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

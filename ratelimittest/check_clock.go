@@ -54,7 +54,7 @@ func (p *testedKey) gap(book *book, cost int) {
 	p.move(gap)
 }
 
-// behind compares the figures of Peek after a Take with the expected ones, while the clock is behind the highest reading.
+// behind compares Peek's figures after a Take with the expected ones, while the clock is behind the highest reading.
 func (p *testedKey) behind(second int, want ratelimit.Decision) {
 	if p.has.peek == nil {
 		return

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// crowd is the number of goroutines that spend from one key at once.
+// crowd is how many goroutines spend from one key at once.
 const crowd = 8
 
 // playCrowd runs goroutines that take, peek and sweep at one instant. Together they must get exactly the capacity.
@@ -21,7 +21,7 @@ func playCrowd(h *history) {
 	}
 }
 
-// tally counts the admissions of all goroutines.
+// tally counts all goroutines' admissions.
 type tally struct {
 	got     atomic.Int64
 	unknown atomic.Int64 // calls on which the engine could not decide: each may have been charged

@@ -194,8 +194,8 @@ func (p *testedKey) startWait(cost int) *waits {
 	return w
 }
 
-// startWaitBehind starts a Wait behind another one. It reports whether the key's figures
-// show a booking, because an engine may book only for the first callers of a line.
+// startWaitBehind starts a Wait behind another one. It reports whether the key's
+// figures show a booking, because an engine may book only for a line's first callers.
 func (p *testedKey) startWaitBehind(cost int) (w *waits, booked bool) {
 	was := p.left()
 	w = p.beginWait(cost)

@@ -20,13 +20,13 @@ type Config struct {
 	// derives keys from the seed and never uses a key twice in one Run or Check.
 	New func(limit ratelimit.Limit) (ratelimit.Limiter[string], error)
 
-	// Clock is the clock that New's limiters read. With it the suite sets time back, uses negative readings and
-	// decades, counts readings, and sets the wall time. If nil, Advance moves the time, and calendars are left out.
+	// Clock is read by New's limiters. With it the suite sets time back, uses negative readings and decades,
+	// counts readings, and sets the wall time. If nil, Advance moves the time, and calendars are left out.
 	Clock *Clock
 
-	// Advance moves the time of New's limiters forward by d, a positive multiple of Resolution. It is for
-	// an engine that takes its time from elsewhere, for example from a server. Then time does not step
-	// back, and checks that take more than ten days are left out. Advance is not used if Clock is set.
+	// Advance moves the time of New's limiters forward by d, a positive multiple of Resolution. It is
+	// for an engine whose time comes from elsewhere, for example from a server. Then time does not
+	// step back, and checks longer than ten days are left out. Advance is not used if Clock is set.
 	Advance func(d time.Duration)
 
 	// TryAdvance is Advance for an engine whose time may fail to move, for example because a call to a server
@@ -45,18 +45,18 @@ type Config struct {
 	// must support every valid limit, but its New may refuse calendars and units in use.
 	Accepts func(limit ratelimit.Limit) bool
 
-	// Limits lists all limits of an engine that has a fixed set. The suite then uses no others, and does not
+	// Limits lists all limits if the engine has a fixed set. The suite then uses no others, and does not
 	// expect New to refuse invalid ones. If empty, the engine must support every limit that Accepts accepts.
 	Limits []ratelimit.Limit
 
-	// Skip names methods that the suite does not use although the limiters have them, for example "Reserve"
-	// for a wrapper of an engine that cannot reserve. The names are Peek, Reserve, Wait, Adjust, Reset,
-	// SetLimit, Sweep, Len and Join. Calendar and Concurrent stand for the limits of these algorithms.
+	// Skip names methods that the suite does not use although the limiters have them, for example
+	// "Reserve" if the engine behind a wrapper cannot reserve. The names are Peek, Reserve, Wait, Adjust,
+	// Reset, SetLimit, Sweep, Len and Join. Calendar and Concurrent stand for these algorithms' limits.
 	Skip []string
 
-	// Want names methods that the limiters must have. If the suite does not find one with a known signature, the
-	// run fails. A method that is not in Want and has an unknown signature is not tested, and only the log of [Run]
-	// reports that. With Calendar or Concurrent in Want, the run fails if limits of that algorithm are left out.
+	// Want names methods that the limiters must have. If the suite does not find one with a known signature,
+	// the run fails. If a method outside Want has an unknown signature, it is not tested, and only [Run]'s log
+	// reports that. With Calendar or Concurrent in Want, the run fails if that algorithm's limits are left out.
 	Want []string
 
 	// Close is called once for each limiter that New, NewBounded and NewPair have made,
@@ -76,15 +76,15 @@ type Config struct {
 	// plays it again. In any case an engine fails if it cannot answer a call 10 times in a row.
 	Retries int
 
-	// NewFloat is New for an engine with keys of any comparable type. The suite tests
-	// it with NaN, a key that does not equal itself. If nil, this is not tested.
+	// NewFloat is New for an engine with keys of any comparable type. The suite
+	// tests it with NaN: this key does not equal itself. If nil, this is not tested.
 	NewFloat func(limit ratelimit.Limit) (ratelimit.Limiter[float64], error)
 
 	// NewBounded is New for an engine that tracks at most maxKeys keys and forgets old ones
 	// to make room. The suite tests it with a flood of keys. If nil, this is not tested.
 	NewBounded func(limit ratelimit.Limit, maxKeys int) (ratelimit.Limiter[string], error)
 
-	// Histories is the number of random histories for each check and each algorithm.
+	// Histories is how many random histories each check plays for each algorithm.
 	// It defaults to 40. Below 10, the check of many keys uses an eighth of them.
 	Histories int
 

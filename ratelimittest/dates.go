@@ -11,15 +11,15 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// dates computes the windows of a Period by reading a wall calendar. A window begins with the first minute whose date
-// in the zone is the window's first date, or a later one. With a time of the day, it begins with the first minute at
+// dates computes a Period's windows by reading a wall calendar. A window begins with the first minute whose date in
+// the zone is the window's first date, or a later one. With a time of the day, it begins with the first minute at
 // which the clock shows that time of that date, or a later one. The limiters of this module share none of this code.
 type dates struct {
 	loc   *time.Location
 	unit  string        // minute, hour, day, week, month or year
 	after time.Duration // a window begins this long after midnight of its first date
-	first time.Weekday  // the first day of a week
-	day   int           // the first day of a month
+	first time.Weekday  // a week's first day
+	day   int           // a month's first day
 
 	mu     sync.Mutex // guards starts
 	starts map[time.Time]time.Time
@@ -97,8 +97,8 @@ func (d *dates) clock() time.Duration {
 	return map[string]time.Duration{"minute": time.Minute, "hour": time.Hour}[d.unit]
 }
 
-// dateOf returns an instant's date if dates begin at the time of the
-// windows. In a zone that has skipped dates it may return the date before.
+// dateOf returns an instant's date if dates begin at the windows' time.
+// In a zone that has skipped dates it may return the date before.
 func (d *dates) dateOf(instant time.Time) time.Time {
 	y, m, day := instant.In(d.loc).Date()
 	hour, minute, _ := instant.In(d.loc).Clock()
@@ -132,7 +132,7 @@ func (d *dates) begins(date time.Time) time.Time {
 	return date
 }
 
-// skipped reports whether the clock never shows the time of the windows on a
+// skipped reports whether the clock never shows the windows' time on a
 // date, because the zone has skipped the date. Then the date has no window.
 func (d *dates) skipped(date time.Time) bool {
 	y, m, day := d.start(date).In(d.loc).Date()

@@ -1,6 +1,6 @@
-// Package ratelimittest tests your own implementation of [ratelimit.Limiter], an engine. It
-// checks that the engine keeps the promises of this module's limiters: for all six algorithms
-// it checks every field of a Decision, to the unit of the engine's time. One test is enough:
+// Package ratelimittest tests your own implementation of [ratelimit.Limiter], an engine. It checks
+// whether the engine keeps the same promises as this module's limiters: for all six algorithms it
+// checks every field of a Decision, to the engine's unit of time. One test is enough:
 //
 //	func TestEngine(t *testing.T) {
 //		clock := new(ratelimittest.Clock)
@@ -15,11 +15,11 @@
 //
 // The example NewEngine is a complete engine. Begin with Allow and Take. An engine that
 // takes its time from a server has no Clock, and sets Advance or TryAdvance instead. Only
-// the suite may move time: limiters under test must not share its clock with other tests.
+// the suite may move time: limiters under test must share its clock with no other test.
 //
 // The suite finds methods with and without a context: Peek(key, cost) and Peek(ctx, key, cost), and the
-// same for Adjust, Reset (with or without an error) and SetLimit. Config.Want ensures that it finds all.
-// The functions of package ratelimit, for example [ratelimit.Peek], find only methods with a context.
+// same for Adjust, Reset (with or without an error) and SetLimit. Config.Want ensures that it finds
+// all. Package ratelimit's functions, for example [ratelimit.Peek], find only methods with a context.
 //
 // # Promises
 //
@@ -63,35 +63,35 @@
 // the reason. If the engine must accept them, add Calendar to Config.Want. To leave them out, add it to Config.Skip.
 //
 // Windows follow the wall time of Config.Clock, [Clock.Wall]. Each history sets it to some date, often near a
-// window's end or near an instant when the zone's clocks change. An engine that has one time for both, for
-// example a server's, reads it there. Set and Advance move both times, and SetWall moves only the wall time. The
-// suite sets it forward and back, and an engine must notice that within a minute. A key that has spent in a
-// window stays in it until the next one begins on the wall clock. Without a Clock the suite leaves calendars out.
+// window's end or near an instant when the zone's clocks change. An engine with one time for both, for example
+// a server's, reads it there. Set and Advance move both times, and SetWall moves only the wall time. The suite
+// sets it forward and back, and an engine must notice that within a minute. If a key has spent in a window, it
+// stays there until the next one begins on the wall clock. Without a Clock the suite leaves calendars out.
 //
 // # Units in use
 //
-// An engine may refuse limits of [ratelimit.Concurrent] with ErrInvalidLimit, or by Config.Accepts. If it supports them, it
+// An engine may refuse [ratelimit.Concurrent] limits with ErrInvalidLimit, or by Config.Accepts. If it supports them, it
 // passes [ratelimit.NewReservation] a function that extends units, and Take and Allow return an error. The suite compares
-// Reserve, Settle, Cancel, Extend and the lapse of units with a counter. If the engine does not support them, [Run] skips
+// Reserve, Settle, Cancel, Extend and lapsing units with a counter. If the engine does not support them, [Run] skips
 // their subtest, with the reason. If it must, add Concurrent to Config.Want. To leave them out, add it to Config.Skip.
 //
 // # Engines that do I/O
 //
 // A call may fail with [ratelimit.ErrUnavailable] if it allows nothing, has no RetryAfter, and has charged
 // either its whole cost or nothing. A denial is not such a failure. With Config.Retries the suite repeats
-// such calls. An engine that fails ten times in a row fails the run. A Wait that is cancelled while it books
-// may fail with [ratelimit.ErrUnanswered]. With Config.NewPair the suite tests two clients of one store.
+// such calls. An engine that fails ten times in a row fails the run. A Wait cancelled while it books may
+// fail with [ratelimit.ErrUnanswered]. With Config.NewPair the suite tests two clients of one store.
 //
 // The context of Reserve applies to that call only. Settle and Cancel have no context. They must work
-// after Reserve's context has ended, within a timeout of the engine's own. The suite ends the context of
-// each Reserve before it settles. Settle on a token bucket must count as if the real cost had been
-// charged at the beginning. When SetLimit lowers a limit, at most the new capacity, and debts, may count
-// as spent. The rest counts again if the limit is raised before the old one would have regained it.
+// after Reserve's context has ended, within the engine's own timeout. The suite ends each Reserve's
+// context before it settles. Settle on a token bucket must count as if the real cost had been charged
+// at the beginning. When SetLimit lowers a limit, at most the new capacity, and debts, may count as
+// spent. The rest counts again if the limit is raised before the old one would have regained it.
 //
 // # Method
 //
 // The suite makes its calls at each promised instant and one unit of time
-// before it. It compares all figures with those of a model in big integers.
+// before it. It compares all figures with a model's in big integers.
 //
 // It does not test recovery from a lost connection, nor bounds of goroutines and memory.
 package ratelimittest

@@ -20,7 +20,7 @@ type WindowStore struct {
 	windows map[string]countedWindow
 }
 
-// countedWindow is the spending of a key in the latest window. Spending above the limit counts in the windows after it.
+// countedWindow is a key's spending in the latest window. Spending above the limit counts in the windows after it.
 type countedWindow struct {
 	begin, last time.Duration // last is the highest reading of the key's calls
 	spent       int

@@ -19,8 +19,8 @@ type history struct {
 	has   methods // the methods of lim
 	made  []ratelimit.Limiter[string]
 	id    string        // makes its keys unique
-	keys  int           // the number of its keys
-	start time.Duration // the first reading of the clock
+	keys  int           // its keys
+	start time.Duration // the clock's first reading
 	now   time.Duration // the time since start
 	steps []step
 

@@ -65,7 +65,7 @@ func set[F any](c *Config, name string, to *F, method F) {
 	}
 }
 
-// countOf returns a function that counts a limiter's tracked keys: its Len, or the Keys of its Stats.
+// countOf returns a function that counts a limiter's tracked keys: its Len, or its Stats' Keys.
 func countOf(l any) func() int {
 	switch l := l.(type) {
 	case interface{ Len() int }:
@@ -145,7 +145,7 @@ func setLimitOf(l any) func(context.Context, ratelimit.Limit) error {
 	return nil
 }
 
-// names returns the names of the methods that were found, in the order of methodNames.
+// names returns the names of the methods that were found, in methodNames' order.
 func (m *methods) names() (found []string) {
 	for i, has := range []bool{m.peek != nil, m.reserver != nil, m.wait != nil, m.adjust != nil,
 		m.reset != nil, m.setLimit != nil, m.sweep != nil, m.count != nil, m.join != nil} {

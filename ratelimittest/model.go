@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// book is one key's spending. It follows the definitions of the algorithms, without regard for speed. All figures of a
+// book is one key's spending. It follows the algorithms' definitions, without regard for speed. All figures of a
 // Decision follow from the spending that counts against the capacity at an instant if nothing more is spent until then.
 type book struct {
 	history *history

@@ -21,9 +21,9 @@ type check struct {
 	slow  bool                  // a failing history may take a second: stop after one failure
 }
 
-// Run plays the suite, in one subtest for each algorithm and check, and fails with the result
-// of [Check]. It logs the methods besides Allow and Take that it has found and tested. If the
-// engine does not support an algorithm, its subtest is skipped, with the reason.
+// Run plays the suite, in one subtest for each algorithm and check, and fails with
+// [Check]'s result. It logs which methods besides Allow and Take it has found and tested.
+// If the engine does not support an algorithm, its subtest is skipped, with the reason.
 func Run(t *testing.T, config Config) {
 	t.Helper()
 	c, err := config.withDefaults()
@@ -98,8 +98,8 @@ func (c *Config) runAlgorithm(t *testing.T, a ratelimit.Algorithm) {
 	}
 }
 
-// Check plays the suite outside of a test. It returns a joined error with one error for each promise that an algorithm has
-// broken, or nil. Each contains the promise, the limit, the sequence of calls and results, and the seed that repeats it.
+// Check plays the suite outside of a test. It returns nil, or one error for each broken promise, joined.
+// Each contains the promise, the limit, the calls and results in sequence, and the seed that repeats them.
 func Check(config Config) error {
 	c, err := config.withDefaults()
 	if err != nil {
@@ -145,7 +145,7 @@ func (c *Config) checkUnits() []error {
 	return nil
 }
 
-// checkEach plays checks, and returns the first violation of each promise.
+// checkEach plays checks, and returns each promise's first violation.
 func (c *Config) checkEach(a ratelimit.Algorithm, checks []check) (all []error) {
 	seen := make(map[promise]bool)
 	for _, k := range checks {
@@ -159,7 +159,7 @@ func (c *Config) checkEach(a ratelimit.Algorithm, checks []check) (all []error) 
 	return all
 }
 
-// playAll plays all histories of a check, and returns the first violation of each promise.
+// playAll plays all histories of a check, and returns each promise's first violation.
 func (c *Config) playAll(a ratelimit.Algorithm, k check) (all []*violation) {
 	seen := make(map[promise]bool)
 	rounds := c.Histories

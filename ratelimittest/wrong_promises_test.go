@@ -387,7 +387,7 @@ func peekTakesNegative(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// highest records the highest reading of the clock at which a key was charged.
+// highest records the clock's highest reading at which a key was charged.
 type highest struct {
 	sync.Mutex
 	at map[string]time.Duration

@@ -28,7 +28,7 @@ type memory[T any] struct {
 	keys map[string]*T
 }
 
-// with passes the state of a key to do, which may change it.
+// with passes a key's state to do, which may change it.
 func (m *memory[T]) with(key string, do func(v *T)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -245,7 +245,7 @@ func placesAgain(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// sweepsByTheFirst drops keys that are fresh under the limit of New.
+// sweepsByTheFirst drops keys that are fresh under New's limit.
 func sweepsByTheFirst(l *faulty, limit ratelimit.Limit, c clock) {
 	type fresh struct{ at time.Duration }
 	var m memory[fresh]
@@ -613,7 +613,7 @@ func denialsStepBack(l *faulty, limit ratelimit.Limit, c clock) {
 	})
 }
 
-// changesForgetTheTime sets the highest reading of all keys to the reading at which the limit changes.
+// changesForgetTheTime sets all keys' highest reading to the reading at which the limit changes.
 func changesForgetTheTime(l *faulty, limit ratelimit.Limit, c clock) {
 	var mu sync.Mutex
 	seen := map[string]bool{}

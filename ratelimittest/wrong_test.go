@@ -189,7 +189,7 @@ func (l twoReadings) Take(ctx context.Context, key string, cost int) (ratelimit.
 	return l.keyed.Take(ctx, key, cost)
 }
 
-// fullRefund gives back the units of a reservation without a delay at any time, even if they no longer count.
+// fullRefund gives back a reservation's units without a delay at any time, even if they no longer count.
 type fullRefund struct{ keyed }
 
 func (l fullRefund) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {

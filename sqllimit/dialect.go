@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Dialect is the SQL of a kind of database.
+// Dialect selects a database's SQL.
 type Dialect uint8
 
 // MySQL is for MariaDB 10.6 or later; MySQL 8 is untested.
@@ -51,13 +51,13 @@ type statements struct {
 	lock   string // key: as read, and it locks the row; returns nothing if there is none
 	insert string // key, at, state, expires: writes nothing if the row exists
 	update string // at, state, expires; key, at and state of the row
-	reset  string // key, state, the time for which the row stays; it replaces any row
+	reset  string // key, state, how long the row stays; it replaces any row
 
 	due      string // until, first key, end: the clock; key, at and state of rows, which it locks
 	postpone string // expires, key
 	remove   string // keys, appended
 
-	page string // first key, end: the clock; key, at and state of rows in the order of their keys
+	page string // first key, end: the clock; key, at and state of rows in their keys' order
 }
 
 const (
@@ -104,7 +104,7 @@ func (d Dialect) statements(table string) statements {
 	}
 }
 
-// list returns the placeholders of a list.
+// list returns a list's placeholders.
 func (d Dialect) list(n int) string {
 	var b strings.Builder
 	for i := range n {

@@ -1,15 +1,15 @@
-// Package sqllimit keeps budgets in a table of a PostgreSQL or MariaDB database, shared by all processes: for
-// quotas that are billed and must not be lost.
+// Package sqllimit keeps budgets in a PostgreSQL or MariaDB table, shared
+// by all processes: for quotas that are billed and must not be lost.
 //
 //	limit := ratelimit.Calendar(100_000, ratelimit.Month("UTC", 1)).Named("calls")
 //	limiter, err := sqllimit.New(db, limit, nil)
 //	…
 //	d, err := limiter.Take(ctx, "customer-42", 1)
 //
-// [Schema] returns the statements that create the table. The package imports no driver. The account must be allowed to
-// select, insert, update and delete rows of the table.
+// [Schema] returns the statements that create the table. The package imports no driver.
+// The account must be allowed to select, insert, update and delete the table's rows.
 //
-// All readings are of the database's clock, to 1 µs, even for calendars. If the clock steps back, time stands still
-// for a key until the key's last reading comes again. All other promises of package ratelimit hold over all processes.
-// A call is charged once or not at all. If the answer to a write is lost, the error wraps [ratelimit.ErrUnanswered].
+// Only the database's clock is read, to 1 µs, even for calendars. If the clock steps back, time stands still for a
+// key until the key's last reading comes again. Package ratelimit's other promises hold over all processes. A call
+// is charged once or not at all. If the answer to a write is lost, the error wraps [ratelimit.ErrUnanswered].
 package sqllimit

@@ -13,9 +13,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Each calls visit with each key that has a row, and the result of [Limiter.Peek] for a cost of 1, until visit returns false. Some keys are
-// fresh. It writes nothing and holds no connection while visit runs. A key that comes or goes appears once or not at all. A key with an
-// invalid limit or a damaged row is left out; Each then returns the first such error at the end.
+// Each calls visit with each key that has a row, and [Limiter.Peek]'s result for a cost of 1, until visit returns false.
+// Some keys are fresh. It writes nothing and holds no connection while visit runs. A key that comes or goes appears once or
+// not at all. A key with an invalid limit or a damaged row is left out; Each then returns the first such error at the end.
 func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.Decision) bool) error {
 	l.check()
 	ctx = wait.OrBackground(ctx)
@@ -40,7 +40,7 @@ func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.D
 	return first
 }
 
-// rows iterates over the limiter's rows in the order of their keys, a page at a time. An error is the last element.
+// rows iterates over the limiter's rows in their keys' order, a page at a time. An error is the last element.
 func (l *Limiter) rows(ctx context.Context) iter.Seq2[keyRow, error] {
 	return func(yield func(keyRow, error) bool) {
 		for from, more := []byte(l.space), true; more; {
@@ -76,7 +76,7 @@ func (l *Limiter) page(ctx context.Context, from []byte) ([]keyRow, error) {
 	return l.store.rows(ctx, l.store.db, l.store.sql.page, from, behind(l.space))
 }
 
-// standing returns the result of Peek for a row and a cost of 1.
+// standing returns Peek's result for a row and a cost of 1.
 func (l *Limiter) standing(key string, r row) (d ratelimit.Decision, err error) {
 	p, err := l.planFor(key)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 // inText is how go-sql-driver/mysql writes an error's number and SQLSTATE.
 var inText = regexp.MustCompile(`^Error (\d+) \(([0-9A-Z]{5})\)`)
 
-// The numbers of MySQL's errors that this package treats specially.
+// MySQL's errors that this package treats specially, by number.
 const (
 	duplicateKey    = "1062"
 	statementLogged = "1665" // READ COMMITTED while binlog_format is STATEMENT
@@ -92,7 +92,7 @@ func (s *store) rights() string {
 	return "the user needs SELECT, INSERT, UPDATE and DELETE on table " + s.table
 }
 
-// classify returns the error of a database for a caller.
+// classify returns a database's error for a caller.
 func (s *store) classify(err error, sent bool) error {
 	if hopeless(err) {
 		return fmt.Errorf("sqllimit: table %s: %w", s.table, err)

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// open stands for sql.Open with the driver and the address of your database. Its clock shows noon of January 30th.
+// open stands for sql.Open with the driver and your database's address. Its clock shows noon of January 30th.
 func open() *sql.DB {
 	noon := time.Date(2027, 1, 30, 12, 0, 0, 0, time.UTC)
 	return sqllimit.OpenFake(noon.UnixMicro)
@@ -75,7 +75,7 @@ func Example_fleet() {
 	// Output: 30000 of 60000 granted, with fewer than 2000 decisions in the database: true
 }
 
-// Reserve an estimate, and settle the real cost of the work.
+// Reserve an estimate, and settle the work's real cost.
 func ExampleLimiter_Reserve() {
 	limit := ratelimit.Calendar(10_000, ratelimit.Day("UTC")).Named("tokens")
 	limiter, err := sqllimit.New(open(), limit, nil)
@@ -95,7 +95,7 @@ func ExampleLimiter_Reserve() {
 	// Output: 7400 <nil>
 }
 
-// Each visits the limited keys of all processes.
+// Each visits all processes' limited keys.
 func ExampleLimiter_Each() {
 	limiter, err := sqllimit.New(open(), ratelimit.FixedWindow(ratelimit.PerHour(10)).Named("exports"), nil)
 	if err != nil {

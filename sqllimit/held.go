@@ -34,7 +34,7 @@ func unitsOf(o *operation) *units {
 	return &units{plan: o.plan, mark: o.mark, at: []meter.Spending{o.spending}}
 }
 
-// put makes the operation act on the units, under the present plan of their key.
+// put makes the operation act on the units, under their key's present plan.
 func (u *units) put(o *operation, p *plan, do func(*account, *operation) error) {
 	if !p.meter.Holds() {
 		p = u.plan
@@ -124,7 +124,7 @@ func (p *plan) endless(cost int) error {
 	return &held.NoEnd{Name: p.limit.Name, Text: p.limit.String()}
 }
 
-// extends makes the first charge under Concurrent extend all of them in one transaction.
+// extends makes the first charge under Concurrent extend all in one transaction.
 func (j *joint) extends(charges []ratelimit.Charge, parts []*part) {
 	var of []*part
 	for i, p := range parts {

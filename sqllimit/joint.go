@@ -20,8 +20,8 @@ type joint struct {
 	queue    queue
 }
 
-// Join makes All decide on all layers in one transaction, within the shortest of their Timeouts. All must have the same
-// database and Table. Requests of one process that share a key share transactions.
+// Join makes All decide on all layers in one transaction, within the shortest of their Timeouts. All
+// must have the same database and Table. One process's requests with a common key share transactions.
 func (l *Limiter) Join(limiters []ratelimit.Joining) (ratelimit.Joint, error) {
 	l.check()
 	j := &joint{queue: queue{store: l.store, timeout: l.timeout}}
@@ -83,7 +83,7 @@ type part struct {
 	limiter *Limiter
 	row     string
 	shadow  bool
-	charge  int // the index of its charge, if it follows the key
+	charge  int // its charge's index, if it follows the key
 }
 
 func (j *joint) parts(charges []ratelimit.Charge) []*part {
@@ -192,7 +192,7 @@ func (p *part) take(rows map[string]*account) error {
 	return a.take(&p.operation)
 }
 
-// settle corrects the charges of a request. It also sends corrections of 0 for keys that are followed.
+// settle corrects a request's charges. It also sends corrections of 0 for keys that are followed.
 func (j *joint) settle(spent []*part, costs []int, w *estimates.Watch) error {
 	var parts []*part
 	for i, s := range spent {
@@ -279,7 +279,7 @@ func watched(ctx context.Context, parts []*part) *estimates.Watch {
 	return w
 }
 
-// fill fills in the answers of corrections.
+// fill fills in corrections' answers.
 func fill(w *estimates.Watch, parts []*part) {
 	for _, p := range parts {
 		if !p.follows {

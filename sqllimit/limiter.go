@@ -26,7 +26,7 @@ import (
 // Limiter cannot be used.
 type Limiter struct {
 	store      store
-	space      string // the beginning of its rows' keys
+	space      string // its rows' keys' beginning
 	limitFor   func(string) ratelimit.Limit
 	lookups    *lookup.Calls[string, ratelimit.Limit] // calls of limitFor
 	timeout    time.Duration                          // if negative, there is none
@@ -34,10 +34,10 @@ type Limiter struct {
 	plan       atomic.Pointer[plan] // the plan of New's or SetLimit's limit
 
 	mu    sync.Mutex       // guards the fields below, and the operations of lines
-	lines map[string]*line // the lines of the keys with waiting operations
+	lines map[string]*line // the keys' lines with waiting operations
 
 	waiting  turns.Lines[string]    // the callers that wait in this process
-	bookings turns.Bookings[string] // the bookings of its reservations
+	bookings turns.Bookings[string] // its reservations' bookings
 
 	contended contended
 	sweeper   sweeper
@@ -84,7 +84,7 @@ func (l *Limiter) check() {
 	}
 }
 
-// planFor returns the plan of a key.
+// planFor returns a key's plan.
 func (l *Limiter) planFor(key string) (*plan, error) {
 	l.check()
 	p := l.plan.Load()
@@ -98,7 +98,7 @@ func (l *Limiter) planFor(key string) (*plan, error) {
 	return l.planOf(limit, "LimitFor")
 }
 
-// planOf returns the plan of a limit. name is the function or field that has given the limit.
+// planOf returns a limit's plan. name is the function or field that has given the limit.
 func (l *Limiter) planOf(limit ratelimit.Limit, name string) (*plan, error) {
 	p := l.plan.Load()
 	if limit.Name == "" {
@@ -170,7 +170,7 @@ func (l *Limiter) decide(ctx context.Context, key string, cost int, o *operation
 	return o.decision, o, nil
 }
 
-// behind adds the time for this process's waiting callers that have no booking to the RetryAfter of a denial.
+// behind adds the time for this process's waiting callers that have no booking to a denial's RetryAfter.
 func (l *Limiter) behind(d *ratelimit.Decision, key string, cost int, err error) {
 	if err == nil && !d.Allowed {
 		d.RetryAfter = max(d.RetryAfter, l.waiting.Expected(key, cost))
@@ -185,7 +185,7 @@ func (l *Limiter) report(ctx context.Context, key string, cost int, d ratelimit.
 	}
 }
 
-// Allow is Take without details. An error counts as false. A cost of 0 is allowed without a call of the database.
+// Allow is Take without details. An error counts as false. A cost of 0 is allowed without a call to the database.
 func (l *Limiter) Allow(key string, cost int) bool {
 	if cost != 0 {
 		d, _ := l.Take(context.Background(), key, cost)
@@ -202,10 +202,10 @@ func (l *Limiter) Allow(key string, cost int) bool {
 
 // Take spends cost of the key's budget, or nothing, and returns the remaining budget and the time until a retry. A denial
 // is no error. The error wraps [ratelimit.ErrExceedsLimit], [ratelimit.ErrNegativeCost] or [ratelimit.ErrInvalidLimit] as
-// in package ratelimit, or [ratelimit.ErrInvalidKey] for a key of more than 1,024 bytes. It wraps
-// [ratelimit.ErrUnavailable] if the database could not decide, and also [ratelimit.ErrUnanswered] if the cost may have
-// been charged. It may be the context's error. A refused password, database or permission is ErrUnavailable, and the text
-// says what to check. A missing table or primary key and a damaged row are none of these: the error names the table.
+// in package ratelimit, or [ratelimit.ErrInvalidKey] for a key above 1,024 bytes. It wraps [ratelimit.ErrUnavailable] if
+// the database could not decide, and also [ratelimit.ErrUnanswered] if the cost may have been charged. It may be the
+// context's error. A refused password, database or permission is ErrUnavailable, and the text says what to check. A
+// missing table or primary key and a damaged row are none of these: the error names the table.
 func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	d, _, err := l.decide(ctx, key, cost, &operation{ahead: math.MaxInt64})
 	l.behind(&d, key, cost, err)
@@ -213,7 +213,7 @@ func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Dec
 	return d, err
 }
 
-// Peek returns the decision that Take would return, with the present Remaining and ResetAfter. It fails as Take does.
+// Peek returns Take's decision, with the present Remaining and ResetAfter. It fails as Take does.
 func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	d, _, err := l.decide(ctx, key, cost, &operation{ahead: math.MaxInt64, peek: true})
 	l.behind(&d, key, cost, err)
@@ -329,11 +329,11 @@ func (l *Limiter) latest(key string, p *plan) *plan {
 	return p
 }
 
-// Wait books its instant with one decision, sleeps until then, and returns nil: see [ratelimit.Keyed.Wait]. The
-// callers of this process for one key are served in the order of their arrival, even if their costs differ. The
-// first few of them have bookings in the database, up to a second ahead, and the others wait in this process:
-// they follow a refund, a grant, Reset, SetLimit, and callers that leave. Processes take turns. If the context
-// ends first, Wait gives the booking back, within [Options.Timeout], and returns the context's error; If that
+// Wait books its instant with one decision, sleeps until then, and returns nil: see [ratelimit.Keyed.Wait].
+// This process's callers for one key are served in the order of their arrival, even if their costs differ. The
+// first few have bookings in the database, up to a second ahead, and the others wait in this process: they
+// follow a refund, a grant, Reset, SetLimit, and callers that leave. Processes take turns. If the context ends
+// first, Wait gives the booking back, within [Options.Timeout], and returns the context's error. If that
 // fails, the error is joined, and the cost stays charged. If the context ends while the booking is written,
 // Wait goes on for up to 50 ms to give the booking back. After that the error wraps [ratelimit.ErrUnanswered].
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
@@ -415,12 +415,12 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	return l.store.classify(err, sent)
 }
 
-// resetStays is the time for which a row records that its key was reset, in µs.
-// During that time, reservations from before the reset are recognized as ended.
+// resetStays is how long a row records that its key was reset, in µs. During
+// that time, reservations from before the reset are recognized as ended.
 const resetStays = int64(time.Hour / time.Microsecond)
 
-// SetLimit replaces the limit that New was given, in this process, and writes nothing. Spending stays spent. A key is under the new limit
-// from the limiter's next decision on, or from its own last change if that is later. An invalid limit is refused.
+// SetLimit replaces New's limit, in this process, and writes nothing. Spending stays spent. A key is under the new
+// limit from the limiter's next decision on, or from its own last change if that is later. An invalid limit is refused.
 func (l *Limiter) SetLimit(limit ratelimit.Limit) error {
 	l.check()
 	p, err := newPlan(limit)
@@ -436,7 +436,8 @@ func (l *Limiter) SetLimit(limit ratelimit.Limit) error {
 	return nil
 }
 
-// Describe returns the limit of New or SetLimit, or the zero Limit if [Options.LimitFor] gives each key its own. BooksAhead is true.
+// Describe returns the limit from New or SetLimit, or the zero Limit
+// if [Options.LimitFor] gives each key its own. BooksAhead is true.
 func (l *Limiter) Describe() ratelimit.Description {
 	l.check()
 	d := ratelimit.Description{Limits: []ratelimit.Limit{{}}, BooksAhead: true}

@@ -42,7 +42,7 @@ func newLimiter(t testing.TB, db *sql.DB, limit ratelimit.Limit, o *Options) *Li
 	return l
 }
 
-// gate delays the steps of a name until it is opened.
+// gate delays a name's steps until it is opened.
 type gate struct {
 	step    string
 	reached chan struct{}
@@ -61,7 +61,7 @@ func (g *gate) hold(step string) error {
 	return nil
 }
 
-// requests returns the number of operations that wait for the next decision on a key.
+// requests counts the operations that wait for the next decision on a key.
 func (l *Limiter) requests(key string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -925,8 +925,7 @@ func TestEach(t *testing.T) {
 	require.ErrorIs(t, l.Each(ctx, nil), context.Canceled)
 }
 
-// Random processes, keys, costs and clocks: the spending of a window
-// is never above the limit, and uses it up whenever it could.
+// Random processes, keys, costs and clocks: a window's spending is never above the limit, and uses it up whenever it could.
 func TestManyCallersOfManyProcessesSpendExactly(t *testing.T) {
 	seed := rand.Uint64()
 	t.Log("seed", seed)

@@ -43,13 +43,13 @@ type operation struct {
 	lives    bool // mark is that of the key, also after a denial
 	changes  uint64
 	units    *units // the units to be extended or given back
-	follows  bool   // the spending of the key before and after is wanted
+	follows  bool   // the key's spending before and after is wanted
 	followed followed
 	stays    bool // in a settlement: the key stays under its limit
 
 	// Of a denied decision:
 	reading int64 // the database's clock
-	booked  int64 // the time from then on until the last booking of the key
+	booked  int64 // the time from then on until the key's last booking
 }
 
 // booking is a booking in a key's row.
@@ -87,7 +87,7 @@ func (l *Limiter) run(ctx context.Context, key string, o *operation) error {
 	})
 }
 
-// serve carries out the operations of a key until there are none left.
+// serve carries out a key's operations until there are none left.
 func (l *Limiter) serve(key string, k *line) {
 	row := []byte(l.space + key)
 	for {
@@ -104,7 +104,7 @@ func (l *Limiter) serve(key string, k *line) {
 	}
 }
 
-// together carries out the waiting operations of a key with one read and one write.
+// together carries out a key's waiting operations with one read and one write.
 func (l *Limiter) together(key []byte, operations []*operation) {
 	b := &batch{l: l, key: key, operations: operations}
 	ctx, end := untilLast(l.timeout, operations)
@@ -163,7 +163,7 @@ func (b *batch) run(ctx context.Context) (err error, sent bool) {
 	}
 }
 
-// attempt is the result of one attempt to write the changes of the operations.
+// attempt is the result of one attempt to write the operations' changes.
 type attempt struct {
 	err    error
 	sent   bool   // with an error: changes may have been made
@@ -295,9 +295,9 @@ func (c *contended) lately(key []byte) bool {
 	return at != 0 && int64(time.Since(start))-at < contendedFor
 }
 
-// A booking of a Wait that is further than a second ahead is tentative: see package tentative. Its record is a row, and so is the last beat
-// of each process. The booking is in the key's row as any other, so other versions of this package read it. The rows of records and beats
-// have keys that begin with a colon, as no key of a limiter does:
+// If a Wait books further than a second ahead, the booking is tentative: see package tentative. Its record is a
+// row, and so is each process's last beat. The booking is in the key's row as any other, so other versions of
+// this package read it. The rows for records and beats have keys that begin with a colon; no limiter's key does:
 //
 //	:name:b, process                             at: the last beat; state: version, and as a varint for how long the process may have records
 //	:name:r, 16 bytes of the key's hash, number  at: the booked instant; state: version, mark 4, and as varints changes, cost and part
@@ -334,7 +334,7 @@ func (l *Limiter) listed(ctx context.Context, prefix string) ([]keyRow, error) {
 	return l.store.rows(ctx, l.store.db, l.store.sql.page, []byte(prefix), end)
 }
 
-// pulse is where the processes of a limiter show that they are alive.
+// pulse is where a limiter's processes show that they are alive.
 type pulse struct{ l *Limiter }
 
 func (p pulse) Beat(process string, left time.Duration) ([]string, error) {
@@ -475,7 +475,7 @@ func (l *Limiter) bookAhead(ctx context.Context, key string, q turns.Request) (d
 	return d, o, far, nil
 }
 
-// recordOf returns the record of a booking.
+// recordOf returns a booking's record.
 func (l *Limiter) recordOf(key, number string, o *operation) keyRow {
 	sp := &o.spending
 	state := binary.BigEndian.AppendUint32([]byte{version}, o.mark)

@@ -12,9 +12,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Options are the settings of [New]. Nil means the zero Options. Its functions are called concurrently.
+// Options configure [New]. Nil means the zero Options. Its functions are called concurrently.
 type Options struct {
-	// Dialect is the database's dialect of SQL. It defaults to [PostgreSQL].
+	// Dialect is the database's SQL dialect. It defaults to [PostgreSQL].
 	Dialect Dialect
 
 	// Table is the table's name: letters, digits and underscores, with the schema's name and a point before it if need be. It defaults to "rate_limit".
@@ -24,8 +24,8 @@ type Options struct {
 	// budgets. It has at most 200 bytes and no colon. It defaults to the limit's Name; one of the two is required.
 	Name string
 
-	// LimitFor returns the limit of a key. It is called for each decision. The zero Limit means
-	// the limit of New or SetLimit, and a limit without a name gets that limit's name. Concurrent
+	// LimitFor returns a key's limit. It is called for each decision. The zero Limit means the
+	// limit from New or SetLimit, and a limit without a name gets that limit's name. Concurrent
 	// decisions on a key share a call, and its result. If nil, all keys have New's limit.
 	LimitFor func(key string) ratelimit.Limit
 

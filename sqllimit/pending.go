@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// pending is the wait of a caller for its operation or demand. err may be read once done is closed.
+// pending is a caller's wait for its operation or demand. err may be read once done is closed.
 type pending struct {
 	ctx     context.Context
 	undone  bool      // if the caller leaves, its spending is given back
@@ -24,7 +24,7 @@ type pending struct {
 	after    bool // an earlier one in the same attempt had changed one of its rows
 }
 
-// The stages of an operation or a demand.
+// An operation's or a demand's stages.
 const (
 	waiting int32 = iota
 	sent          // its change is sent to the database
@@ -80,8 +80,8 @@ func (p *pending) isDone() bool {
 	}
 }
 
-// lingering is the time for which a caller whose context has ended waits
-// for the answer to its spending, so that it can give the spending back.
+// lingering is how long a caller whose context has ended waits for
+// the answer to its spending, so that it can give the spending back.
 const lingering = 50 * time.Millisecond
 
 // answeredSoon reports whether there is an answer after the caller's context has ended. If the

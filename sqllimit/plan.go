@@ -16,13 +16,12 @@ import (
 // Times are the database's, in whole microseconds since 1970.
 const (
 	century = 876_600 * 3600 * int64(1e6)
-	most    = math.MaxInt64 / 2 // the maximum debt of a key
+	most    = math.MaxInt64 / 2 // a key's maximum debt
 
 	leastRetry = 10_000 // the minimum estimate of the time until units in use come back
 )
 
-// The time for which a row is kept after its key is fresh is the time
-// in which the limit's capacity is regained, within these bounds.
+// After its key is fresh, a row is kept for as long as the limit's capacity takes to be regained, within these bounds.
 const (
 	leastKept = 5 * int64(1e6)
 	mostKept  = 24 * 3600 * int64(1e6)
@@ -47,13 +46,12 @@ var kinds = map[ratelimit.Algorithm]meter.Kind{
 // plan is a limit, prepared for decisions. It is immutable, except since.
 type plan struct {
 	limit ratelimit.Limit
-	text  string // the text of the limit without its name: rows with equal texts count alike
+	text  string // the limit's text without its name: rows with equal texts count alike
 	meter meter.Meter
-	keep  int64 // the time for which a row is kept after the key is fresh
+	keep  int64 // how long a row is kept after the key is fresh
 
-	// since is the reading from which the limit applies to keys that are stored under
-	// another one. If a key has changed later, the limit applies from that change on.
-	// So all denials of a key name the same instant, although none of them writes.
+	// since is the reading from which the limit applies to keys stored under another one. If a key has changed later,
+	// the limit applies from that change on. So all denials of a key name the same instant, although none writes.
 	since atomic.Int64
 }
 
@@ -67,7 +65,7 @@ func (p *plan) decided(reading int64) {
 	}
 }
 
-// newPlan returns the plan of a limit, or an error if the limit cannot be counted exactly.
+// newPlan returns a limit's plan, or an error if the limit cannot be counted exactly.
 func newPlan(l ratelimit.Limit) (*plan, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
@@ -149,14 +147,14 @@ func datesOf(p ratelimit.Period) (*dates, error) {
 	return d.(*dates), nil
 }
 
-// ordinalZero shifts ordinals, which are seconds since 1970, so that the ordinals of all windows are above 0.
+// ordinalZero shifts ordinals, which are seconds since 1970, so that all windows' ordinals are above 0.
 const ordinalZero = 1 << 37
 
 func micros(w calendar.Window) meter.Window {
 	return meter.Window{From: w.From * 1e6, To: w.To * 1e6, Ordinal: w.From + ordinalZero}
 }
 
-// At returns the window of an instant.
+// At returns an instant's window.
 func (d *dates) At(instant int64) meter.Window {
 	if w := d.last.Load(); w != nil && w.From <= instant && instant < w.To {
 		return *w
@@ -170,12 +168,12 @@ func (d *dates) At(instant int64) meter.Window {
 	return w
 }
 
-// After returns the k-th window after the window of an ordinal.
+// After returns the k-th window after an ordinal's window.
 func (d *dates) After(ordinal, k int64) meter.Window {
 	return micros(d.Calendar.After(ordinal-ordinalZero, k))
 }
 
-// Count returns the number of windows from the first to the second.
+// Count counts the windows from the first to the second.
 func (d *dates) Count(first, second int64) int64 {
 	return d.Calendar.Count(first-ordinalZero, second-ordinalZero)
 }

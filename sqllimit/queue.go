@@ -14,15 +14,14 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// queue runs the requests of a stack in transactions. Requests that share a key run one
-// after the other. While a transaction on a key is under way, the requests for that key
-// gather, and share the next one. Other requests have transactions of their own.
+// queue runs a stack's requests in transactions. Requests that share a key run one after the other. While a transaction on a
+// key is under way, the requests for that key gather, and share the next one. Other requests have transactions of their own.
 //
 // A transaction locks its rows one by one, in the order of the bytes of their keys, and writes them in
 // that order. So two transactions never wait for each other, even if their layers are in different orders.
 type queue struct {
 	store   store
-	timeout time.Duration // the shortest timeout of the limiters; if negative, there is none
+	timeout time.Duration // the limiters' shortest timeout; if negative, there is none
 
 	mu      sync.Mutex // guards the fields below
 	waiting []*demand
@@ -114,7 +113,7 @@ const mostTogether = 128
 type group struct {
 	q       *queue
 	demands []*demand
-	rows    []string         // the rows of all demands, in order
+	rows    []string         // all demands' rows, in order
 	parts   map[string]*part // one part for each row
 }
 
@@ -253,7 +252,7 @@ func (t *transaction) run(ctx context.Context) error {
 	return nil
 }
 
-// latest returns the latest reading of the clock, at which all rows are decided on.
+// latest returns the clock's latest reading, at which all rows are decided on.
 func latest(rows []row) int64 {
 	reading := rows[0].reading
 	for _, r := range rows {
@@ -262,7 +261,7 @@ func latest(rows []row) int64 {
 	return reading
 }
 
-// open returns the accounts of rows, at one reading of the clock. A damaged row has no account.
+// open returns rows' accounts, at one reading of the clock. A damaged row has no account.
 func (g *group) open(found []row, reading int64) map[string]*account {
 	accounts := make(map[string]*account, len(found))
 	for i, r := range found {
@@ -274,7 +273,7 @@ func (g *group) open(found []row, reading int64) map[string]*account {
 	return accounts
 }
 
-// edits returns the number of changes of a demand's rows.
+// edits counts the changes of a demand's rows.
 func edits(d *demand, accounts map[string]*account) (n int) {
 	for _, row := range d.rows {
 		if a := accounts[row]; a != nil {

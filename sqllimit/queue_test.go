@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// pair is a request that is charged to two keys.
+// pair is a request charged to two keys.
 type pair struct{ user, total string }
 
 // stackOfTwo returns a stack of a limit for each user and one for all.
@@ -37,7 +37,7 @@ func stackOfTwo(t testing.TB, db *sql.DB, limit ratelimit.Limit) (stack *ratelim
 	return stack, users, all
 }
 
-// steps returns the number of times that a step was done.
+// steps counts the times that a step was done.
 func (f *fakeDB) steps(name string) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,7 +131,7 @@ func TestRequestsThatShareNoKeyDoNotWaitForEachOther(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// A request on two keys is not overtaken forever by requests on one of them.
+// A request on two keys is not overtaken forever by requests on one.
 func TestARequestThatWaitsKeepsItsPlace(t *testing.T) {
 	f, db := newFake(t, func() int64 { return 1e15 })
 	stack, users, _ := stackOfTwo(t, db, ratelimit.FixedWindow(ratelimit.PerDay(60)))
@@ -232,7 +232,7 @@ func TestAStackSweepsTheRowsThatItHasWritten(t *testing.T) {
 	})
 }
 
-// After a restart of the database, the connections of the pool are closed.
+// After a restart of the database, the pool's connections are closed.
 func TestAStackGoesOnAfterBrokenConnections(t *testing.T) {
 	f, db := newFake(t, func() int64 { return 1e15 })
 	stack, _, _ := stackOfTwo(t, db, ratelimit.FixedWindow(ratelimit.PerDay(60)))

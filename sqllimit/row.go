@@ -18,7 +18,7 @@ type row struct {
 	found   bool
 	at      int64 // the time of the last change
 	state   []byte
-	expires int64 // the time at which a sweep examines whether the row is fresh
+	expires int64 // when a sweep examines whether the row is fresh
 }
 
 // equals reports whether the database has this row already.
@@ -35,7 +35,7 @@ func (r row) equals(old row) bool {
 //	the output of meter.AppendState
 //
 // or only the first two, for a key that was reset. The mark distinguishes a row from
-// deleted rows of the same key; changes counts the changes of the limit's figures.
+// deleted rows with the same key; changes counts how often the limit's figures changed.
 const (
 	version = 1
 
@@ -45,7 +45,7 @@ const (
 
 var errForeign = errors.New("the row's state is not one of this package and version")
 
-// account is the state of a key, while its row is decided on.
+// account is a key's state, while its row is decided on.
 type account struct {
 	row
 	now int64 // the reading, or a later recorded one
@@ -57,7 +57,7 @@ type account struct {
 	mark    uint32
 	changes uint64
 	open    openSum
-	edits   int // the number of changes of the key; if above 0, the key must be written
+	edits   int // changes of the key; if above 0, the key must be written
 
 	other      *plan // the last limit, other than plan, under which the state was examined
 	otherState meter.State
@@ -265,7 +265,7 @@ func (a *account) without(p *plan, s *meter.State, b *booking) (*meter.State, er
 	return &c, nil
 }
 
-// settle corrects the spending of an operation. Its plan is the limiter's current plan for the key.
+// settle corrects an operation's spending. Its plan is the limiter's current plan for the key.
 func (a *account) settle(o *operation) error {
 	sp, p := o.spending, o.plan
 	if a.plan == nil || a.mark != o.mark {
@@ -308,7 +308,7 @@ func (a *account) adjust(p *plan, delta int64) error {
 // ends returns the instant from which the row may be deleted, under the key's present limit. A row stays
 // for some time after its key is fresh: otherwise a clock that steps back would let the key spend again.
 func (a *account) ends(p *plan) (int64, error) {
-	at := a.at // the time of the write, so that spending that has ended since stays
+	at := a.at // the write's time, so that spending that has ended since stays
 	s, err := a.asOf(at)
 	if err == nil && p.text != a.plan.text {
 		if s, at, err = a.before(p); err == nil {
@@ -360,8 +360,8 @@ func between(from, to int64) time.Duration {
 func (a *account) correct(o *operation) error { return a.adjust(o.plan, o.actual) }
 
 // A key's row contains the sum of the estimates of its open reservations, if the calls that made them follow
-// the spending of their keys. Package policy makes such calls for rules that notify. Other calls leave the sum
-// as it is. Under a limit with windows, the sum counts only in its own window. It is at most the spending.
+// their keys' spending. Package policy makes such calls for rules that notify. Other calls leave the sum as
+// it is. Under a limit with windows, the sum counts only in its own window. It is at most the spending.
 type openSum struct{ window, sum int64 }
 
 // windowOf returns a number that distinguishes a state's window from others, 0 for limits without windows.
@@ -375,7 +375,7 @@ func windowOf(p *plan, s *meter.State) int64 {
 	return 0
 }
 
-// spent returns the spending of a key and the sum of its open estimates, for a state as of now.
+// spent returns a key's spending and the sum of its open estimates, for a state as of now.
 func (a *account) spent(p *plan, s *meter.State) (spent, open int64) {
 	p.meter.Refresh(s)
 	remaining, debt, _ := p.meter.Standing(*s, a.now)

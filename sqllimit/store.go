@@ -26,7 +26,7 @@ type querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// Settings and tables with which no decision is possible.
+// With these settings and tables no decision is possible.
 var (
 	errSeveral    = errors.New("one key has several rows: the table lacks its primary key")
 	errAutocommit = errors.New("the connection's autocommit is 0, want 1: decisions would never be committed")
@@ -38,7 +38,7 @@ func hopeless(err error) bool {
 	return errors.Is(err, errSeveral) || errors.Is(err, errAutocommit) || errors.Is(err, errLost) || errors.Is(err, errForeign)
 }
 
-// scan reads the one row of a query, and reports whether there was one.
+// scan reads a query's one row, and reports whether there was one.
 func scan(ctx context.Context, q querier, query string, key []byte, dest ...any) (bool, error) {
 	rows, err := q.QueryContext(ctx, query, key)
 	if err != nil {

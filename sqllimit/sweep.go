@@ -18,7 +18,7 @@ type sweeper struct {
 	until    int64     // the lowest reading of the whole period before
 	known    bool      // there was such a period
 	more     bool      // the last query was full, so there may be more rows
-	inserted int       // the number of inserted rows since the last sweep
+	inserted int       // inserted rows since the last sweep
 }
 
 // sweepEach is the interval at which a process looks for rows to delete. It deletes a row only if the row had
@@ -67,7 +67,7 @@ type keyRow struct {
 // sweep deletes up to a hundred rows of the limiter's name that had ended at a reading of the database's
 // clock. A row must have ended under the limit that it names, because another process may have charged
 // it under a longer one. It must also have ended under the key's limit here, because a changed limit
-// counts the spending that the old one has not regained. sweep returns the number of rows that were due.
+// counts the spending that the old one has not regained. sweep returns how many rows were due.
 func (l *Limiter) sweep(ctx context.Context, until int64) (n int, err error) {
 	s := &l.store
 	_, err = s.transact(ctx, s.db.BeginTx, func(tx *sql.Tx) error {
@@ -92,7 +92,7 @@ func (l *Limiter) sweep(ctx context.Context, until int64) (n int, err error) {
 	return n, err
 }
 
-// ends returns the instant at which a row that was due at its reading may be deleted. If that is
+// ends returns the instant when a row that was due at its reading may be deleted. If that is
 // not known, or if LimitFor panics, it is a day later: no caller could recover the panic here.
 func (l *Limiter) ends(r keyRow) (at int64) {
 	unknown := r.reading + mostKept

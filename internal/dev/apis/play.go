@@ -34,7 +34,7 @@ var Events = []Event{Calm, Bursts, Changed, Skewed, Outage, Failing}
 // Send sends a request, and retries until it is served. It returns an error if it was not served.
 type Send func(ctx context.Context) error
 
-// Retries is the number of times that a Transport sends a refused request again.
+// Retries is how often a Transport sends a refused request again.
 const Retries = 20
 
 // Transport returns a process that sends through this library's Transport. The Transport reads a 500 as a refusal.
@@ -73,7 +73,7 @@ type Play struct {
 	Processes int
 	Event     Event
 	Seed      uint64
-	Hour      time.Duration // the length of the play; defaults to an hour
+	Hour      time.Duration // the play's length; defaults to an hour
 	Workers   int           // the number for each process; defaults to ten
 	// Client returns the Send of a process that uses the transport.
 	Client func(base http.RoundTripper) Send
@@ -124,8 +124,8 @@ type world struct {
 	rnd       *rand.Rand
 	result    Result
 	last      time.Time // the time of the last served request
-	requested int       // the number of requests in bursts
-	open      int       // the number of requests that workers wait for
+	requested int       // requests in bursts
+	open      int       // requests that workers wait for
 }
 
 // Run plays the hour. It must be called in a bubble of testing/synctest.
@@ -275,7 +275,7 @@ func (w *world) quiet(now time.Time) {
 	w.result.Silence, w.last = max(w.result.Silence, now.Sub(w.last)), now
 }
 
-// base is the transport of one process to the server.
+// base is one process's transport to the server.
 type base struct {
 	w *world
 	n int

@@ -37,7 +37,7 @@ type key struct {
 	open    int                  // the estimates of this window's open reservations
 	plan    string               // the plan of the last decision
 	charged string               // the plan of the last charge
-	made    int                  // the number of resets
+	made    int                  // resets
 	denials map[int]map[int]bool // the denials for which notices were recorded
 	noticed map[int][]int        // for each process, the capacities for which it sent a notice of 100 %
 }

@@ -19,7 +19,7 @@ import (
 
 // Crowd is a crowd of callers that arrive at random instants (Poisson). Each uses one of several processes.
 type Crowd struct {
-	PerSecond float64       // the number of callers that arrive per second
+	PerSecond float64       // callers that arrive per second
 	Patience  time.Duration // the time after which a caller cancels its context
 	Warm      time.Duration // the time before callers count in Result.PerSecond
 	For       time.Duration // the time during which callers count; after it, all waiting callers leave at once
@@ -29,9 +29,9 @@ type Crowd struct {
 // Result contains a crowd's counts.
 type Result struct {
 	PerSecond float64       // the rate at which callers were served after the warm-up
-	Callers   int           // the number of all callers
-	Served    int           // the number of served callers
-	Unsure    int           // the number of callers whose errors mean that a booking may have stayed
+	Callers   int           // all callers
+	Served    int           // served callers
+	Unsure    int           // callers whose errors mean that a booking may have stayed
 	Took      time.Duration // the time until the last caller returned
 	Steady    bool          // whether this process ran nearly all the time after the warm-up, so that PerSecond is meaningful
 	Errors    []error       // errors other than that of a caller's own context

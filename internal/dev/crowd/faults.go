@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Moody returns a function that fails at random. Of oneIn calls, one returns err,
-// one panics, one waits for the end of its context, and one takes up to late.
+// Moody returns a function that fails at random. Of oneIn calls, one returns
+// err, one panics, one waits for its context's end, and one takes up to late.
 func Moody(oneIn int, err error, late time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error {
 		switch rand.IntN(oneIn) {

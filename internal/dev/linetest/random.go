@@ -61,12 +61,12 @@ type history struct {
 	log     []string
 	taken   []taking
 
-	mu sync.Mutex // guards the results of waiters, and the sums
+	mu sync.Mutex // guards waiters' results, and the sums
 
 	// since the last fresh start
 	inMemory, inStore sum
 	late              time.Duration // how much later the store may serve
-	early             int           // the number of units by which the store may be ahead
+	early             int           // units by which the store may be ahead
 }
 
 // sum is the served units, with the times of service.
@@ -130,9 +130,9 @@ func (h *history) fail(format string, args ...any) {
 	h.Fatalf("%s\nafter\n%s", fmt.Sprintf(format, args...), strings.Join(h.log, "\n"))
 }
 
-// Random plays random histories of calls that wait, leave, reserve and settle while the limit changes. Each history
-// runs on one to three processes of a store, and in memory. The store must serve the callers of one process in
-// memory's order. It must serve as much as memory by the same instant. In the end the store must be empty.
+// Random plays random histories of calls that wait, leave, reserve and settle while the limit changes. Each
+// history runs on one to three processes of a store, and in memory. The store must serve one process's callers
+// in memory's order. It must serve as much as memory by the same instant. In the end the store must be empty.
 func (s Bubble) Random(t *testing.T, rounds uint64) {
 	for i, limit := range randomLimits() {
 		for seed := range rounds {
@@ -191,8 +191,8 @@ func (h *history) fresh() {
 // most returns the largest cost.
 func (h *history) most() int { return min(h.limit.Capacity(), 4) }
 
-// cost returns a random cost. If several processes fill a window in the
-// order of their turns, only costs of 1 fill it equally in any order.
+// cost returns a random cost. If several processes fill a window in
+// their turns' order, only costs of 1 fill it equally in any order.
 func (h *history) cost() int {
 	if windows := h.limit.Burst == 0; windows && len(h.fleet) > 1 {
 		return 1
@@ -323,7 +323,7 @@ func (h *history) step() {
 	}
 }
 
-// set changes the limit of all processes.
+// set changes all processes' limit.
 func (h *history) set(limit ratelimit.Limit) {
 	require.NoError(h, h.memory.SetLimit(limit))
 	for _, p := range h.fleet {

@@ -10,8 +10,8 @@ import (
 // Engine is a limiter that returns the decisions and errors that a test sets.
 type Engine struct {
 	Answer     func() (ratelimit.Decision, error)
-	Settled    []int // the actual costs of settlements
-	SettleFail error // the error of Settle
+	Settled    []int // settlements' actual costs
+	SettleFail error // Settle's error
 }
 
 // Allows returns an engine that allows every cost with the given decision.

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// algorithms lists the algorithms of Flips.
+// algorithms lists Flips' algorithms.
 var algorithms = []ratelimit.Algorithm{ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket, ratelimit.AlgorithmFixedWindow,
 	ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmSlidingCounter, ratelimit.AlgorithmCalendar}
 
@@ -210,7 +210,7 @@ func regain(l ratelimit.Limit, span time.Duration) int {
 	if l.Algorithm == ratelimit.AlgorithmCalendar {
 		per = l.RefillTime()
 	}
-	ended := int((span + per - 1) / per) // the number of ended windows
+	ended := int((span + per - 1) / per) // ended windows
 	switch part := int(time.Duration(units) * span / per); l.Algorithm {
 	case ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket:
 		return part

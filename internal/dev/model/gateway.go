@@ -101,7 +101,7 @@ type gateway struct {
 	begin     time.Duration
 	users     map[string]int // the number of streams of each user
 	inUse     int
-	killed    time.Duration // the instant of the kill, 0 before
+	killed    time.Duration // the kill's instant, 0 before
 	used      float64       // the sum of the used share of the cap times seconds, while clients wait
 	waited    float64       // the seconds in which clients wait
 }

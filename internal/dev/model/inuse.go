@@ -53,7 +53,7 @@ func (m *counter) back(now time.Duration, units int) time.Duration {
 }
 
 // InUse compares limiters that share their keys, for example those of several processes, with a counter over a random
-// history. The tick is the precision of their times. InUse uses two keys, and leaves the clock at the history's end.
+// history. The tick is their times' precision. InUse uses two keys, and leaves the clock at the history's end.
 func InUse(t testing.TB, clock Clock, seed uint64, steps int, tick time.Duration, new func(ratelimit.Limit) []Holder) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 70))
@@ -142,7 +142,7 @@ func (h *inUse) reserve(l Holder, m *counter, k int, key string, n int) {
 	h.same(r.Decision, m, n)
 }
 
-// same compares the figures of a decision with the counter's.
+// same compares a decision's figures with the counter's.
 func (h *inUse) same(d ratelimit.Decision, m *counter, cost int) {
 	now := h.clock.Now()
 	used, _ := m.at(now)
@@ -173,7 +173,7 @@ func (h *inUse) setLimits(limit ratelimit.Limit) {
 	}
 }
 
-// otherAlgorithm changes the limit of all keys to a rate and back. Afterwards no units are in use.
+// otherAlgorithm changes all keys' limit to a rate and back. Afterwards no units are in use.
 func (h *inUse) otherAlgorithm(ctx context.Context) {
 	units := h.keys[0].units
 	rates := []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerHour(9), 9), ratelimit.LeakyBucket(ratelimit.PerHour(9), 9), ratelimit.FixedWindow(ratelimit.PerHour(9)),

@@ -82,7 +82,7 @@ func TestGreedyCallerGetsTheUnitsOfEachWindow(t *testing.T) {
 	testsize.Arithmetic(t)
 	for _, l := range windows(ratelimit.Per(7, 11*time.Second))[:2] {
 		t.Run(l.String(), func(t *testing.T) {
-			const n = 20_000 // the number of windows
+			const n = 20_000 // windows
 			per := int64(l.Rate.Per)
 			require.Equal(t, fmt.Sprint(7*n), greedy(t, l, per/4, n*per-1).String())
 			require.Equal(t, fmt.Sprint(7*(n+1)), greedy(t, l, per/4, n*per).String())

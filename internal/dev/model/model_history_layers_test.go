@@ -46,7 +46,7 @@ type layerMove struct {
 	op
 	stacked bool
 	demand
-	limit ratelimit.Limit // the limit of SetLimit
+	limit ratelimit.Limit // SetLimit's limit
 }
 
 func (m layerMove) String() string {
@@ -73,7 +73,7 @@ var (
 	requestLimits = append([]ratelimit.Limit{none, none, none, ratelimit.Unlimited(), ratelimit.Blocked()}, layerLimits...)
 )
 
-// query is the cost of one decision for one key: a model's charge.
+// query is one decision's cost for one key: a model's charge.
 type query struct {
 	key       string
 	limit     ratelimit.Limit
@@ -96,7 +96,7 @@ type hold struct {
 	receipt *receipt
 }
 
-// pile is a limiter, a stack of layers on it, and the models of its keys.
+// pile is a limiter, a stack of layers on it, and its keys' models.
 type pile struct {
 	*rig
 	form   []layering
@@ -106,7 +106,7 @@ type pile struct {
 	under  map[string]bool // the keys under a request's limit
 	holds  map[int][]hold
 	fogged bool // whether the models do not specify the call's result
-	fogs   int  // the number of such calls
+	fogs   int  // such calls
 }
 
 func newPile(t testing.TB, limit ratelimit.Limit, form []layering) *pile {
@@ -175,7 +175,7 @@ func (p *pile) limitOf(limit ratelimit.Limit) (ratelimit.Limit, bool) {
 	return limit, true
 }
 
-// charges adds up the costs of a request for each key.
+// charges adds up a request's costs for each key.
 func (p *pile) charges(r demand, cost int) (firm, shadows []query) {
 	enter := func(i int, to *[]query) {
 		y := p.form[i]

@@ -28,8 +28,8 @@ const (
 // move is one call of a history, on one of its keys.
 type move struct {
 	op
-	key, other string          // other is the second key of a stack
-	limit      ratelimit.Limit // the limit of SetLimit
+	key, other string          // other is a stack's second key
+	limit      ratelimit.Limit // SetLimit's limit
 }
 
 func (m move) String() string {
@@ -53,13 +53,13 @@ type setting struct {
 	max   int // the size of a table that is too small for all keys; otherwise 0
 
 	refuse   bool // whether the table that is too small refuses new keys
-	remember int  // the number of evicted keys that are remembered
+	remember int  // evicted keys that are remembered
 }
 
 // evicts reports whether keys are forgotten although they have spent. The models do not know which.
 func (s setting) evicts() bool { return s.max > 0 && !s.refuse }
 
-// world is a limiter, and the models of its keys.
+// world is a limiter, and its keys' models.
 type world struct {
 	*rig
 	setting

@@ -22,7 +22,7 @@ type op struct {
 	kind  opKind
 	raw   int64
 	n     int           // the cost, the delta or the actual cost
-	ahead time.Duration // the maxDelay of a Reserve
+	ahead time.Duration // a Reserve's maxDelay
 	id    int           // the reservation that is made or settled
 }
 

@@ -245,7 +245,7 @@ func (s *modelWindow) reset(t int64) int64 {
 type modelLog struct {
 	units, per int64
 	entries    []booking // sorted by instant; a debt's entries may be in the future
-	debt       int       // the number of entries at the end that form one debt
+	debt       int       // entries at the end that form one debt
 	until      int64     // the instant until which a longer window, of an earlier limit, counts its spending
 }
 

@@ -31,7 +31,7 @@ func Overlap[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], key K) (
 	return used
 }
 
-// StreamsPerMinute is the limit of Streams. Its burst holds the estimates of 200 streams.
+// StreamsPerMinute is Streams' limit. Its burst holds the estimates of 200 streams.
 var StreamsPerMinute = ratelimit.TokenBucket(ratelimit.PerMinute(100_000), 800_000)
 
 // Streams is Overlap under StreamsPerMinute, for two hours. Its calls
@@ -62,7 +62,7 @@ func Hour[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], keys []K, a
 	})
 }
 
-// InTurn returns one limiter that uses the limiters of several processes in turn.
+// InTurn returns one limiter that uses several processes' limiters in turn.
 func InTurn[K any](all ...ratelimit.Reserver[K]) ratelimit.Reserver[K] {
 	return &inTurn[K]{Reserver: all[0], all: all}
 }

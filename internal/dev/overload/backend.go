@@ -11,7 +11,7 @@ import (
 // Spread is the distribution of service times around their mean.
 type Spread int
 
-// The spreads of the grid. Their coefficients of variation are 0, 1, 1.3 and 1.4.
+// The grid's spreads. Their coefficients of variation are 0, 1, 1.3 and 1.4.
 const (
 	Constant Spread = iota
 	Exponential
@@ -41,13 +41,13 @@ func (s Spread) draw(rng *rand.Rand) float64 {
 
 // Phase is the state of a backend and its clients for some time.
 type Phase struct {
-	Servers int           // the number of requests that the backend serves at once; others queue in it, first come, first served
+	Servers int           // requests that the backend serves at once; others queue in it, first come, first served
 	Service time.Duration // the mean time that a server takes
 	Spread  Spread
 	Load    float64       // the rate of arriving requests (Poisson), as a multiple of Capacity
 	Each    time.Duration // the interval between bursts, outside of which no requests arrive; 0 means that they always arrive
 	Burst   time.Duration // a burst's length
-	Queue   int           // the number of requests that may wait at the gate for a permit; others without a permit are lost
+	Queue   int           // requests that may wait at the gate for a permit; others without a permit are lost
 
 	Leave     time.Duration // the time after which clients cancel, which the backend ignores; 0 means never
 	LeaveVary bool          // Leave is a mean: times are uniform between half of it and one and a half
@@ -68,18 +68,18 @@ type Phase struct {
 	FailOver time.Duration    // the time in which Fail grows; 0 means that it stays the same
 	Short    float64          // the share of requests whose clients leave after ShortIn
 	ShortIn  time.Duration
-	Cap      int           // the number of requests in the backend above which it refuses others as Dropped; 0 means no cap
+	Cap      int           // requests in the backend above which it refuses others as Dropped; 0 means no cap
 	CapCost  time.Duration // how long a refusal occupies a server, before any other work
-	Retries  int           // the number of times that a request is sent again, 50 ms after it has failed or got no permit
+	Retries  int           // how often a request is sent again, 50 ms after it has failed or got no permit
 
 	Hang     float64          // the share of requests that hang, in addition to Fail, and occupy no server
 	HangIn   time.Duration    // the time until they end
 	HangAs   inflight.Outcome // their outcome; 0 means Cancelled
 	Wave     float64          // the share by which the load rises and falls, as over a day
-	WaveEach time.Duration    // the period of that wave
+	WaveEach time.Duration    // that wave's period
 }
 
-// Capacity returns the number of requests a second that the backend can serve.
+// Capacity returns how many requests a second the backend can serve.
 func (p *Phase) Capacity() float64 { return float64(p.Servers) / p.mean().Seconds() }
 
 // mean returns the mean service time, including slow requests.
@@ -100,19 +100,19 @@ type Request struct {
 	Token  any
 
 	serial  uint64 // its number among all requests; 0 when it has ended
-	tries   int    // the number of earlier tries of the same request
+	tries   int    // earlier tries of the same request
 	via     Gate   // the member of a Fleet that admitted it
 	refused bool   // whether the backend has refused it
 	gone    bool   // whether it has left the gate
 	fails   bool   // whether it fails by a bug
 }
 
-// Tally counts the results of requests for some time.
+// Tally counts requests' results for some time.
 type Tally struct {
 	Good    int           // answers to clients that were still waiting
 	Answers time.Duration // the sum of their times in the backend
 	Latency time.Duration // the sum of the times of requests in the backend, or until the client left
-	Ended   int           // the number of requests in Latency
+	Ended   int           // requests in Latency
 	Lost    int           // requests without a permit
 }
 
@@ -131,7 +131,7 @@ type World struct {
 	Tally
 
 	gate                         Gate
-	arrivals, services, failures *rand.Rand // separate series, so that worlds of one seed differ only by the decisions of their gates
+	arrivals, services, failures *rand.Rand // separate series, so that worlds of one seed differ only by their gates' decisions
 	serial                       uint64     // the serial of the latest request
 	phase                        Phase
 	queued                       int           // requests that wait at the gate

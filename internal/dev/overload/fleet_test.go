@@ -166,7 +166,7 @@ func TestClientsWithoutALimitDoNotRaiseTheBaseline(t *testing.T) {
 	testsize.Arithmetic(t)
 	t.Parallel()
 	for _, test := range []struct {
-		load, weight float64 // the weight of the clients without a limit
+		load, weight float64 // the clients' weight without a limit
 		processes    int
 	}{{1.6, 1, 1}, {1, 4, 1}, {1, 4, 4}} {
 		for seed := *firstFleet; seed < *firstFleet+uint64(testsize.Of(1, 5)); seed++ {

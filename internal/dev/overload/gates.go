@@ -25,7 +25,7 @@ func (f *Fixed) Leave(time.Duration, *Request, inflight.Outcome) { f.inFlight-- 
 
 // Limiter is a gate with a limit of package inflight, on the simulated clock.
 type Limiter struct {
-	Windows int           // the number of windows that the algorithm has seen
+	Windows int           // windows that the algorithm has seen
 	Limit   int           // the algorithm's latest value
 	Timeout time.Duration // the algorithm's Timeout, if the best fixed limit must keep it too
 	Trace   func(now time.Duration, s inflight.Sample, limit int)

@@ -20,7 +20,7 @@ func Goal(servers int) float64 {
 const (
 	// enough is the minimum goodput of an adaptive limit, as a share of the best fixed limit's.
 	enough = 0.95
-	// settled is the number of windows that a limit gets at the beginning, and recovered the number after an event.
+	// settled is how many windows a limit gets at the beginning, and recovered the number after an event.
 	settled, recovered = 60, 10
 	// judged is the minimum number of requests that are measured.
 	judged = 4000
@@ -38,7 +38,7 @@ func (c Cell) String() string {
 	return fmt.Sprintf("%d servers × %v %v, load %.2f, queue %d, bound %d, %s", c.Servers, c.Service, c.Spread, c.Load, c.Queue, c.Bound, c.Event)
 }
 
-// Events are the possible events of a backend.
+// Events are a backend's possible events.
 var Events = []string{
 	"none", "capacity × 30", "capacity / 30", "latency × 10", "refuses", "hangs", "flood", "clients leave", "pauses", "slow 1 %", "instant 500s",
 }
@@ -119,7 +119,7 @@ func SampleFailing(seed uint64) Cell {
 // step is a part of a cell's story.
 type step struct {
 	Phase
-	windows int           // the number of windows before it is judged
+	windows int           // windows before it is judged
 	stop    time.Duration // how long the backend stops at the beginning
 	unseen  bool          // whether it is not judged
 	lasts   time.Duration // the duration of a step that is not judged
@@ -170,7 +170,7 @@ func (c Cell) story() []step {
 	return []step{usual}
 }
 
-// window returns the approximate length of a window at the goal.
+// window returns a window's approximate length at the goal.
 func (p *Phase) window() time.Duration {
 	s := p.mean()
 	return max(100*time.Millisecond, 20*s/time.Duration(p.Servers), time.Duration(Goal(p.Servers)*float64(s)))
@@ -185,7 +185,7 @@ func (p *Phase) judged() time.Duration {
 	return max(30*p.window(), time.Duration(n/min(1, p.Load)/p.Capacity()*float64(time.Second)))
 }
 
-// Verdict is the result of a gate in one step of a cell.
+// Verdict is a gate's result in one step of a cell.
 type Verdict struct {
 	Cell    Cell
 	Step    string
@@ -193,7 +193,7 @@ type Verdict struct {
 	Goodput float64 // as a share of the best fixed limit's
 	Limit   int     // the gate's limit at the end
 	Best    int     // the best fixed limit
-	Windows int     // the number of windows before it was judged
+	Windows int     // windows before it was judged
 }
 
 func (v Verdict) String() string {

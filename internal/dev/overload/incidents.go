@@ -15,8 +15,8 @@ type Incident struct {
 	Phases  []Stage
 	TooSlow bool // its answers are too late for any caller: a limit with a Timeout sets it to 25 service times
 
-	// Least is the minimum goodput of a limit in one process, as a share of the best fixed limit's. Shared
-	// is the minimum for four and eight processes in front of one backend, or 0 if these are not played.
+	// Least is a limit's minimum goodput in one process, as a share of the best fixed limit's. Shared is
+	// the minimum for four and eight processes in front of one backend, or 0 if these are not played.
 	Least, Shared float64
 }
 
@@ -45,7 +45,7 @@ func (i *Incident) Reach(stage, processes int) float64 {
 type Stage struct {
 	Name string
 	For  time.Duration
-	Rate float64 // the number of requests a second, in place of Load
+	Rate float64 // requests a second, in place of Load
 	Phase
 	Flap time.Duration // if positive, Phase and Else alternate, each for this time
 	Else Phase
@@ -66,14 +66,14 @@ func (s *Stage) play(w *World, d time.Duration) {
 	}
 }
 
-// Result is the result of a stage.
+// Result is a stage's result.
 type Result struct {
 	Goodput float64       // answers a second
-	Latency time.Duration // the mean of the answers
+	Latency time.Duration // the answers' mean
 	Limit   int           // the limit at the end, if it is known
 }
 
-// Play simulates an incident, and returns the results of all stages.
+// Play simulates an incident, and returns all stages' results.
 func (i *Incident) Play(gate Gate, seed uint64) []Result {
 	w := NewWorld(gate, seed)
 	var all []Result

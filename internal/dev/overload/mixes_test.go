@@ -107,7 +107,7 @@ const (
 	mixBound   = 1000
 )
 
-// play returns the results of the phases.
+// play returns the phases' results.
 func (m *mix) play(g Gate) (all []Result) {
 	w := NewWorld(g, m.seed)
 	for at, p := range m.phases {
@@ -128,7 +128,7 @@ func (m *mix) play(g Gate) (all []Result) {
 	return all
 }
 
-// best returns, for each phase, the result of a well-chosen fixed limit: the highest goodput of a limit without a long queue.
+// best returns, for each phase, the result of a well-chosen fixed limit: a limit's highest goodput without a long queue.
 func (m *mix) best() []Result {
 	best := make([]Result, len(m.phases))
 	for limit := 1.0; limit <= mixBound; limit = math.Ceil(limit * 1.4) {

@@ -142,7 +142,7 @@ func (s *still) Update(x inflight.Sample) int {
 	return 80 + s.windows%5
 }
 
-// A window is about as long as the quick requests, and its mean is the mean of all requests, with and without a queue.
+// A window is about as long as the quick requests, yet its mean is that over all requests, with and without a queue.
 func TestWindowsAreNotMadeOfTheQuickRequests(t *testing.T) {
 	for _, spread := range []Spread{Constant, Exponential, Lognormal, Bimodal} {
 		for _, servers := range []int{40, 300} {

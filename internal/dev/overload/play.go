@@ -36,7 +36,7 @@ type Count struct {
 	Cells, Missed int
 	Slow          int // latency above the goal
 	Little        int // goodput below the goal
-	Far           int // more than twice the latency or less than half the goodput of the goal
+	Far           int // more than twice the latency or less than half the goal's goodput
 }
 
 // Add counts one limit's verdicts.

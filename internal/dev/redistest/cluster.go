@@ -131,7 +131,7 @@ func must(t testing.TB, s *Server, args ...string) string {
 	return answer
 }
 
-// Addrs returns the addresses of all nodes.
+// Addrs returns all nodes' addresses.
 func (c *Cluster) Addrs() (addrs []string) {
 	for _, s := range c.Nodes {
 		addrs = append(addrs, s.Addr)

@@ -119,7 +119,7 @@ func (s *Server) Pause() error { return proc.Suspend(s.cmd.Process) }
 // Resume continues a suspended process.
 func (s *Server) Resume() error { return proc.Resume(s.cmd.Process) }
 
-// Do sends one command, and returns the answer as text. The elements of an array are separated by newlines.
+// Do sends one command, and returns the answer as text. An array's elements are separated by newlines.
 func (s *Server) Do(args ...string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,6 @@
-// Testrun runs the tests of all modules, three modules at a time, the slowest first. It passes its arguments to each go test.
-// When a module ends, it prints the output of go test and a line of progress. Tests that bound a time (testsize.Alone) run
-// when all others have ended. The last lines list the failed tests, and the skipped tests with the reasons. See scripts/test.
+// Testrun runs all modules' tests, three modules at a time, the slowest first. It passes its arguments to each go test. When
+// a module ends, it prints the output of go test and a line of progress. Tests that bound a time (testsize.Alone) run when
+// all others have ended. The last lines list the failed tests, and the skipped tests with the reasons. See scripts/test.
 //
 // If the first argument is not -all, it leaves out the modules in internal, except the package that tests sqllimit
 // and policy on PostgreSQL. It also leaves out the tests that call testsize.Extra. A last line counts them.
@@ -25,8 +25,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// together is the number of modules that run at a time. It is one more than the processors of
-// a small machine, because tests wait for servers and clocks about as long as they compute.
+// together is how many modules run at a time. It is one more than the processors of a
+// small machine, because tests wait for servers and clocks about as long as they compute.
 const together = 3
 
 func main() {
@@ -47,9 +47,9 @@ func main() {
 	}
 }
 
-// find returns the folders of the modules, sorted by the expected duration of their tests,
-// the longest first. The estimate is the size of their files. The root's tests do not wait
-// for servers, and take about a sixth of the time that other tests of that size take.
+// find returns the modules' folders, sorted by their tests' expected duration, the
+// longest first. The estimate is their files' size. The root's tests do not wait for
+// servers, and take about a sixth of the time that other tests of that size take.
 func find(root string) ([]string, error) {
 	sizes := make(map[string]int64)
 	var open []string // the modules that contain the folder, the innermost last

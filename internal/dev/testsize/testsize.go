@@ -20,7 +20,7 @@ const (
 	SeedOf = "RATELIMIT_TEST_SEED"
 	// Timed is set to "later" while other tests run.
 	Timed = "RATELIMIT_TEST_TIMED"
-	// Variant is the name of a variant: a second run of tests that have already passed.
+	// Variant names a variant: a second run of tests that have already passed.
 	Variant = "RATELIMIT_TEST_VARIANT"
 )
 
