@@ -335,7 +335,8 @@ func (l *Limiter) latest(key string, p *plan) *plan {
 // follow a refund, a grant, Reset, SetLimit, and callers that leave. Processes take turns. If the context ends
 // first, Wait gives the booking back, within [Options.Timeout], and returns the context's error. If that
 // fails, the error is joined, and the cost stays charged. If the context ends while the booking is written,
-// Wait goes on for up to 50 ms to give the booking back. After that the error wraps [ratelimit.ErrUnanswered].
+// Wait goes on for up to 50 ms to give the booking back. After that the error wraps [ratelimit.ErrUnanswered],
+// and what was booked goes to the next caller, or back.
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 	d, err := l.wait(wait.OrBackground(ctx), key, cost)
 	if err == nil && d.Limit == (ratelimit.Limit{}) { // without a call the decision has no limit
@@ -354,19 +355,34 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 	}
 	return outcome.InLine(ctx, &l.waiting, key, cost, func(q turns.Request) (outcome.Made, error) {
 		d, o, far, err := l.bookAhead(ctx, key, q)
-		made := outcome.Made{Decision: d}
-		if err == nil && o != nil {
-			made.Life, made.At, made.Ref = o.life(), o.spending.At, &booking{o.spending, o.mark, o.changes}
+		if u, left := err.(*unfinished); left {
+			return outcome.Made{Decision: d}, &outcome.Unfinished{Err: u.error, Made: func() (outcome.Made, error) {
+				<-o.done
+				err := o.err
+				if err == nil && !o.decision.Allowed && o.ahead < int64(q.Ahead)/1000 {
+					err = u.error // nobody makes the second decision
+				}
+				return l.booked(key, q.Cost, o.decision, o, nil, err)
+			}}
 		}
-		if err == nil && d.Allowed && q.Cost > 0 {
-			settle := l.settler(key, q.Cost, o)
-			if made.Settle = settle; far != nil {
-				made.Confirm = far.Confirm
-				made.Settle = func(actual int) error { return far.Settle(actual, settle) }
-			}
-		}
-		return made, err
+		return l.booked(key, q.Cost, d, o, far, err)
 	})
+}
+
+// booked returns what an operation of Wait has booked.
+func (l *Limiter) booked(key string, cost int, d ratelimit.Decision, o *operation, far *tentative.Booking, err error) (outcome.Made, error) {
+	made := outcome.Made{Decision: d}
+	if err == nil && o != nil {
+		made.Life, made.At, made.Ref = o.life(), o.spending.At, &booking{o.spending, o.mark, o.changes}
+	}
+	if err == nil && d.Allowed && cost > 0 {
+		settle := l.settler(key, cost, o)
+		if made.Settle = settle; far != nil {
+			made.Confirm = far.Confirm
+			made.Settle = func(actual int) error { return far.Settle(actual, settle) }
+		}
+	}
+	return made, err
 }
 
 // Adjust adjusts a key's spending: see [ratelimit.Keyed.Adjust]. It fails as Take does.

@@ -99,21 +99,21 @@ func (l *Limiter) serve(key string, k *line) {
 			return
 		}
 		l.mu.Unlock()
-		l.together(row, operations)
+		l.together(row, k, operations)
 		runtime.Gosched() // answered callers may send another operation, and share the next decision
 	}
 }
 
 // together carries out a key's waiting operations with one read and one write.
-func (l *Limiter) together(key []byte, operations []*operation) {
-	b := &batch{l: l, key: key, operations: operations}
+func (l *Limiter) together(key []byte, k *line, operations []*operation) {
+	b := &batch{l: l, key: key, line: k, operations: operations}
 	ctx, end := untilLast(l.timeout, operations)
 	defer end()
 	err, sent := b.run(ctx)
 	if err != nil && errors.Is(err, context.DeadlineExceeded) && l.timeout >= 0 {
 		err = fmt.Errorf("%w: %w", late(l.timeout), err)
 	}
-	for _, o := range operations {
+	for _, o := range b.operations {
 		if o.fails(err) {
 			o.err = l.store.classify(err, sent && o.changed)
 			o.decision = ratelimit.Decision{Limit: o.decision.Limit}
@@ -126,7 +126,9 @@ func (l *Limiter) together(key []byte, operations []*operation) {
 type batch struct {
 	l          *Limiter
 	key        []byte
+	line       *line
 	operations []*operation
+	timer      *time.Timer // ends the context of a transaction; nil if no operation can join
 }
 
 // run carries out the operations. If it returns an error, sent reports whether changes may have been made.
@@ -147,7 +149,7 @@ func (b *batch) run(ctx context.Context) (err error, sent bool) {
 		b.l.contended.note(b.key)
 	}
 	for lost := 0; ; {
-		switch w := b.writeLocked(ctx, conn); w.outrun {
+		switch w := b.writeLocked(ctx, conn, old); w.outrun {
 		case notOutrun:
 			return w.err, w.sent
 		case outrunUnseen:
@@ -157,7 +159,7 @@ func (b *batch) run(ctx context.Context) (err error, sent bool) {
 		default:
 			lost = 0
 		}
-		if ctx.Err() != nil {
+		if b.l.timeout < 0 && ctx.Err() != nil { // otherwise the next attempt has a context that may end later
 			return ctx.Err(), false
 		}
 	}
@@ -191,15 +193,21 @@ func (b *batch) writeOnce(ctx context.Context, conn *sql.Conn, old, next row, re
 	return attempt{outrun: outrunSeen}
 }
 
-// writeLocked carries the operations out again, in a transaction that locks the row.
-func (b *batch) writeLocked(ctx context.Context, conn *sql.Conn) attempt {
+// writeLocked carries the operations out again, in a transaction that locks the row. read is the row as it was read before, without a lock.
+func (b *batch) writeLocked(ctx context.Context, conn *sql.Conn, read row) attempt {
 	b.recall()
 	s := &b.l.store
-	inserted, reading := false, int64(0)
+	ctx, end := b.extend(ctx)
+	defer end()
+	inserted, busy, reading := false, false, int64(0)
 	sent, err := s.transact(ctx, conn.BeginTx, func(tx *sql.Tx) error {
 		old, err := s.readLocked(ctx, tx, b.key)
 		if err != nil {
 			return err
+		}
+		if old.found { // what changed the row before the operations that join has been read
+			b.join()
+			busy = !old.equals(read)
 		}
 		var next *row
 		if next, reading, err = b.decide(old); err != nil {
@@ -214,6 +222,12 @@ func (b *batch) writeLocked(ctx context.Context, conn *sql.Conn) attempt {
 		}
 		return err
 	})
+	if busy { // other processes go on to write
+		b.l.contended.note(b.key)
+	}
+	if errors.Is(err, context.Canceled) && context.Cause(ctx) == context.DeadlineExceeded {
+		err = context.DeadlineExceeded
+	}
 	switch {
 	case err == nil:
 		b.l.written(inserted, reading)
@@ -226,6 +240,37 @@ func (b *batch) writeLocked(ctx context.Context, conn *sql.Conn) attempt {
 		return attempt{outrun: outrunSeen}
 	}
 	return attempt{err: err, sent: sent}
+}
+
+// extend returns the context of a transaction. It ends when the last caller must have its answer, also of those that join.
+func (b *batch) extend(ctx context.Context) (context.Context, func()) {
+	if b.l.timeout < 0 { // it ends with the first callers
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	b.timer = time.AfterFunc(b.left(), func() { cancel(context.DeadlineExceeded) })
+	return ctx, func() {
+		b.timer.Stop()
+		cancel(nil)
+	}
+}
+
+// left returns the time until the last caller must have its answer.
+func (b *batch) left() time.Duration {
+	return time.Until(b.operations[len(b.operations)-1].expires)
+}
+
+// join adds the operations that have come while the batch waited for the lock of its row. Where several
+// processes wait for the lock, those operations would otherwise wait for the next turn of this process.
+func (b *batch) join() {
+	if b.timer == nil || !b.timer.Stop() {
+		return
+	}
+	b.l.mu.Lock()
+	b.operations = append(b.operations, b.line.operations...)
+	b.line.operations = nil
+	b.l.mu.Unlock()
+	b.timer.Reset(b.left())
 }
 
 // mostLost is the maximum number of consecutive times that a key may be missing when it is read and
@@ -418,7 +463,7 @@ func (l *Limiter) bookAhead(ctx context.Context, key string, q turns.Request) (d
 	}
 	book := func(ahead time.Duration) (ratelimit.Decision, *operation, error) {
 		old, _ := q.Instead.(*booking)
-		return l.decide(ctx, key, q.Cost, &operation{pending: pending{undone: true}, ahead: int64(ahead) / 1000, keep: meter.Booked,
+		return l.decide(ctx, key, q.Cost, &operation{pending: pending{undone: true, goesOn: ahead == near}, ahead: int64(ahead) / 1000, keep: meter.Booked,
 			between: q.Between, from: q.After, instead: old})
 	}
 	d, o, err = book(near)

@@ -13,6 +13,7 @@ import (
 type pending struct {
 	ctx     context.Context
 	undone  bool      // if the caller leaves, its spending is given back
+	goesOn  bool      // if the caller leaves after the change was sent, another one takes the answer
 	expires time.Time // if zero, it never expires
 	stage   atomic.Int32
 	done    chan struct{}
@@ -46,6 +47,9 @@ func (p *pending) await(timeout time.Duration, begin func()) error {
 	case <-p.done:
 	case <-p.ctx.Done():
 		if !p.answeredSoon() {
+			if p.goesOn && p.stage.Load() == sent {
+				return &unfinished{ended(p.ctx.Err(), true)}
+			}
 			if was := p.leave(); !p.isDone() {
 				return ended(p.ctx.Err(), was)
 			}
@@ -60,6 +64,11 @@ func (p *pending) await(timeout time.Duration, begin func()) error {
 	}
 	return p.err
 }
+
+// unfinished is the error of a caller that has left an operation which goes on.
+type unfinished struct{ error }
+
+func (e *unfinished) Unwrap() error { return e.error }
 
 // ended is the error of a caller whose own context has ended.
 func ended(cause error, sent bool) error { return outcome.Ended("sqllimit", cause, sent) }
