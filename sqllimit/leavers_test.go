@@ -174,3 +174,48 @@ func TestWhatACallBooksWhoseCallerHasLeftGoesToTheNextCaller(t *testing.T) {
 		require.True(t, d.Allowed)
 	})
 }
+
+func TestAProcessLocksARowAsLongAsOthersChangeIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, db := slow(t)
+		limit := ratelimit.FixedWindow(ratelimit.PerHour(100))
+		a, b := newLimiter(t, db, limit, nil), newLimiter(t, db, limit, nil)
+		require.True(t, a.Allow("k", 1))
+		b.contended.note([]byte("calls:k"))
+		before, _ := f.counted()
+		for range 5 { // for three seconds
+			var wg sync.WaitGroup
+			wg.Go(func() { assert.True(t, a.Allow("k", 1)) })
+			time.Sleep(50 * time.Millisecond)
+			assert.True(t, b.Allow("k", 1))
+			wg.Wait()
+			time.Sleep(50 * time.Millisecond)
+		}
+		writes, _ := f.counted()
+		require.Equal(t, 10, writes-before)
+		require.Equal(t, 10, f.count("update"), "none was in vain")
+	})
+}
+
+func TestATransactionEndsWhenTheLastCallThatHasJoinedMustHaveItsAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, db := slow(t)
+		l := newLimiter(t, db, ratelimit.FixedWindow(ratelimit.PerHour(100)), nil)
+		begin := time.Now()
+		within := func(d time.Duration) []*operation {
+			o := new(operation)
+			o.expires = begin.Add(d)
+			return []*operation{o}
+		}
+		b := &batch{l: l, line: &line{operations: within(1500 * time.Millisecond)}, operations: within(time.Second)}
+		ctx, end := b.extend(t.Context())
+		defer end()
+		b.join()
+		<-ctx.Done()
+		require.Equal(t, 1500*time.Millisecond, time.Since(begin))
+		require.Equal(t, context.DeadlineExceeded, context.Cause(ctx))
+		b.line.operations = within(2 * time.Second)
+		b.join()
+		require.Len(t, b.operations, 2, "it is too late to join")
+	})
+}
