@@ -20,7 +20,7 @@ import (
 type Call struct {
 	// Procedure is "/package.Service/Method".
 	Procedure string
-	// Request is the message of a unary call. It is nil for a stream.
+	// Request is a unary call's message. It is nil for a stream.
 	Request    any
 	Header     http.Header
 	Peer       connect.Peer

@@ -1,4 +1,4 @@
-// Package connectlimit limits the calls that connect-go servers receive, in the protocols Connect, gRPC and gRPC-Web.
+// Package connectlimit limits calls to connect-go servers, in the protocols Connect, gRPC and gRPC-Web.
 //
 //	limit, err := connectlimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(10), 20), nil)
 //	...

@@ -1,4 +1,4 @@
 package connectlimit
 
-// UsualOutcome is the default outcome of a call for an adaptive limit.
+// UsualOutcome is a call's default outcome for an adaptive limit.
 var UsualOutcome = usualOutcome

@@ -14,25 +14,25 @@ import (
 
 // InflightOptions are the settings of [NewInflight]. Zero values mean the defaults.
 type InflightOptions struct {
-	// Units returns the number of units that a call takes. It defaults to 1.
+	// Units returns how many units a call takes. It defaults to 1.
 	Units func(c *Call) int
 
-	// Skip reports whether a call passes without a permit. If nil, it does
-	// so for the services of health checks and reflection, as in grpclimit.
+	// Skip reports whether a call passes without a permit. If nil, calls to
+	// the services for health checks and reflection do so, as in grpclimit.
 	Skip func(c *Call) bool
 
-	// MaxWait is the longest time that a call may wait in its key's queue. If zero, it waits as long as its context allows.
+	// MaxWait is how long a call may wait in its key's queue. If zero, the call waits as long as its context allows.
 	MaxWait time.Duration
 
-	// Outcome returns the outcome of a call for an adaptive limit, given the handler's error and
-	// the default outcome, which is as in grpclimit's InflightOptions. If nil, the default outcome
+	// Outcome returns a call's outcome for an adaptive limit, given the handler's error and the
+	// default outcome. That is as in grpclimit's InflightOptions. If nil, the default outcome
 	// is used, and streams count as ignored from their beginning: see [inflight.Permit.Ignore].
 	Outcome func(c *Call, err error, usual inflight.Outcome) inflight.Outcome
 
-	// KeyCode is the code of a call whose key is missing or malformed. It defaults to [connect.CodeInvalidArgument].
+	// KeyCode is the code for calls without a valid key. It defaults to [connect.CodeInvalidArgument].
 	KeyCode connect.Code
 
-	// Challenge is the value of WWW-Authenticate, as in [Options].
+	// Challenge is the WWW-Authenticate value, as in [Options].
 	Challenge string
 
 	// OnRefused returns the answer to a refused call, given the usual answer. If it returns nil, the usual one is sent.
@@ -47,8 +47,8 @@ type inFlight[K comparable] struct {
 	opts InflightOptions
 }
 
-// NewInflight returns an interceptor that limits how many calls are served at the same time. It holds a permit
-// while a call is served or a stream is open. If a key function returns [ratelimit.SkipLayer], the call passes
+// NewInflight returns an interceptor that limits how many calls are served at the same time. A call holds a permit
+// while it is served, a stream while it is open. If a key function returns [ratelimit.SkipLayer], the call passes
 // without one. The limiter's limit applies to each key: to limit the whole server, set [inflight.Options].Total.
 //
 // Refusals have the codes of grpclimit's NewInflight. In Stats, calls without room are Denied.
@@ -75,7 +75,7 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error
 	return &Interceptor{permits: &inFlight[K]{core: core, opts: o}}, nil
 }
 
-// outcome returns the outcome of a call for an adaptive limit.
+// outcome returns a call's outcome for an adaptive limit.
 func (i *inFlight[K]) outcome(c *Call, err error) inflight.Outcome {
 	usual := usualOutcome(c, err)
 	if i.opts.Outcome == nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// Interceptor limits the calls that handlers receive. Make one with [New], [PerIP] or [NewInflight], and
-// pass it to [connect.WithInterceptors]. It is safe for concurrent use. It lets the calls of clients pass.
+// Interceptor limits handlers' calls. Make one with [New], [PerIP] or [NewInflight], and pass
+// it to [connect.WithInterceptors]. It is safe for concurrent use. It lets clients' calls pass.
 type Interceptor struct {
 	core  *edge.Core[*Call]
 	opts  Options
@@ -69,9 +69,9 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 	return i, nil
 }
 
-// PerIP returns an interceptor with one limit for each address: see [RemoteIP]. Behind a proxy use [New] with [ClientIP].
-// The first call that comes from a private address and has another client's address in a header field is logged as a
-// warning. PerIP tracks 65,536 addresses, and remembers as many others. It returns the errors of [ratelimit.New] and New.
+// PerIP returns an interceptor with one limit for each address: see [RemoteIP]. Behind a proxy use [New] with
+// [ClientIP]. PerIP logs one warning when a call comes from a private address and names another client in a header
+// field. PerIP tracks 65,536 addresses, and remembers as many others. It returns the errors of [ratelimit.New] and New.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
 	if opts == nil {
 		opts = new(Options)
@@ -158,7 +158,7 @@ type countedConn struct {
 	connect.StreamingHandlerConn
 
 	mu       sync.Mutex // guards the fields below
-	messages int        // the number of messages sent
+	messages int        // messages sent
 	last     any        // the last message sent
 }
 
@@ -181,10 +181,10 @@ func (s *countedConn) sent() (int, any) {
 	return s.messages, s.last
 }
 
-// RefuseHeld refuses the calls that are held, and from now on each call that would have to be held. They end as if
-// their deadlines were too early, and their charges are given back. Calls that can pass at once are served. Pass it
-// to [http.Server.RegisterOnShutdown], because [http.Server.Shutdown] waits for held calls. If several servers
-// share an Interceptor, it stops holding calls for all of them. In an Interceptor of [NewInflight] it does nothing.
+// RefuseHeld refuses the held calls, and each later call that would be held. They end as if their deadlines were
+// too early, and their charges are given back. Calls that can pass at once are served. Pass it to
+// [http.Server.RegisterOnShutdown], because [http.Server.Shutdown] waits for held calls. If several servers share
+// an Interceptor, it holds no more calls for any of them. If [NewInflight] made the Interceptor, it does nothing.
 func (i *Interceptor) RefuseHeld() {
 	if i != nil && i.core != nil {
 		i.core.RefuseHeld()

@@ -15,50 +15,50 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// Options are the settings of [New]. The zero Options are safe: each call costs 1, and a call
-// is refused if no decision on it is possible. Several goroutines may call the functions.
+// Options configure [New]. The zero Options are safe: each call costs 1, and is
+// refused if the limiter cannot decide. Several goroutines may call the functions.
 type Options struct {
-	// Cost returns a call's cost. A cost of 0 passes any limit. A cost below 0 refuses the
-	// call as malformed, with invalid_argument even if KeyCode differs. It defaults to 1.
+	// Cost returns a call's cost. A cost of 0 passes any limit. If the cost is below 0, the call
+	// is refused as malformed, with invalid_argument even if KeyCode differs. It defaults to 1.
 	Cost func(c *Call) int
 
 	// Skip reports whether a call passes without a decision: see [SkipServices]. If nil, none does.
 	Skip func(c *Call) bool
 
 	// Settle returns a call's real cost, given the handler's error and the charged cost; [ChargeOnly] makes
-	// such a function. A panic counts as [connect.CodeInternal]. The limiter must be a [ratelimit.Reserver].
-	// If nil, the charge stays, with one exception: it is given back if an inner interceptor refuses the
-	// call for lack of budget or room. With Settle, the result of Settle counts in that case, too.
+	// such a function. A panic counts as [connect.CodeInternal]. The limiter must be a
+	// [ratelimit.Reserver]. If nil, the charge stays, with one exception: it is given back if an inner
+	// interceptor lacks budget or room and refuses the call. With Settle, Settle's result counts then, too.
 	Settle func(c *Call, err error, cost int) (actual int)
 
 	// SettleResponse is Settle with the response.
 	SettleResponse func(c *Call, resp Response, cost int) (actual int)
 
-	// Shadow lets all calls pass. The limiter charges them; Stats and OnDecision report the outcome that each would have had.
+	// Shadow lets all calls pass. The limiter charges them; Stats and OnDecision report each call's outcome without Shadow.
 	Shadow bool
 
 	// FailOpen lets a call pass if the limiter cannot decide, as in [httplimit.Options].
 	FailOpen bool
 
-	// KeyCode is the code of a call whose key is missing or malformed. It defaults to [connect.CodeInvalidArgument].
+	// KeyCode is the code for calls without a valid key. It defaults to [connect.CodeInvalidArgument].
 	KeyCode connect.Code
 
-	// Challenge is the value of WWW-Authenticate if KeyCode is [connect.CodeUnauthenticated], such
+	// Challenge is the WWW-Authenticate value if KeyCode is [connect.CodeUnauthenticated], such
 	// as `Basic realm="api"`. Over Connect this code is the status 401. It defaults to "Bearer".
 	Challenge string
 
 	// LimitFields sends RateLimit-Policy and RateLimit, as [httplimit.DialectDraft11] does. They
 	// are sent with unary calls that return no error and with denied calls. If an outer interceptor
-	// has used a name, a number is added to it. Outer middleware of httplimit must use other names.
+	// has used a name, a number is added to it. Outer httplimit middleware must use other names.
 	LimitFields bool
 
 	// QuotaUnit returns the unit that a limit counts, as in [httplimit.Options].
 	QuotaUnit func(limit ratelimit.Limit) string
 
-	// MaxHold is the maximum time for which a call is held, as in [httplimit.Options]. [Interceptor.RefuseHeld]
-	// ends the waits. A hold counts towards the server's ReadTimeout and WriteTimeout, which an interceptor
-	// cannot extend. A call is denied at once if its delay would be as long as one of them, and its handler has
-	// only the rest of that time. To hold for longer, hold in middleware of httplimit.
+	// MaxHold bounds how long a call is held, as in [httplimit.Options]. [Interceptor.RefuseHeld]
+	// ends the waits. A hold counts towards the server's ReadTimeout and WriteTimeout: an interceptor
+	// cannot extend them. A call is denied at once if its delay would reach one of them, and its
+	// handler has only the rest of that time. To hold for longer, hold in httplimit's middleware.
 	MaxHold time.Duration
 
 	// Jitter spreads denied clients, as in [httplimit.Options].
@@ -113,7 +113,7 @@ func (o *Options) core() edge.Options[*Call] {
 	return c
 }
 
-// tooLate reports whether the call's deadline is before the end of its delay. A timeout
+// tooLate reports whether the call's deadline is before its delay's end. A timeout
 // of net/http's server is a deadline, too, because an interceptor cannot extend it.
 func tooLate(c *Call, delay time.Duration) bool {
 	deadline, ok := c.Context().Deadline()
@@ -128,7 +128,7 @@ func SkipServices(names ...string) func(*Call) bool {
 // Response is a handler's response, for [Options].SettleResponse.
 type Response struct {
 	Err error
-	// Message is the response of a unary call, or the last message of a stream. It may be nil.
+	// Message is a unary call's response, or a stream's last message. It may be nil.
 	Message any
 	// Sent counts the sent messages.
 	Sent int
@@ -139,7 +139,7 @@ type Event struct {
 	Call     *Call
 	Cost     int
 	Decision ratelimit.Decision
-	// Err is the error of a call on which no decision was possible. It is nil if the call is allowed or denied.
+	// Err states why the limiter could not decide. It is nil if the call is allowed or denied.
 	Err     error
 	Outcome httplimit.Outcome
 }
@@ -160,9 +160,9 @@ func RefundServerErrors(c *Call, err error, cost int) int {
 	return cost
 }
 
-// ChargeOnly returns a function for [Options].Settle that charges only calls with these codes; 0 stands for success.
-// A call is also charged if its client has left, or its deadline has passed, before the answer, because the call
-// could have ended with any code. If the client of a stream leaves after a message, the stream counts as a success.
+// ChargeOnly returns a function for [Options].Settle that charges only calls with these codes; 0 stands for
+// success. A call is also charged if its client left or its deadline passed before the answer: it could
+// have ended with any code. If a stream's client leaves after a message, the stream counts as a success.
 func ChargeOnly(charged ...connect.Code) func(c *Call, err error, cost int) int {
 	return func(c *Call, err error, cost int) int {
 		code := connect.Code(0)

@@ -129,7 +129,7 @@ func TestCallsBeyondTheInflightLimitAreRefused(t *testing.T) {
 	})
 }
 
-// Package edge tests the outcome of each code.
+// Package edge tests each code's outcome.
 func TestAnAdaptiveLimitLearnsFromOutcomes(t *testing.T) {
 	gone, leave := context.WithCancel(t.Context())
 	leave()

@@ -9,9 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// RemoteIP is a key function for the address of the other end of the connection. It cuts
-// an IPv6 address to its /64. Behind a proxy this is the proxy's address: use [ClientIP]
-// there. If the other end has no IP address, the error is [keyfunc.ErrMalformedKey].
+// RemoteIP is a key function for the peer's address. It cuts an IPv6 address to its /64. Behind a proxy this is the
+// proxy's address: use [ClientIP] there. If the peer has no IP address, the error is [keyfunc.ErrMalformedKey].
 func RemoteIP(c *Call) (netip.Addr, error) { return client.RemoteIP(c) }
 
 // ClientIP is [httplimit.ClientIP] with metadata in place of header fields.
@@ -21,7 +20,7 @@ func ClientIP(opts httplimit.ClientIPOptions) (func(*Call) (netip.Addr, error), 
 
 var client = edge.Client[*Call]{Package: "grpclimit", Peer: (*Call).remote, Field: (*Call).values, Lower: true}
 
-// remote returns the other end of the connection.
+// remote returns the connection's other end.
 func (c *Call) remote() clientaddr.Peer {
 	p := c.peer()
 	if p == nil || p.Addr == nil {

@@ -150,7 +150,7 @@ func TestSharedAnswersAreRight(t *testing.T) {
 	}
 }
 
-// A fixed limit ignores the outcome of a call, so the context has no mark for it.
+// A fixed limit ignores a call's outcome, so the context has no mark for it.
 func TestFixedInflightLimitMakesNoMark(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")

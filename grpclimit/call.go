@@ -9,14 +9,14 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Call is a call that a server receives or a [Client] sends, or a message of a stream. A function that receives a
-// Call must not change it, nor keep it after it has returned. The methods of a Call are safe for concurrent use.
+// Call is a call that a server receives or a [Client] sends, or a stream's message. A function that receives
+// a Call must not change it, nor keep it after it has returned. A Call's methods are safe for concurrent use.
 type Call struct {
 	// FullMethod is "/package.Service/Method".
 	FullMethod string
-	// Target is the canonical target of a client's connection, such as "dns:///api.example.com:443". It is empty on a server.
+	// Target is a client connection's canonical target, such as "dns:///api.example.com:443". It is empty on a server.
 	Target string
-	// Request is the message of a unary call, or the message that
+	// Request is a unary call's message, or the message that
 	// [Options].ChargeMessages charges. It is nil for a stream that opens.
 	Request any
 	// ClientStream and ServerStream report whether the client or the server may send several messages.
@@ -59,7 +59,7 @@ func (c *Call) Context() context.Context {
 	return c.ctx
 }
 
-// peer returns the other end of the connection, or nil if it is unknown. For a client's call
+// peer returns the connection's other end, or nil if it is unknown. For a client's call
 // it is nil, because the context may have the peer of a call that the program is serving.
 func (c *Call) peer() *peer.Peer {
 	if c.outgoing {

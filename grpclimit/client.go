@@ -12,58 +12,56 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// ClientOptions are the settings of [NewClient]. Zero values mean the defaults. Several goroutines may call the functions.
+// ClientOptions configure [NewClient]. Zero values mean the defaults. Several goroutines may call the functions.
 type ClientOptions struct {
-	// Key returns the name of the queue for a call. Advice in the answer to
-	// one call applies to all calls of its key. It defaults to the target.
+	// Key names the queue for a call. Advice in one answer applies to all calls with the same key. It defaults to the target.
 	Key func(c *Call) string
 
-	// Cost returns the cost of a call in the limiter. It defaults to the cost of [httplimit.WithCost], or otherwise 1.
+	// Cost returns a call's cost in the limiter. It defaults to the cost from [httplimit.WithCost], or otherwise 1.
 	Cost func(c *Call) int
 
-	// MaxWait bounds the time for which a call may wait. A call that would wait longer
-	// fails at once with ResourceExhausted, [ratelimit.ErrLimited] and the wait. It
-	// defaults to one minute. If negative, a call waits as long as its context allows.
+	// MaxWait bounds how long a call may wait. A call that would wait longer fails at
+	// once with ResourceExhausted, [ratelimit.ErrLimited] and the wait. It defaults
+	// to one minute. If negative, a call waits as long as its context allows.
 	MaxWait time.Duration
 
 	// MaxServerWait bounds a wait that a server demands. It defaults to ten years.
 	MaxServerWait time.Duration
 
-	// MaxRetries is the maximum number of times that a refused unary call is sent again. A call
-	// counts as refused if it ended with RESOURCE_EXHAUSTED, a RetryInfo or pushback, and no headers.
-	// If a handler works first and then answers so, it runs again. If zero, no call is sent again.
+	// MaxRetries is how often a refused unary call may be sent again. A call counts as refused
+	// if it ended with RESOURCE_EXHAUSTED, a RetryInfo or pushback, and no headers. If a
+	// handler works first and then answers so, it runs again. If zero, no call is sent again.
 	MaxRetries int
 
-	// MaxInFlight is the maximum number of calls of a key in flight. A stream is in flight until it
-	// has ended. A call takes its slot before its turn in the limiter: when slots come back after a
+	// MaxInFlight is how many of a key's calls may be in flight. A stream is in flight until it has
+	// ended. A call takes its slot before its turn in the limiter: when slots come back after a
 	// stall, the waiting calls are sent at the limiter's pace. If zero, any number may be in flight.
 	MaxInFlight int
 
-	// Inflight limits the calls of a key in flight by its permits. A stream holds its permit until it has ended.
-	// The limit may be adaptive ([inflight.Learn]); then the time until the turn counts as a part of the call's
+	// Inflight limits a key's calls in flight by its permits. A stream holds its permit until it has ended.
+	// The limit may be adaptive ([inflight.Learn]); then the time until the turn counts as part of the call's
 	// time. A call takes its permit before its turn in the limiter: when permits come back after a stall, the
 	// waiting calls are sent at the limiter's pace. The wait for a permit counts as any other: see MaxWait.
 	Inflight *inflight.Limiter[string]
 
-	// Outcome returns the outcome of a call for an adaptive limit of Inflight, given the error
-	// with which the call ended. usual is the default outcome. It is as in [InflightOptions],
-	// except that the context is the caller's. If nil, the default outcome is used.
+	// Outcome returns a call's outcome for Inflight's adaptive limit, given the call's error. usual is the default outcome.
+	// It is as in [InflightOptions], except that the context is the caller's. If nil, the default outcome is used.
 	Outcome func(c *Call, err error, usual inflight.Outcome) inflight.Outcome
 
-	// MaxKeys is the maximum number of idle keys whose advice from servers the Client keeps. It defaults to 4096.
+	// MaxKeys is for how many idle keys the Client keeps servers' advice. It defaults to 4096.
 	MaxKeys int
 }
 
-// Client makes interceptors that obey the client's own limit and the limits that servers announce. Make
+// Client makes interceptors that obey the client's own limit and the servers' announced limits. Make
 // one with [NewClient], and pass both interceptors to the connection. It is safe for concurrent use.
 //
-// Calls of one key wait in a queue. If the deadline of a call is before its turn, it fails at once with
-// DeadlineExceeded. A Client obeys RetryInfo and the trailer grpc-retry-pushback-ms of
-// RESOURCE_EXHAUSTED and UNAVAILABLE, whichever is later. In any answer it obeys the RateLimit and
-// X-RateLimit fields that a [httplimit.Transport] reads. A refusal without a time delays no other call.
+// Calls with one key wait in a queue. If a call's deadline is before its turn, it fails at once
+// with DeadlineExceeded. A Client obeys RetryInfo and the trailer grpc-retry-pushback-ms of
+// RESOURCE_EXHAUSTED and UNAVAILABLE, whichever is later. In any answer it obeys the same RateLimit
+// and X-RateLimit fields as a [httplimit.Transport]. A refusal without a time delays no other call.
 //
-// After a refusal, calls are first sent one at a time. Each served call permits one more in flight, for a minute
-// at most. Use either MaxRetries or a retry policy: the attempts of a retry policy do not wait in the queue.
+// After a refusal, calls are first sent one at a time. Each served call permits one more in flight, for a
+// minute at most. Use either MaxRetries or a retry policy: a retry policy's attempts do not wait in the queue.
 type Client struct {
 	pacer   *pace.Pacer[*Call] // nil if there is only Inflight
 	permits *edge.Permits      // nil if there is no Inflight
@@ -71,8 +69,8 @@ type Client struct {
 }
 
 // NewClient returns a Client that sends calls as the limiter allows. See [ratelimit.Map]; use [ratelimit.Unlimited] for
-// the servers' limits alone. If the limiter is nil, ClientOptions.Inflight must be set. Then calls are sent as its permits
-// allow, and the Client neither reads what servers announce nor sends a call again. The error names the invalid option.
+// the servers' limits alone. If the limiter is nil, ClientOptions.Inflight must be set. Then calls are sent as its
+// permits allow. The Client reads no servers' announcements, and sends no call again. The error names the invalid option.
 func NewClient(l ratelimit.Reserver[*Call], opts *ClientOptions) (*Client, error) {
 	c := new(Client)
 	if opts != nil {
@@ -125,8 +123,7 @@ func (c *Client) Stats() (s httplimit.TransportStats) {
 	return s
 }
 
-// Reset forgets what the server of a key has announced. The key is
-// a value that ClientOptions.Key returns, by default the target.
+// Reset forgets what a key's server has announced. The key is a value from ClientOptions.Key, by default the target.
 func (c *Client) Reset(key string) {
 	if c != nil && c.pacer != nil {
 		c.pacer.Reset(key)

@@ -2,7 +2,7 @@ package grpclimit
 
 import "context"
 
-// Keys returns the number of keys that the Client remembers.
+// Keys counts the keys that the Client remembers.
 func (c *Client) Keys() int { return c.pacer.Len() }
 
 // The default outcomes of calls for adaptive limits.

@@ -42,7 +42,7 @@ func TestAClientQueuesItsCalls(t *testing.T) {
 		reply reply // the answer to the first call
 		opts  grpclimit.ClientOptions
 		time  time.Duration // the time until the second call's deadline; 0 means a year
-		want  time.Duration // the time at which the second call arrives
+		want  time.Duration // when the second call arrives
 		err   error         // the error with which it fails at once
 		code  codes.Code
 	}{
@@ -129,7 +129,7 @@ var garbage = status.FromProto(&spb.Status{Code: int32(codes.ResourceExhausted),
 	{}, nil,
 }}).Err()
 
-// advices are replies, each with the time for which it delays the next call of the key.
+// advices are replies, each with how long it delays the key's next call.
 var advices = map[string]struct {
 	reply reply
 	want  time.Duration

@@ -22,7 +22,7 @@ type answer struct {
 	retry bool // whether the call was refused before it was processed, and so may be sent again
 }
 
-// answerOf reads the end of a call: its error, or nil for success, and its header and trailer.
+// answerOf reads a call's end: its error, or nil for success, and its header and trailer.
 func answerOf(err error, header, trailer metadata.MD) (a answer) {
 	st := status.Convert(err)
 	switch st.Code() {

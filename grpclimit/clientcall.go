@@ -18,5 +18,5 @@ func newClientCall(ctx context.Context, cc *grpc.ClientConn, method string, requ
 	return c
 }
 
-// target returns the default key of a call.
+// target returns a call's default key.
 func target(c *Call) string { return c.Target }

@@ -52,8 +52,8 @@ func TestCallIsSentAgainOnlyIfTheServerHasSentNoHeaders(t *testing.T) {
 	}
 }
 
-// The caller should get the server's answer, and not the reason why there was no
-// second attempt. An error of the Client would mean that the call was not sent at all.
+// The caller should get the server's answer, and not why there was no second
+// attempt. An error of the Client would mean that the call was not sent at all.
 func TestCallerGetsTheRefusalIfTheRetryRunsOutOfTime(t *testing.T) {
 	for name, row := range map[string]struct {
 		limit ratelimit.Limit

@@ -58,7 +58,7 @@ type flight struct {
 	phase   atomic.Int32
 }
 
-// The phases of a flight, in order.
+// A flight's phases, in order.
 const (
 	phaseOpened int32 = iota
 	phaseServed       // the server has sent headers or a message
@@ -101,7 +101,7 @@ type pacedStream struct {
 	many   bool // whether the server may send more than one message
 }
 
-// RecvMsg receives a message. It also records the end of the stream, because OnFinish
+// RecvMsg receives a message. It also records the stream's end, because OnFinish
 // is not called if the stream is not gRPC's own or an interceptor drops options.
 func (s *pacedStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)

@@ -12,7 +12,7 @@ import (
 // UnaryClientInterceptor returns an interceptor for [grpc.WithChainUnaryInterceptor]. It panics if the Client is zero.
 // A call that was not sent fails with DeadlineExceeded or Canceled, and the context's error; with ResourceExhausted,
 // and [ratelimit.ErrLimited] or [ratelimit.ErrExceedsLimit]; with InvalidArgument if it has no valid key; or with
-// Internal if its cost is negative. Any other error of the limiter has its own status, or else Unavailable.
+// Internal if its cost is negative. The limiter's other errors have their own status, or else Unavailable.
 func (c *Client) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 	c.mustBeMade()
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {

@@ -84,17 +84,17 @@ func (i *Interceptor) pass(e *event, t trailers) error {
 	return i.refuse(e, t)
 }
 
-// tooLate reports whether the call's deadline is before the end of its delay. If net/http serves
+// tooLate reports whether the call's deadline is before its delay's end. If net/http serves
 // the call, its server's timeout is a deadline, too, because an interceptor cannot extend it.
 func tooLate(c *Call, delay time.Duration) bool {
 	deadline, ok := c.Context().Deadline()
 	return ok && time.Until(deadline) <= delay || edge.OutlastsServer(c.Context(), delay)
 }
 
-// RefuseHeld refuses the calls that are held, and from now on each call that would have to be held. They end
-// as if their deadlines were too early, and their charges are given back. Calls that can pass at once are
-// served. Call it before [grpc.Server.GracefulStop], which waits for held calls. If several servers share an
-// Interceptor, it stops holding calls for all of them. In an Interceptor of [NewInflight] it does nothing.
+// RefuseHeld refuses the held calls, and each later call that would be held. They end as if their deadlines
+// were too early, and their charges are given back. Calls that can pass at once are served. Call it before
+// [grpc.Server.GracefulStop], which waits for held calls. If several servers share an Interceptor, it holds
+// no more calls for any of them. If [NewInflight] made the Interceptor, it does nothing.
 func (i *Interceptor) RefuseHeld() {
 	if i != nil && i.core != nil {
 		i.core.RefuseHeld()

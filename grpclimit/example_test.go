@@ -41,7 +41,7 @@ func connect(server *grpc.Server) (client testgrpc.TestServiceClient, stop func(
 	return testgrpc.NewTestServiceClient(conn), func() { _ = conn.Close(); server.Stop() }
 }
 
-// Each client address has a limit of its own.
+// Each client address has its own limit.
 func Example() {
 	limit, err := grpclimit.PerIP(ratelimit.TokenBucket(ratelimit.PerMinute(10), 2), nil)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 
 const secret = "what-no-client-may-see"
 
-// Package edge tests the outcome of each error.
+// Package edge tests each error's outcome.
 func TestACallThatCannotBeDecidedIsRefused(t *testing.T) {
 	for name, row := range map[string]struct {
 		err   error

@@ -36,8 +36,8 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 }
 
 // PerIP returns interceptors with one limit for each address: see [RemoteIP]. Behind a proxy use [New] with [ClientIP].
-// The first call that comes from a private address and has another client's address in its metadata is logged as a
-// warning. PerIP tracks 65,536 addresses, and remembers as many others. It returns the errors of [ratelimit.New] and New.
+// PerIP logs one warning when a call comes from a private address and names another client in its metadata. PerIP
+// tracks 65,536 addresses, and remembers as many others. It returns the errors of [ratelimit.New] and New.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
 	if opts == nil {
 		opts = new(Options)
@@ -54,7 +54,7 @@ func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
 //
 // A call that a leaky bucket delays is held. If its context ends during the hold, it is not served.
 // If its deadline is before its turn, it is denied at once. In both cases its charge is given back,
-// except by a leaky bucket in a [ratelimit.Map]: use [PerIP], or a [ratelimit.All] of one layer.
+// except by a leaky bucket in a [ratelimit.Map]: use [PerIP], or [ratelimit.All] with one layer.
 func (i *Interceptor) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	i.mustBeMade()
 	if i.permits != nil {
@@ -64,7 +64,7 @@ func (i *Interceptor) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 }
 
 // StreamServerInterceptor is UnaryServerInterceptor for streams. A stream is charged
-// when it opens, and with [Options].ChargeMessages for each message that it receives.
+// when it opens, and with [Options].ChargeMessages for each received message.
 func (i *Interceptor) StreamServerInterceptor() grpc.StreamServerInterceptor {
 	i.mustBeMade()
 	if i.permits != nil {
@@ -79,8 +79,7 @@ func (i *Interceptor) mustBeMade() {
 	}
 }
 
-// Interceptor limits the calls that servers receive. Make one with
-// [New], [PerIP] or [NewInflight]. It is safe for concurrent use.
+// Interceptor limits a server's calls. Make one with [New], [PerIP] or [NewInflight]. It is safe for concurrent use.
 type Interceptor struct {
 	core  *edge.Core[*Call]
 	opts  Options
@@ -121,7 +120,7 @@ type Event struct {
 	Call     *Call
 	Cost     int
 	Decision ratelimit.Decision
-	// Err is the error of a call on which no decision was possible. It is nil if the call is allowed or denied.
+	// Err states why the limiter could not decide. It is nil if the call is allowed or denied.
 	Err     error
 	Outcome httplimit.Outcome
 }

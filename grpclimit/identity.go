@@ -48,7 +48,7 @@ func spiffeID(uris []*url.URL) (string, error) {
 }
 
 // CertificateSubject is [SPIFFEID] for the certificate's subject, such as "CN=billing,O=Example".
-// Certificates of different authorities with the same subject have the same key.
+// Certificates with the same subject have the same key, even if different authorities issued them.
 func CertificateSubject(c *Call) (string, error) {
 	leaf, err := c.certificate()
 	if err != nil {

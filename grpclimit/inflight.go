@@ -14,28 +14,27 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// InflightOptions are the settings of [NewInflight]. Zero values
-// mean the defaults. Several goroutines may call the functions.
+// InflightOptions configure [NewInflight]. Zero values mean the defaults. Several goroutines may call the functions.
 type InflightOptions struct {
-	// Units returns the number of units that a call takes. It defaults to 1.
+	// Units returns how many units a call takes. It defaults to 1.
 	Units func(c *Call) int
 
-	// Skip reports whether a call passes without a permit. If nil, it does so for the services of
-	// health checks and reflection: grpc.health.v1.Health, grpc.reflection.v1.ServerReflection
-	// and its v1alpha. Each client of a load balancer keeps such a stream open.
+	// Skip reports whether a call passes without a permit. If nil, calls to the services for health
+	// checks and reflection do so: grpc.health.v1.Health, grpc.reflection.v1.ServerReflection and
+	// its v1alpha. Clients with a load balancer keep such streams open.
 	Skip func(c *Call) bool
 
-	// MaxWait is the longest time that a call may wait in its key's queue. If zero, it waits as long as its context allows.
+	// MaxWait is how long a call may wait in its key's queue. If zero, the call waits as long as its context allows.
 	MaxWait time.Duration
 
-	// Outcome returns the outcome of a call for an adaptive limit, given its code as in [Options].Settle, and the default
-	// outcome. By default, a call that an inner limiter of this library refused is Ignored, and so is a stream that has not
-	// failed. A call whose client has gone, or has chosen a deadline that has passed, is Cancelled, and so are Internal,
-	// Unknown and DataLoss. Unavailable, ResourceExhausted and any other DeadlineExceeded are Dropped. All else is a Success.
-	// If nil, the default outcome is used, and streams count as ignored from their beginning: see [inflight.Permit.Ignore].
+	// Outcome returns a call's outcome for an adaptive limit, given its code as in [Options].Settle, and the default
+	// outcome. By default, a call is Ignored if an inner limiter from this library refused it; so is a stream that has not
+	// failed. A call is Cancelled if its client has gone or the client's own deadline has passed; so are Internal, Unknown
+	// and DataLoss. Unavailable, ResourceExhausted and any other DeadlineExceeded are Dropped. All else is a Success. If
+	// nil, the default outcome is used, and streams count as ignored from their beginning: see [inflight.Permit.Ignore].
 	Outcome func(c *Call, code codes.Code, usual inflight.Outcome) inflight.Outcome
 
-	// KeyCode is the code of a call whose key is missing or malformed. It defaults to [codes.InvalidArgument].
+	// KeyCode is the code for calls without a valid key. It defaults to [codes.InvalidArgument].
 	KeyCode codes.Code
 
 	// OnRefused returns the answer to a refused call, given the usual answer. If it returns nil or OK, the usual one is sent.
@@ -50,8 +49,8 @@ type inFlight[K comparable] struct {
 	opts InflightOptions
 }
 
-// NewInflight returns interceptors that limit how many calls are served at the same time. They hold a permit
-// while a call is served or a stream is open. If a key function returns [ratelimit.SkipLayer], the call passes
+// NewInflight returns interceptors that limit how many calls are served at the same time. A call holds a permit
+// while it is served, a stream while it is open. If a key function returns [ratelimit.SkipLayer], the call passes
 // without one. The limiter's limit applies to each key: to limit the whole server, set [inflight.Options].Total.
 //
 // Without room, or with a full key table, the answer is UNAVAILABLE with the key's recent
@@ -77,7 +76,7 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error
 	return &Interceptor{permits: &inFlight[K]{core: core, opts: o}}, nil
 }
 
-// outcome returns the outcome of a call for an adaptive limit.
+// outcome returns a call's outcome for an adaptive limit.
 func (i *inFlight[K]) outcome(c *Call, code codes.Code) inflight.Outcome {
 	usual := usualOutcome(c, code)
 	if i.opts.Outcome == nil {

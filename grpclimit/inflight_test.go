@@ -55,7 +55,7 @@ func TestCallsBeyondTheLimitAreShed(t *testing.T) {
 	assert.Equal(t, httplimit.Stats{Allowed: 3, Denied: 2}, i.Stats())
 }
 
-// Package edge tests the cause of each refusal.
+// Package edge tests each refusal's cause.
 func TestInflightRefusals(t *testing.T) {
 	failing := func(err error) func(*grpclimit.Call) (string, error) {
 		return func(*grpclimit.Call) (string, error) { return "", err }
@@ -109,7 +109,7 @@ func TestAPermitIsGivenBackAfterAnyPanic(t *testing.T) {
 	assert.Equal(t, []inflight.Outcome{inflight.Cancelled, inflight.Success, inflight.Success}, outcomes)
 }
 
-// Package edge tests the outcome of each code.
+// Package edge tests each code's outcome.
 func TestAnAdaptiveLimitLearnsFromOutcomes(t *testing.T) {
 	unary, stream := grpclimit.NewCall(t.Context(), "", nil), grpclimit.NewCall(t.Context(), "", nil)
 	stream.ServerStream = true

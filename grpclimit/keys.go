@@ -8,10 +8,10 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Metadata returns a key function for the value of a metadata key. Use it for a value that a proxy or
-// another interceptor sets or checks, because clients can send any value. In a [Client] it returns the value
-// that the client sends. Without a value the error is [keyfunc.ErrNoKey]. With several values, or above 1
-// KiB, it is [keyfunc.ErrMalformedKey]. For a secret, wrap it in [keyfunc.APIKey] or [keyfunc.BearerToken].
+// Metadata returns a key function for a metadata key's value. A proxy or another interceptor must
+// set or check it, because clients can send any value. In a [Client] it returns the value to send.
+// Without a value the error is [keyfunc.ErrNoKey]. With several values, or above 1 KiB, it is
+// [keyfunc.ErrMalformedKey]. For a secret, wrap it in [keyfunc.APIKey] or [keyfunc.BearerToken].
 func Metadata(key string) func(*Call) (string, error) {
 	key = strings.ToLower(key)
 	return func(c *Call) (string, error) {

@@ -151,7 +151,7 @@ func dial(t testing.TB, addr string, opts ...grpc.DialOption) *grpc.ClientConn {
 	return conn
 }
 
-// answer is the end of a call at the client: a status, its details and trailers.
+// answer is a call's end at the client: a status, its details and trailers.
 type answer struct {
 	code     codes.Code
 	message  string
@@ -176,7 +176,7 @@ func open(ctx context.Context, client testgrpc.TestServiceClient, n int) (a answ
 		return a.read(err), 0
 	}
 	for range n {
-		_ = stream.Send(&testgrpc.StreamingOutputCallRequest{}) // Recv returns the error of a send
+		_ = stream.Send(&testgrpc.StreamingOutputCallRequest{}) // Recv returns a send's error
 	}
 	_ = stream.CloseSend()
 	for {
@@ -210,10 +210,10 @@ func (a answer) read(err error) answer {
 // fakeStream is a server's stream with prepared messages.
 type fakeStream struct {
 	ctx      context.Context
-	received []error // the results of RecvMsg, in order; io.EOF follows
+	received []error // RecvMsg's results, in order; io.EOF follows
 	trailer  metadata.MD
 	sent     int
-	sending  error // the result of SendMsg
+	sending  error // SendMsg's result
 }
 
 func (s *fakeStream) Context() context.Context {
@@ -249,13 +249,13 @@ func (s *stub) Take(context.Context, *grpclimit.Call, int) (ratelimit.Decision, 
 	return s.decision, s.err
 }
 
-// script is a server that records the time of each call and returns prepared answers.
+// script is a server that records each call's time and returns prepared answers.
 type script struct {
 	mu      sync.Mutex
 	begin   time.Time
 	arrived []arrival
 	answer  func(n int) reply // n is the number of the call, from 1; nil means OK
-	takes   time.Duration     // the time for which a call with OK is served
+	takes   time.Duration     // how long a call with OK is served
 }
 
 type arrival struct {
@@ -263,7 +263,7 @@ type arrival struct {
 	at   time.Duration
 }
 
-// reply is the end of a call.
+// reply is a call's end.
 type reply struct {
 	err      error
 	pushback []string

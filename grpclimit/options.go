@@ -13,43 +13,44 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// Options are the settings of [New]. The zero Options are safe: each call costs 1, and a call
-// is refused if no decision on it is possible. Several goroutines may call the functions.
+// Options configure [New]. The zero Options are safe: each call costs 1, and is
+// refused if the limiter cannot decide. Several goroutines may call the functions.
 type Options struct {
-	// Cost returns the cost of a call, or with ChargeMessages of a message. A cost of 0 passes any limit. A cost
-	// below 0 refuses the call as malformed, with INVALID_ARGUMENT even if KeyCode differs. It defaults to 1.
+	// Cost returns a call's cost, or with ChargeMessages a message's. A cost of 0 passes any limit. If the cost is
+	// below 0, the call is refused as malformed, with INVALID_ARGUMENT even if KeyCode differs. It defaults to 1.
 	Cost func(c *Call) int
 
 	// Skip reports whether a call passes without a decision: see [SkipServices]. If nil, none does.
 	Skip func(c *Call) bool
 
-	// ChargeMessages also charges a stream for each message that it receives. A denied message
-	// ends the stream: RecvMsg returns the denial from then on. The charge for the opening stays,
-	// and the charges for messages are not settled. The limit should have room for an opening and
-	// a message at once. If Cost is nil and a stream is denied at its start, the wait covers both.
+	// ChargeMessages also charges a stream for each received message. A denied message ends the
+	// stream: RecvMsg returns the denial from then on. The charge for the opening stays, and the
+	// charges for messages are not settled. The limit should have room for an opening and a
+	// message at once. If Cost is nil and a stream is denied at its start, the wait covers both.
 	ChargeMessages bool
 
-	// Settle returns the real cost of a call, given its status code and the charged cost; [ChargeOnly] makes such a function. The limiter
-	// must be a [ratelimit.Reserver]. If it panics, the charge stays. If nil, the charge stays, too, unless another Interceptor
-	// inside refuses the call for lack of budget or room, and its error is returned: then all is given back. With Settle, its result
-	// counts then as well. A handler that panics counts as Internal, and a server error that the client caused as InvalidArgument. A leaky
-	// bucket in a [ratelimit.Map] denies calls that it would delay.
+	// Settle returns a call's real cost, given its status code and the charged cost; [ChargeOnly] makes such a function.
+	// The limiter must be a [ratelimit.Reserver]. If it panics, the charge stays. If nil, the charge stays, too, with one
+	// exception. An inner Interceptor may lack budget or room and refuse the call. If its error is returned, all is given
+	// back. With Settle, its result counts then as well. A handler that panics counts as Internal, and a server error
+	// caused by the client as InvalidArgument. A leaky bucket in a [ratelimit.Map] denies calls that it would delay.
 	Settle func(c *Call, code codes.Code, cost int) (actual int)
 
 	// SettleResponse is Settle with the response.
 	SettleResponse func(c *Call, resp Response, cost int) (actual int)
 
-	// Shadow lets all calls and messages pass. The limiter charges them; Stats and OnDecision report the outcome that each would have had.
+	// Shadow lets all calls and messages pass. The limiter charges them;
+	// Stats and OnDecision report each one's outcome without Shadow.
 	Shadow bool
 
 	// FailOpen lets a call pass if the limiter cannot decide, with the exceptions of [httplimit.Options].
 	FailOpen bool
 
-	// KeyCode is the code of a call whose key is missing or malformed. It defaults to [codes.InvalidArgument].
+	// KeyCode is the code for calls without a valid key. It defaults to [codes.InvalidArgument].
 	KeyCode codes.Code
 
-	// LimitTrailers sends the trailers ratelimit-policy and ratelimit, as [httplimit.DialectDraft11] does. They
-	// are sent with unary calls on which there was a decision, and with streams that are denied as they open.
+	// LimitTrailers sends the trailers ratelimit-policy and ratelimit, as [httplimit.DialectDraft11]
+	// does. They are sent with decided unary calls, and with streams denied as they open.
 	LimitTrailers bool
 
 	// QuotaUnit returns the unit that a limit counts, as in [httplimit.Options].
@@ -58,9 +59,8 @@ type Options struct {
 	// DegradedTrailer names a trailer that is "true" if [ratelimit.Decision].Degraded is. If empty, there is no such trailer.
 	DegradedTrailer string
 
-	// MaxHold is the maximum time for which a call is held, as in [httplimit.Options].
-	// [Interceptor.RefuseHeld] ends the waits. If net/http serves the calls, a hold counts
-	// towards its ReadTimeout and WriteTimeout, because an interceptor cannot extend them.
+	// MaxHold bounds how long a call is held, as in [httplimit.Options]. [Interceptor.RefuseHeld] ends the waits. If net/http
+	// serves the calls, a hold counts towards its ReadTimeout and WriteTimeout, because an interceptor cannot extend them.
 	MaxHold time.Duration
 
 	// Jitter spreads denied clients, as in [httplimit.Options]. It is added to the wait.
@@ -70,15 +70,15 @@ type Options struct {
 	// by its address, x-forwarded-for, forwarded and authorization.
 	JitterBy func(c *Call) string
 
-	// OnDenied returns the answer to a call that is denied for now, given the usual answer. If it
-	// returns nil or OK, the usual one is sent. The trailer grpc-retry-pushback-ms is sent in any case.
+	// OnDenied returns the answer to a call denied for now, given the usual answer. If it returns
+	// nil or OK, the usual one is sent. The trailer grpc-retry-pushback-ms is sent in any case.
 	OnDenied func(e Event, answer *status.Status) *status.Status
 
 	// OnExceeds is OnDenied for a call that can never pass ([ratelimit.ErrExceedsLimit]).
 	OnExceeds func(e Event, answer *status.Status) *status.Status
 
-	// OnError is OnDenied for a call on which no decision was possible because of e.Err. The usual
-	// code is KeyCode without a valid key, CANCELED or DEADLINE_EXCEEDED if the context has ended,
+	// OnError is OnDenied for a call if the limiter cannot decide because of e.Err. The usual code
+	// is KeyCode without a valid key, CANCELED or DEADLINE_EXCEEDED if the context has ended,
 	// INTERNAL for a negative cost or [keyfunc.ErrMisconfigured], and otherwise UNAVAILABLE.
 	OnError func(e Event, answer *status.Status) *status.Status
 

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// outcome returns the outcome of a call for an adaptive limit.
+// outcome returns a call's outcome for an adaptive limit.
 func (c *Client) outcome(call *Call, err error) inflight.Outcome {
 	usual := responseOutcome(call, err)
 	if c.opts.Outcome == nil {
@@ -98,7 +98,7 @@ type heldStream struct {
 	many bool // whether the server may send more than one message
 }
 
-// RecvMsg receives a message, and records the end of the stream.
+// RecvMsg receives a message, and records the stream's end.
 func (s *heldStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	switch {

@@ -50,7 +50,7 @@ func TestClientHoldsAPermitForAsLongAsACallTakes(t *testing.T) {
 	})
 }
 
-// Package edge tests the outcome of each code.
+// Package edge tests each code's outcome.
 func TestAClientsAdaptiveLimitLearnsFromOutcomes(t *testing.T) {
 	unary, stream := &grpclimit.Call{}, &grpclimit.Call{ServerStream: true}
 	for _, row := range []struct {
@@ -116,7 +116,7 @@ func TestOptionsOfAClientThatNeedALimiterOrPermits(t *testing.T) {
 	assert.ErrorContains(t, err, "ClientOptions.Outcome is for an adaptive limit, and Inflight is not set")
 }
 
-// The context contains the cost of the call. Later the real cost is settled.
+// The context contains the call's cost. Later the real cost is settled.
 func TestClientChargesTheDeclaredCost(t *testing.T) {
 	for way := range ways {
 		bubble(t, way, func(t *testing.T) {

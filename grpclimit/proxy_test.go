@@ -51,11 +51,11 @@ func serveHTTP(t *testing.T, h http.Handler) (addr string) {
 	return s.Listener.Addr().String()
 }
 
-// proxy starts a reverse proxy for gRPC that writes x-forwarded-for. Clients
-// send their address in "from", because all of them are on this machine.
+// proxy starts a reverse proxy for gRPC that writes x-forwarded-for.
+// Clients send their address in "from", because all are on this machine.
 //
-// FlushInterval is 0, with which streams are flushed at once anyway. With -1, the proxy may flush the headers of an answer
-// before it knows that the answer has nothing else. The client then gets no trailers, whichever server has denied the call.
+// FlushInterval is 0: streams are flushed at once anyway. With -1, the proxy may flush an answer's headers before
+// it knows that nothing else follows. The client then gets no trailers, whichever server has denied the call.
 func proxy(t *testing.T, backend string) (addr string) {
 	t.Helper()
 	transport := &http.Transport{Protocols: h2c()}

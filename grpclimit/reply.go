@@ -26,7 +26,7 @@ func replyTo(a rpcstatus.Answer) *reply {
 
 // reply is an answer to refused calls, in gRPC's form.
 type reply struct {
-	refusal // the refusal of a call without a cause of its own
+	refusal // a call's refusal without its own cause
 
 	answer   rpcstatus.Answer
 	once     sync.Once // sets the fields below
@@ -48,7 +48,7 @@ func newReply(a rpcstatus.Answer) *reply {
 	return made
 }
 
-// trailer returns the trailer of the answer, or nil if there is none. Callers must not change it.
+// trailer returns the answer's trailer, or nil if there is none. Callers must not change it.
 func (r *reply) trailer() metadata.MD {
 	r.once.Do(func() {
 		if r.pushback[0] = r.answer.Pushback(); r.pushback[0] != "" {

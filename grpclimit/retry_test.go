@@ -24,8 +24,8 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// retryPolicy is the service config of the clients. Its own backoff is very
-// short, so that all five attempts are denied unless the client obeys the server.
+// retryPolicy is the clients' service config. Its own backoff is very short,
+// so that all five attempts are denied unless the client obeys the server.
 const retryPolicy = `{"methodConfig": [{"name": [{}], "retryPolicy": {
 	"maxAttempts": 5, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1,
 	"retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`
@@ -63,7 +63,7 @@ func (a *attempts) stream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInf
 	return handler(srv, ss)
 }
 
-// take returns the number of a client's attempts since the last call of take.
+// take counts the a client's attempts since the last call of take.
 func (a *attempts) take(client string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()

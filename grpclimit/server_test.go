@@ -141,7 +141,7 @@ func TestACallThatCanNeverPassIsNotToBeRetried(t *testing.T) {
 	}
 }
 
-// Each client of a load balancer watches the health of each server, as long as the connection lives.
+// Each client of a load balancer watches each server's health, as long as the connection lives.
 func TestStreamsOfHealthAndReflectionTakeNoPermits(t *testing.T) {
 	helpers := []string{"/grpc.health.v1.Health/Watch", "/grpc.reflection.v1.ServerReflection/Info", "/grpc.reflection.v1alpha.ServerReflection/Info"}
 	for name, row := range map[string]struct {

@@ -13,18 +13,17 @@ import (
 
 // Response is a handler's response, for [Options].SettleResponse.
 type Response struct {
-	// Code is the code that is passed to [Options].Settle.
+	// Code is the code for [Options].Settle.
 	Code codes.Code
-	// Message is the response of a unary call, or the last message of a stream. It may be nil.
+	// Message is a unary call's response, or a stream's last message. It may be nil.
 	Message any
-	// Sent is the number of sent messages.
+	// Sent counts the sent messages.
 	Sent int
 }
 
-// ChargeOnly returns a function for [Options].Settle that charges only calls with these codes.
-// For example, ChargeOnly(codes.Unauthenticated) counts failed logins. A call is also charged if
-// its client has left, or its deadline has passed, before the answer, because the call could have
-// ended with any code. If the client of a stream leaves after a message, the stream counts as OK.
+// ChargeOnly returns a function for [Options].Settle that charges only calls with these codes. For example,
+// ChargeOnly(codes.Unauthenticated) counts failed logins. A call is also charged if its client left or its deadline passed
+// before the answer: it could have ended with any code. If a stream's client leaves after a message, the stream counts as OK.
 func ChargeOnly(charged ...codes.Code) func(c *Call, code codes.Code, cost int) int {
 	return func(c *Call, code codes.Code, cost int) int {
 		if code != codes.OK && !slices.Contains(charged, code) && c != nil && c.Context().Err() != nil {

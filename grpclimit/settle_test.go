@@ -45,7 +45,7 @@ func TestACallIsChargedByItsEnd(t *testing.T) {
 		settle   func(*grpclimit.Call, codes.Code, int) int
 		ctx      context.Context
 		err      error
-		received error // the result of RecvMsg for a stream's second message; nil for a unary call
+		received error // RecvMsg's result for a stream's second message; nil for a unary call
 		charged  int
 	}{
 		"a login":                                {logins, context.Background(), nil, nil, 0},
@@ -147,7 +147,7 @@ func TestARefusalInsideThatTheClientCausedIsNoServerError(t *testing.T) {
 	}
 }
 
-// SettleResponse computes a call's cost from the contents of its response.
+// SettleResponse computes a call's cost from its response's contents.
 func TestTheResponseGivesTheCost(t *testing.T) {
 	message := &testgrpc.SimpleResponse{Username: "ann"}
 	unary := func(err error) func(i *grpclimit.Interceptor) error {

@@ -172,7 +172,7 @@ func TestStockClientOfChargedMessagesSucceedsAtItsFirstRetry(t *testing.T) {
 // So its opening stays charged, whatever the handler has returned.
 func TestAnOpeningStaysChargedIfAMessageIsDenied(t *testing.T) {
 	for name, row := range map[string]struct {
-		cost    int // the cost of a message
+		cost    int // a message's cost
 		handler grpc.StreamHandler
 		left    int
 	}{

@@ -21,7 +21,7 @@ type trailers struct {
 	stream   grpc.ServerStream // the stream; nil for a unary call
 	announce bool              // whether to announce the remaining budget; false for a decision on a message
 	inner    *context.Context  // the context for a unary call's handler; nil if the trailers are not passed to inner interceptors
-	first    bool              // the decision is on the opening of a stream or on its first message
+	first    bool              // the decision is on a stream's opening or on its first message
 }
 
 // within returns the context for the handler.

@@ -20,7 +20,7 @@ type watchedStream struct {
 	failed atomic.Bool
 
 	mu       sync.Mutex // guards the fields below
-	messages int        // the number of messages sent
+	messages int        // messages sent
 	last     any        // the last message sent
 }
 
@@ -32,7 +32,7 @@ func (s *watchedStream) Context() context.Context {
 	return s.ctx
 }
 
-// sent returns the number of messages that were sent, and the last one.
+// sent counts the messages that were sent, and the last one.
 func (s *watchedStream) sent() (int, any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,18 +19,18 @@ type Advice struct {
 	Refused bool
 	// NoRetry is set if the request must not be sent again.
 	NoRetry bool
-	// Wait is the time for which nothing may be sent. If it is zero, the response demands
-	// no wait, and Budgets apply. To permit an immediate retry, set one nanosecond.
+	// Wait is how long nothing may be sent. If zero, the response demands no
+	// wait, and Budgets apply. To permit an immediate retry, set one nanosecond.
 	Wait    time.Duration
 	Budgets []AdviceBudget
 }
 
 // AdviceBudget is a budget that a server leaves until a reset.
 type AdviceBudget struct {
-	// Name identifies a budget of a server. Of two budgets with the same name, the
+	// Name identifies a server's budget. If two budgets have the same name, the
 	// stricter one counts. A [Transport] keeps only a hash of a name above 64 bytes.
 	Name string
-	// Left is the number of requests that may be sent, or their total cost if Costs is set.
+	// Left is how many requests may be sent, or their total cost if Costs is set.
 	Left int64
 	// Reset is the time until the reset, above 0.
 	Reset time.Duration
@@ -60,10 +60,10 @@ const statusOverloaded = 529
 // statusCalm is "Enhance Your Calm". Twitter once sent it instead of 429.
 const statusCalm = 420
 
-// AdviceOf returns the advice that a [Transport] without an Advice function would read from a response
-// received now. Use it in an Advice function that extends or records the advice, and in clients without
-// a Transport. It may read the first KiB of a refusal's body; the body stays readable in full. A
-// response from a cache has an Age. It shortens waits, and the budgets of such a response are ignored.
+// AdviceOf returns what a [Transport] without an Advice function would read from a response received
+// now. Use it in an Advice function, to extend or record the advice, and in clients without a
+// Transport. It may read the first KiB of a refusal's body; the body stays readable in full. A
+// response from a cache has an Age. It shortens waits, and such a response's budgets are ignored.
 func AdviceOf(resp *http.Response) Advice {
 	var head []byte
 	if wantsHead(resp) {
@@ -177,8 +177,8 @@ func strictest(budgets []AdviceBudget) []AdviceBudget {
 	return kept
 }
 
-// ageOf returns the time for which an answer has been in caches (RFC 9111, section 5.1), or 0 if it comes from the
-// server itself. The age shortens a wait. Budgets in a cached answer are ignored, because they are as old as the answer.
+// ageOf returns how long an answer has been in caches (RFC 9111, section 5.1), or 0 if it comes from the server
+// itself. The age shortens a wait. Budgets in a cached answer are ignored, because they are as old as the answer.
 func ageOf(h http.Header) time.Duration {
 	age, _, _ := strings.Cut(first(h["Age"]), ",")
 	seconds, err := strconv.ParseUint(strings.TrimSpace(age), 10, 64)
@@ -206,14 +206,14 @@ func serversClock(h http.Header, now time.Time, age time.Duration) time.Time {
 	return now.Add(-age)
 }
 
-// retryField is a field with the time of a retry.
+// retryField is a field with a retry's time.
 type retryField struct {
 	name string
 	read func(value string, clock time.Time) (time.Duration, bool)
 }
 
-// retryFields are the fields with the time of a retry: Retry-After, the finer fields that OpenAI and Azure
-// send in addition, and the fields that other servers send instead. The first one with a future time counts.
+// retryFields are the fields with a retry's time: Retry-After, the finer fields that OpenAI and Azure send
+// in addition, and the fields that other servers send instead. The first one with a future time counts.
 var retryFields = []retryField{
 	{"Retry-After-Ms", retryAfterMs},
 	{"X-Ms-Retry-After-Ms", retryAfterMs},

@@ -10,17 +10,16 @@ import (
 
 // ClientIPOptions configure how a client's address is found. The zero value reads no header.
 type ClientIPOptions struct {
-	// TrustedProxies are the addresses of the proxies. They must include
-	// no other address, because a proxy can claim any client address.
+	// TrustedProxies are the proxies' addresses. They must include no
+	// other address, because a proxy can claim any client address.
 	TrustedProxies []netip.Prefix
 
 	// TrustUnixSockets trusts connections over Unix sockets, such as
 	// nginx's. Only the proxy may have access to the socket's file.
 	TrustUnixSockets bool
 
-	// TrustedHops is the number of proxies that a request passes, for proxies whose addresses
-	// change. The client is the entry with this number, counted from the end. Without the
-	// options above, each peer is trusted, so make sure that only the proxies can connect.
+	// TrustedHops is how many proxies a request passes, if their addresses change. The client is the entry with this number,
+	// counted from the end. Without the options above, each peer is trusted, so make sure that only the proxies can connect.
 	TrustedHops int
 
 	// Header is the field that the proxies write. It is X-Forwarded-For, Forwarded (RFC
@@ -28,12 +27,12 @@ type ClientIPOptions struct {
 	// CF-Connecting-IP. The proxies must set or remove it. It defaults to X-Forwarded-For.
 	Header string
 
-	// IPv6Bits is the length of the prefix that counts as one client. It defaults to 64; 128 treats each address as a client.
+	// IPv6Bits is how long a prefix counts as one client. It defaults to 64; 128 treats each address as a client.
 	IPv6Bits int
 }
 
-// RemoteIP is a key function for the address of the connection's other end. An IPv6 address
-// is cut to its /64. Behind a proxy, that address is the proxy's: use [ClientIP] there.
+// RemoteIP is a key function for the peer's address. An IPv6 address is cut to
+// its /64. Behind a proxy, that address is the proxy's: use [ClientIP] there.
 func RemoteIP(r *http.Request) (netip.Addr, error) { return client.RemoteIP(r) }
 
 // ClientIP returns a key function for the client's address behind proxies. The error names the invalid option.
@@ -54,7 +53,7 @@ var client = edge.Client[*http.Request]{
 	Field: func(r *http.Request, name string) []string { return r.Header[name] },
 }
 
-// peerOf returns the other end of the connection.
+// peerOf returns the connection's other end.
 func peerOf(r *http.Request) clientaddr.Peer {
 	return clientaddr.Peer{Addr: clientaddr.Parse(r.RemoteAddr), Unix: clientaddr.OverUnix(r.Context())}
 }

@@ -60,7 +60,7 @@ func TestARequestHoldsItsUnitUntilItsHandlerEnds(t *testing.T) {
 	})
 }
 
-// A WebSocket holds its unit until the connection is closed, and the handler of a proxy has returned by then.
+// A WebSocket holds its unit until the connection is closed, and a proxy's handler has returned by then.
 func TestAHijackedConnectionHoldsItsUnitUntilItIsClosed(t *testing.T) {
 	for name, o := range map[string]*httplimit.Options{
 		"with fields": nil, "without fields": {Dialect: httplimit.DialectNone}, "settled": {Settle: httplimit.ChargeOnly(http.StatusSwitchingProtocols)},

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// refuse answers a request that is not served. It sets the header fields, and
-// then calls the user's function or answers in the protocol of the request.
+// refuse answers a request that is not served. It sets the header fields,
+// and then calls the user's function or answers in the request's protocol.
 func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
 	outcome.MarkRefused(e.Request.Context())
 	edge.MarkRefused(e.Request.Context(), e.Cause())
@@ -151,7 +151,7 @@ func (p *problem) write(w http.ResponseWriter, r *http.Request, values []string)
 	}
 }
 
-// problemFor returns the answer to a request beyond the quota of a policy. It
+// problemFor returns the answer to a request beyond a policy's quota. It
 // encodes the answer when that is first sent, because most limits never deny.
 func problemFor(sent *atomic.Value, status int, policy, detail string) *problem {
 	p, _ := sent.Load().(*problem)

@@ -169,7 +169,7 @@ func TestHeaderFieldsOfADenialCanBeAppendedTo(t *testing.T) {
 	get(m.Wrap(ok))
 }
 
-// The client learns the fault of its request, and the operator the name of the field.
+// The client learns its request's fault, and the operator the name of the field.
 func TestTheAnswerToARequestWithoutItsKeySaysSo(t *testing.T) {
 	const secret = "s3cret"
 	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(9)), nil))
@@ -326,7 +326,7 @@ func TestAChallengeThatCannotBeSentIsRefused(t *testing.T) {
 	assert.ErrorContains(t, err, "httplimit: InflightOptions.Challenge is given, and KeyCode is 0, want 401")
 }
 
-// A gateway reads only the status of the answer to a sub-request.
+// A gateway reads only the answer's status to a sub-request.
 func TestPlainHTTPRefusesRPCsByTheStatus(t *testing.T) {
 	serve := func(h http.Handler, method, target string, header http.Header) *http.Response {
 		r := httptest.NewRequest(method, target, nil)

@@ -1,16 +1,16 @@
 package httplimit
 
-// Dialect is a set of header fields that describe limits. A dialect with room for one limit describes
-// the one that denies longest. If none denies, it describes the one with the least remaining.
+// Dialect selects the header fields that describe limits. If a dialect has room for one limit, it
+// describes the one that denies longest. If none denies, it describes the one with the least remaining.
 type Dialect uint8
 
 const (
 	// DialectDraft11 (draft-ietf-httpapi-ratelimit-headers-11) writes RateLimit-Policy, with all limits, and RateLimit,
 	// with one. In them q is the capacity, and w the window or the seconds in which the capacity is regained; r is the
 	// remaining budget. At most r may be used for t seconds. If r is 0, t is the time until the next unit, and after a
-	// denial the time until a retry. The parameter weir-refill of RateLimit-Policy reports that the budget comes back unit
-	// by unit, instead of whole at the end of a window. RateLimit is omitted if a cost can never pass, or if the binding
-	// layer has a cost of its own. If outer middleware has used a name, a number is added to it, for example "default-2".
+	// denial the time until a retry. In RateLimit-Policy, the parameter weir-refill reports that the budget comes back
+	// unit by unit, instead of whole at a window's end. RateLimit is omitted if a cost can never pass, or if the binding
+	// layer has its own cost. If outer middleware has used a name, a number is added to it, for example "default-2".
 	DialectDraft11 Dialect = iota
 	// DialectDraft06 writes RateLimit-Limit, -Remaining and -Reset, in seconds, for one limit. Reset
 	// is the time until the budget is whole. If nothing remains, it is the time until the next unit,
@@ -26,11 +26,10 @@ const (
 	dialects = iota
 )
 
-// The latest draft renames r and t, which are constants on one line of package
-// limitfields. It also has a field RateLimit-Partition, the key of the budget in the
-// fields, and a parameter c, the cost of the request. This package sends neither.
+// The latest draft renames r and t, which are constants on one line of package limitfields. It also has a field
+// RateLimit-Partition, the budget's key in the fields, and a parameter c, the request's cost. This package sends neither.
 
-// The names of the fields, in the form of http.Header.
+// The fields' names, spelled as in http.Header.
 const (
 	fieldPolicy = "Ratelimit-Policy"
 	fieldLimit  = "Ratelimit"

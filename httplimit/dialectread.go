@@ -23,10 +23,10 @@ type dialectRead struct {
 // plainBudget is a budget with one field for each figure.
 type plainBudget struct {
 	name             string
-	remaining, reset string   // the names of fields
+	remaining, reset string   // fields' names
 	resetMs          string   // contains the reset as a span in milliseconds; or ""
 	after            string   // contains the reset as a span, and counts before reset; or ""
-	names            []string // the names of fields; the first field present has the budget's name
+	names            []string // fields' names; the first field present has the budget's name
 	costs            bool
 	limit            string // the field with the whole budget
 	refills          bool
@@ -53,7 +53,7 @@ var dialectsRead = []dialectRead{
 		anthropic("ratelimit-output-tokens", true),
 		{name: "unified", status: "Anthropic-Ratelimit-Unified-Status", reset: "Anthropic-Ratelimit-Unified-Reset"},
 	}},
-	// HubSpot. The remaining budget of a day has no reset.
+	// HubSpot. A day's remaining budget has no reset.
 	{plain: []plainBudget{
 		{name: "interval", remaining: "X-Hubspot-Ratelimit-Remaining", resetMs: "X-Hubspot-Ratelimit-Interval-Milliseconds"},
 		{name: "secondly", remaining: "X-Hubspot-Ratelimit-Secondly-Remaining", span: time.Second},
@@ -124,7 +124,7 @@ func (p *plainBudget) read(h http.Header, clock time.Time) []AdviceBudget {
 	return budgets
 }
 
-// leftsOf reads the numbers of a field, usually one. If a value is not a number of at least 0, it returns nil.
+// leftsOf reads a field's numbers, usually one. If a value is not a number of at least 0, it returns nil.
 func leftsOf(lines []string) (lefts []int64) {
 	for _, line := range lines {
 		if len(line) > maxStructured {
@@ -170,7 +170,7 @@ func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789.eE+
 
 // resetOf reads a reset in any common form: seconds from now, Unix time, a span such as "6m0s", or a date.
 func resetOf(value string, clock time.Time) (time.Duration, bool) {
-	// A number may exceed the range of a float.
+	// A number may exceed a float's range.
 	if at, err := strconv.ParseFloat(value, 64); isNumber(value) && (err == nil || math.IsInf(at, 0)) {
 		return fromNow(at, clock), at > 0
 	}
@@ -180,7 +180,7 @@ func resetOf(value string, clock time.Time) (time.Duration, bool) {
 	return untilDate(value, clock)
 }
 
-// seconds returns the number at the beginning of a value, without parameters, or 0 if there is none.
+// seconds returns the number at a value's beginning, without parameters, or 0 if there is none.
 func seconds(value string) float64 {
 	value, _, _ = strings.Cut(value, ";")
 	n, _ := decimal(strings.TrimSpace(value))

@@ -175,7 +175,7 @@ X-RateLimit-Reset: 60`, httplimit.Advice{}},
 	"span below zero":                   {"200 OK\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: -5s", httplimit.Advice{}},
 }
 
-// response reads the head of a response.
+// response reads a response's head.
 func response(t *testing.T, head string) *http.Response {
 	t.Helper()
 	text := "HTTP/1.1 " + strings.ReplaceAll(head, "\n", "\r\n") + "\r\nDate: Fri, 01 Aug 2025 12:00:00 GMT\r\nContent-Length: 0\r\n\r\n"
@@ -378,7 +378,7 @@ func TestLongNamesOfBudgetsAreDistinguished(t *testing.T) {
 	})
 }
 
-// TestOfTwoBudgetsOfOneNameTheStricterIsRead as long as one of them is the stricter in both respects.
+// TestOfTwoBudgetsOfOneNameTheStricterIsRead as long as one is the stricter in both respects.
 func TestOfTwoBudgetsOfOneNameTheStricterIsRead(t *testing.T) {
 	for line, want := range map[string][]httplimit.AdviceBudget{
 		`"a";r=5;t=60, "a";r=9;t=60`:                {{Name: "a", Left: 5, Reset: time.Minute}},

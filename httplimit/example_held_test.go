@@ -13,8 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// bodyFirst reads the body of each request before next gets it. Only then does net/http
-// notice that a client of HTTP/1 leaves.
+// bodyFirst reads each request's body before next gets it. Only then does net/http notice that a client of HTTP/1 leaves.
 func bodyFirst(next http.Handler, most int64) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))

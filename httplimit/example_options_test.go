@@ -154,7 +154,7 @@ func ExampleTransportOptions_outcome() {
 	// Output: 420
 }
 
-// A key function of your own: the session in a cookie, under its hash. Without a session the error is ErrNoKey.
+// Your own key function: the session in a cookie, under its hash. Without a session the error is ErrNoKey.
 func ExampleNew_cookie() {
 	session := func(r *http.Request) (keyfunc.Hash, error) {
 		c, err := r.Cookie("session")

@@ -308,7 +308,7 @@ func ExampleOptions_onError() {
 	// 401
 }
 
-// Cloudflare sends the client's address in a field of its own. Only Cloudflare may set it, so it is
+// Cloudflare sends the client's address in its own field. Only Cloudflare may set it, so it is
 // trusted from Cloudflare's addresses only. These two stand for the list that Cloudflare publishes.
 func ExampleClientIP_cdn() {
 	clientIP, err := httplimit.ClientIP(httplimit.ClientIPOptions{Header: "CF-Connecting-IP", TrustedProxies: []netip.Prefix{

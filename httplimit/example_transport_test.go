@@ -47,7 +47,7 @@ func ExampleNewTransport() {
 	// 200 OK true
 }
 
-// A server that announces the quota of the day in a field of its own, beside the usual fields.
+// A server that announces the day's quota in its own field, beside the usual fields.
 func ExampleAdviceOf() {
 	advice := func(resp *http.Response) (httplimit.Advice, bool) {
 		a := httplimit.AdviceOf(resp)
@@ -56,7 +56,7 @@ func ExampleAdviceOf() {
 		}
 		return a, true
 	}
-	// httplimit.TransportOptions{Advice: advice} obeys both. Here, the advice of one response:
+	// httplimit.TransportOptions{Advice: advice} obeys both. Here, one response's advice:
 	a, _ := advice(&http.Response{StatusCode: http.StatusOK, Header: http.Header{
 		"Ratelimit":     {`"minute";r=20;t=30`},
 		"X-Quota-Today": {"5000"},

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Package edge tests the outcome of each error.
+// Package edge tests each error's outcome.
 func TestAnswersToRequestsThatCouldNotBeDecided(t *testing.T) {
 	const reduced = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
 	for name, row := range map[string]struct {

@@ -10,7 +10,7 @@ import (
 )
 
 // setLimits writes the fields with the remaining budget. It keeps up to three of their values in the
-// slice. If the binding layer has a cost of its own, it writes no remaining budget, because the decision
+// slice. If the binding layer has its own cost, it writes no remaining budget, because the decision
 // has none in units of the request. Such a decision has a Remaining above the limit's capacity.
 func (m *Middleware) setLimits(h http.Header, v *limitfields.View, d *ratelimit.Decision, values []string) {
 	known := v.Name != "" && d.Remaining <= v.Limit.Capacity()
@@ -69,8 +69,8 @@ func (m *Middleware) setPolicy(h http.Header, v *limitfields.View, values []stri
 	}
 }
 
-// reset returns the reset time as the older dialects define it. If the request was denied, it is the time after which
-// the same request passes. If no unit remains, it is the time of the next unit. Otherwise it is the time at which the
+// reset returns the reset time as the older dialects define it. If the request was denied, it is the time after
+// which the same request passes. If no unit remains, it is the time of the next unit. Otherwise it is when the
 // key is fresh. ResetAfter is the longest of several limits, so the result is bounded by this limit's own figure.
 func (m *Middleware) reset(v *limitfields.View, d *ratelimit.Decision) int64 {
 	left := min(d.ResetAfter, time.Duration(min(v.Refill(), limitfields.MaxSeconds))*time.Second)

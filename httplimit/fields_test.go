@@ -262,7 +262,7 @@ func TestFieldValuesAreNotSharedBetweenResponses(t *testing.T) {
 	assert.Equal(t, `"five";r=3;t=60`, resp.Header.Get("RateLimit"))
 }
 
-// The remaining budget is in units of the caller's cost, and a layer with a cost of its own has none.
+// The remaining budget is in units of the caller's cost, and a layer with its own cost has none.
 func TestFieldsOmitTheRemainingBudgetOfALayerWithItsOwnCost(t *testing.T) {
 	l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("requests"), &ratelimit.Options[string]{Clock: new(fakeClock)}))
 	y := ratelimit.By(l, everyone)

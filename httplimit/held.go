@@ -38,9 +38,9 @@ func tooLate(r *http.Request, delay time.Duration) bool {
 	return s != nil && s.WriteTimeout > 0 && delay >= s.WriteTimeout
 }
 
-// RefuseHeld refuses the requests that are held now, and each later request that would be held. They get
-// 503 with Retry-After at once, and their charges are given back. Requests that can pass at once are
-// still served. Pass RefuseHeld to [http.Server.RegisterOnShutdown], because [http.Server.Shutdown] waits
+// RefuseHeld refuses the held requests, and each later request that would be held. They get 503 with
+// Retry-After at once, and their charges are given back. Requests that can pass at once are still
+// served. Pass RefuseHeld to [http.Server.RegisterOnShutdown], because [http.Server.Shutdown] waits
 // for held requests. If several servers share a Middleware, it holds no more requests for any of them.
 func (m *Middleware) RefuseHeld() {
 	if m != nil && m.core != nil {

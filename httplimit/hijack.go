@@ -11,10 +11,10 @@ import (
 	"syscall"
 )
 
-// tenure is the time for which a request keeps its permit. It lasts until
-// the handler has returned and a connection that it has hijacked is closed.
+// tenure is how long a request keeps its permit. It lasts until the
+// handler has returned and a connection that it has hijacked is closed.
 type tenure struct {
-	parts atomic.Int32 // the number of open parts
+	parts atomic.Int32 // open parts
 	end   func()       // called once, when the last part ends
 }
 

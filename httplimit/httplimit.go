@@ -4,10 +4,9 @@
 //	...
 //	http.Handle("/", limit.Wrap(handler))
 //
-// A denied request gets 429, Retry-After and a problem document. Calls of gRPC, gRPC-Web and
-// Connect are refused in their own protocol, unless [Options].PlainHTTP is set. [PerKey] limits
-// by another key. [New] takes any limiter, such as a [ratelimit.All] of several limits. The
-// package's example charges requests without a key to their address, by [keyfunc.Otherwise].
+// A denied request gets 429, Retry-After and a problem document. Calls by gRPC, gRPC-Web and Connect are refused in their own
+// protocol, unless [Options].PlainHTTP is set. [PerKey] limits by another key. [New] takes any limiter, for example several
+// limits from [ratelimit.All]. The package's example charges requests without a key to their address, by [keyfunc.Otherwise].
 //
 // For frameworks, see docs/frameworks.md. The package starts no goroutine for a server.
 package httplimit
@@ -23,7 +22,7 @@ import (
 
 // New returns middleware that decides with the limiter. The error names the invalid option. A
 // limiter whose keys are whole requests limits nothing, so New rejects it: see [ratelimit.Map].
-// With [DialectDraft11], the names of the limiter's limits must differ even without regard to case.
+// With [DialectDraft11], the limits' names must differ even without regard to case.
 func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, error) {
 	m := new(Middleware)
 	if opts != nil {
@@ -75,13 +74,13 @@ func PerKey[K comparable](limit ratelimit.Limit, key func(*http.Request) (K, err
 //
 // A request that a leaky bucket delays is held. It gets 503 if its context ends first, and at once if the
 // delay is at least the server's WriteTimeout. Its charge is then given back, except by a leaky bucket in
-// a [ratelimit.Map]: use [PerKey], or a [ratelimit.All] of one layer. After the hold, the server's
+// a [ratelimit.Map]: use [PerKey], or [ratelimit.All] with one layer. After the hold, the server's
 // ReadTimeout and WriteTimeout restart, even if an outer handler has set other deadlines. Over HTTP/1,
 // net/http notices that a client has gone only after the body was read: read it before the limiter.
 //
-// Under a server of net/http, next gets a ResponseWriter with the optional methods of the server's. That writer keeps the
-// header fields across informational responses, after which [net/http/httputil.ReverseProxy] clears the header. Some
-// frameworks, such as echo, write a status after their middleware. With [Options].Settle, wrap the whole of such a framework.
+// Under net/http's server, next gets a ResponseWriter with the server's optional methods. That writer keeps the header
+// fields across informational responses: after these, [net/http/httputil.ReverseProxy] clears the header. Some frameworks,
+// such as echo, write a status after their middleware. With [Options].Settle, wrap such a framework as a whole.
 func (m *Middleware) Wrap(next http.Handler) http.Handler {
 	switch {
 	case m == nil || m.core == nil:

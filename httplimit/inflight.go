@@ -15,29 +15,29 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// InflightOptions are the settings of [NewInflight].
+// InflightOptions configure [NewInflight].
 type InflightOptions struct {
-	// Units returns the number of units that a request takes. It defaults to 1.
+	// Units returns how many units a request takes. It defaults to 1.
 	Units func(r *http.Request) int
 
 	// Skip reports whether a request passes without a permit.
 	Skip func(r *http.Request) bool
 
-	// MaxWait is the longest time that a request may wait in its key's queue. If zero, it waits as long as its context allows.
+	// MaxWait is how long a request may wait in its key's queue. If zero, the request waits as long as its context allows.
 	MaxWait time.Duration
 
-	// Outcome returns the outcome of a request for an adaptive limit, given its status as in [Options].Settle, and
-	// the default outcome. By default, 101, an event stream, a refusal of an inner limiter and a failed upload are
+	// Outcome returns a request's outcome for an adaptive limit, given its status as in [Options].Settle, and the
+	// default outcome. By default, 101, an event stream, an inner limiter's refusal and a failed upload are
 	// Ignored. 503 and 504 are Dropped, and so is a request whose context has passed a deadline. (No client of
 	// net/http can set that deadline.) Other server errors are Cancelled, and so is a request whose client has
 	// gone. All else, even 429, is a Success. If nil, the default outcome is used. Then a hijacked connection
 	// counts as ignored from the hijack on, and an event stream from its first flush: see [inflight.Permit.Ignore].
 	Outcome func(r *http.Request, status int, usual inflight.Outcome) inflight.Outcome
 
-	// KeyCode is the status of a request whose key is missing or malformed, from 400 to 499. It defaults to 400.
+	// KeyCode is the status, from 400 to 499, for a request whose key is missing or malformed. It defaults to 400.
 	KeyCode int
 
-	// Challenge is the value of WWW-Authenticate, as in [Options].
+	// Challenge is the WWW-Authenticate value, as in [Options].
 	Challenge string
 
 	// PlainHTTP refuses RPC requests like other requests, as in [Options].
@@ -48,13 +48,13 @@ type InflightOptions struct {
 	OnRefused func(w http.ResponseWriter, r *http.Request, err error)
 }
 
-// Inflight is middleware that limits the number of requests served at the same time. Make one with
+// Inflight is middleware that limits how many requests are served at the same time. Make one with
 // [NewInflight]. It is safe for concurrent use. All handlers that it wraps share its limits. A handler
 // that hijacks the connection, such as a WebSocket's, keeps its permit until the connection is closed.
 //
-// A request for which there is no room gets 503, with a Retry-After of the key's recent wait. So
-// does a request that finds the key table full. A request that needs more units than its limit
-// gets 403. A request without a valid key gets KeyCode, and one that fails for another reason 500.
+// A request without room gets 503, with the key's recent wait as Retry-After. So does a
+// request that finds the key table full. A request that needs more units than its limit gets
+// 403. A request without a valid key gets KeyCode, and one that fails for another reason 500.
 type Inflight[K comparable] struct {
 	core   *edge.Inflight[*http.Request, K]
 	opts   InflightOptions
@@ -89,7 +89,7 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (
 	return &Inflight[K]{core: core, opts: o, badKey: newBadKey(o.KeyCode)}, nil
 }
 
-// outcome returns the outcome of a request for an adaptive limit.
+// outcome returns a request's outcome for an adaptive limit.
 func (m *Inflight[K]) outcome(r *http.Request, w *watcher, returned bool) inflight.Outcome {
 	final := w.sentOr(returned)
 	status := w.blame(final)

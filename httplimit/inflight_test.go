@@ -371,7 +371,7 @@ func TestInflightReportsAKeyThatCouldNotBeLookedUp(t *testing.T) {
 // ms. The 503 may have a Retry-After, as those of proxies and overloaded servers do.
 type replicas struct {
 	servers chan struct{}
-	dead    atomic.Int32 // the share of requests that are sent to it, in per cent
+	dead    atomic.Int32 // the share of requests sent to it, in per cent
 
 	retryAfter bool
 }
@@ -413,13 +413,13 @@ func TestADeadReplicaThatAnswersWithRetryAfterDoesNotLowerTheLimit(t *testing.T)
 	}
 }
 
-// rateBesideADeadReplica returns the number of good answers a second while a share of the replicas is dead.
+// rateBesideADeadReplica counts the good answers a second while a share of the replicas is dead.
 func rateBesideADeadReplica(t *testing.T, adaptive func() inflight.Algorithm, dead int, retryAfter bool) float64 {
 	backend := &replicas{servers: make(chan struct{}, 8), retryAfter: retryAfter}
 	limiter := ratelimit.Must(inflight.New(400, &inflight.Options[string]{Adaptive: adaptive}))
 	transport := ratelimit.Must(httplimit.NewTransport(backend, nil, &httplimit.TransportOptions{Inflight: limiter}))
 	var good atomic.Int64
-	send := func(d time.Duration) { // 800 requests a second, twice the capacity of the backend
+	send := func(d time.Duration) { // 800 requests a second, twice the backend's capacity
 		for begin := time.Now(); time.Since(begin) < d; time.Sleep(time.Duration(rand.ExpFloat64() * float64(time.Second/800))) {
 			go func() {
 				r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://backend/", nil)

@@ -50,8 +50,7 @@ func handBack(r, inner *http.Request) {
 	}
 }
 
-// eachWildcard calls do with the name of each wildcard in a route's
-// pattern, such as id and rest in "GET /items/{id}/{rest...}".
+// eachWildcard calls do with each wildcard's name in a route's pattern, such as id and rest in "GET /items/{id}/{rest...}".
 func eachWildcard(pattern string, do func(name string)) {
 	for {
 		_, after, found := strings.Cut(pattern, "{")

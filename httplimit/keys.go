@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Header returns a key function for the value of a header field that a proxy or another middleware sets or
-// checks, because clients can send any value. The key function returns [keyfunc.ErrNoKey] if there is no value,
+// Header returns a key function for a header field's value. A proxy or another middleware must set or check
+// it, because clients can send any value. The key function returns [keyfunc.ErrNoKey] if there is no value,
 // and [keyfunc.ErrMalformedKey] if the value is above 1 KiB or there are several. For secrets use [APIKey].
 func Header(name string) func(*http.Request) (string, error) {
 	name = http.CanonicalHeaderKey(name)
@@ -37,15 +37,15 @@ func single(name string) func(*http.Request) (string, error) {
 	return func(r *http.Request) (string, error) { return keytext.Single(r.Header[name], name) }
 }
 
-// APIKey returns a key function for the hash of a secret in a header field. The secret may
-// have any length, and is not checked. The key function fails as that of [Header] does.
+// APIKey returns a key function for a header field's secret, hashed. The secret may
+// have any length, and is not checked. The key function fails as [Header]'s does.
 func APIKey(name string) func(*http.Request) (keyfunc.Hash, error) {
 	return keyfunc.APIKey(single(name))
 }
 
-// BearerToken is [APIKey] for the token in "Authorization: Bearer token". Use it for opaque tokens only. A JWT
-// has several spellings that verifiers accept, for example 16 that differ in the last character of the
-// signature, and each would have its own budget. For JWTs use a verified claim as the key, after authentication.
+// BearerToken is [APIKey] for the token in "Authorization: Bearer token". Use it for opaque tokens only.
+// Verifiers accept a JWT in several spellings, for example 16 that differ in the signature's last character,
+// and each would have its own budget. For JWTs use a verified claim as the key, after authentication.
 func BearerToken(r *http.Request) (keyfunc.Hash, error) { return bearer(r) }
 
 var bearer = keyfunc.BearerToken(single("Authorization"))

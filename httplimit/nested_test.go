@@ -179,7 +179,7 @@ func TestWhatAnInflightInsideShedsIsGivenBack(t *testing.T) {
 	})
 }
 
-// A handler may pass several requests on. If one of them is served, the whole one is charged.
+// A handler may pass several requests on. If one is served, the whole one is charged.
 func TestAHandlerThatServesAPartOfARequestIsCharged(t *testing.T) {
 	outer := limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(100)))
 	inner := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(3))), httplimit.Options{}).Wrap(ok)

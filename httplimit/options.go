@@ -12,23 +12,23 @@ import (
 	"github.com/weir-go/ratelimit/internal/keytext"
 )
 
-// Options are the settings of [New]. The zero Options are safe: each request costs 1, and a
-// request is refused if no decision on it is possible. Functions may be called concurrently.
+// Options configure [New]. The zero Options are safe: each request costs 1, and
+// is refused if the limiter cannot decide. Functions may be called concurrently.
 type Options struct {
-	// Cost returns the cost of a request. It defaults to 1. A cost of 0 passes any limit. A cost
-	// below 0 refuses the request as malformed, for example because its body cannot be read. Then
+	// Cost returns a request's cost. It defaults to 1. A cost of 0 passes any limit. If the cost is
+	// below 0, the request is refused as malformed, for example because its body cannot be read. Then
 	// the answer is 400 even if KeyCode differs, and the error wraps [ratelimit.ErrNegativeCost].
 	Cost func(r *http.Request) int
 
-	// Skip reports whether a request passes without a decision, such as
-	// a preflight of CORS: see the example. If nil, no request does.
+	// Skip reports whether a request passes without a decision, such
+	// as a CORS preflight: see the example. If nil, no request does.
 	Skip func(r *http.Request) bool
 
-	// Settle returns the real cost of a request, given the response's status and the charged cost. For
+	// Settle returns a request's real cost, given the response's status and the charged cost. For
 	// example, [ChargeOnly] returns such a function. The limiter must be a [ratelimit.Reserver]. If
-	// Settle panics, the charge stays. If it is nil, the charge stays, too, unless an inner Middleware or
-	// Inflight, or an interceptor of grpclimit or connectlimit, refuses the request for lack of budget or
-	// room. Then the charge is given back. If Settle is set, its result counts in that case, too.
+	// Settle panics, the charge stays. If it is nil, the charge stays, too, with one exception. An inner
+	// Middleware or Inflight, or grpclimit's or connectlimit's interceptor, may lack budget or room and
+	// refuse the request: then the charge is given back. If Settle is set, its result counts then, too.
 	//
 	// A handler that panics before it has sent a status counts as 500. A handler that hijacked the connection counts as
 	// 101. A server error that the client caused counts as 400: a malformed or incomplete body, a full key table, a
@@ -39,23 +39,23 @@ type Options struct {
 	// SettleResponse is like Settle, with the whole response. It must not keep or change the header.
 	SettleResponse func(r *http.Request, resp Response, cost int) (actual int)
 
-	// Shadow lets all requests pass with unchanged responses. The limiter charges them; Stats and OnDecision report the outcome that each
-	// would have had.
+	// Shadow lets all requests pass with unchanged responses. The limiter charges
+	// them; Stats and OnDecision report each request's outcome without Shadow.
 	Shadow bool
 
 	// FailOpen lets a request pass if the limiter cannot decide. It does not apply to errors that a client can cause: no
 	// valid key, a full key table, a negative cost, an ended context. Nor does it apply to [keyfunc.ErrMisconfigured].
 	FailOpen bool
 
-	// KeyCode is the status of a request whose key is missing or malformed, from 400 to 499. It defaults to 400.
+	// KeyCode is the status, from 400 to 499, for a request whose key is missing or malformed. It defaults to 400.
 	KeyCode int
 
-	// Challenge is the value of WWW-Authenticate if KeyCode is 401, such as `Basic realm="api"`. It defaults to "Bearer".
+	// Challenge is the WWW-Authenticate value if KeyCode is 401, such as `Basic realm="api"`. It defaults to "Bearer".
 	Challenge string
 
 	// PlainHTTP refuses RPC requests like other requests, by the HTTP status and a problem
-	// document. A refusal in the protocol of gRPC has the status 200. So set PlainHTTP if only the
-	// status counts, for example in front of a handler that answers the sub-requests of a gateway.
+	// document. In gRPC's protocol a refusal has the status 200. So set PlainHTTP if only the
+	// status counts, for example in front of a handler that answers a gateway's sub-requests.
 	PlainHTTP bool
 
 	// Dialect selects the header fields. If zero, it is [DialectDraft11].
@@ -69,15 +69,14 @@ type Options struct {
 	// that obey RateLimit still wait for whole seconds: use [DialectNone].
 	RetryAfterMs bool
 
-	// DegradedHeader is the name of a field that is "true" if
-	// [ratelimit.Decision].Degraded is. If empty, there is no such field.
+	// DegradedHeader names a field that is "true" if [ratelimit.Decision].Degraded is. If empty, there is no such field.
 	DegradedHeader string
 
-	// MaxHold is the maximum time for which a request is held until it passes. A request that can pass within MaxHold
-	// waits in line for its turn; others get 429 at once. The limiter must be a [ratelimit.Reserver] that books
-	// ahead, such as a [ratelimit.Map] or the limiter of PerIP. For a [ratelimit.Layered], MaxHold bounds the delay
+	// MaxHold bounds how long a request is held until it passes. A request that can pass within MaxHold waits
+	// in line for its turn; others get 429 at once. The limiter must be a [ratelimit.Reserver] that books
+	// ahead, such as a [ratelimit.Map] or PerIP's limiter. For a [ratelimit.Layered], MaxHold bounds the delay
 	// of leaky buckets. If zero, only leaky buckets hold requests, for any time. [ratelimit.Options].MaxWaiting
-	// bounds the number of held requests, and [Middleware.RefuseHeld] ends their waits.
+	// bounds how many requests are held, and [Middleware.RefuseHeld] ends their waits.
 	MaxHold time.Duration
 
 	// Jitter spreads clients that were denied at the same time. Each client's share is added to its
@@ -88,7 +87,7 @@ type Options struct {
 	// address, X-Forwarded-For, Forwarded and Authorization identify a client.
 	JitterBy func(r *http.Request) string
 
-	// OnDenied answers a request that is denied for now. Retry-After and
+	// OnDenied answers a request denied for now. Retry-After and
 	// Cache-Control are set; the status is not. If nil, the answer is 429.
 	OnDenied func(w http.ResponseWriter, e Event)
 
@@ -96,17 +95,17 @@ type Options struct {
 	// as OnDenied does, but without Retry-After. If nil, the answer is 403.
 	OnExceeds func(w http.ResponseWriter, e Event)
 
-	// OnError answers a request on which no decision was possible because of e.Err, as OnDenied does. Retry-After is set
-	// only for ErrUnavailable and ErrTableFull. WWW-Authenticate is set only without a valid key and if KeyCode is 401.
-	// If nil, the answer is KeyCode without a valid key, 400 for a cost below 0, 503 with Retry-After, and otherwise 500.
+	// OnError answers a request if the limiter cannot decide because of e.Err, as OnDenied does. Retry-After is set only
+	// for ErrUnavailable and ErrTableFull. WWW-Authenticate is set only without a valid key and if KeyCode is 401. If
+	// nil, the answer is KeyCode without a valid key, 400 for a cost below 0, 503 with Retry-After, and otherwise 500.
 	OnError func(w http.ResponseWriter, e Event)
 
 	// OnDecision is called with each decision, before the request is
 	// answered or served. For a held request, it is called after the hold.
 	OnDecision func(Event)
 
-	// Logger logs the errors of requests on which no decision was possible, and of settlements. It logs at most
-	// one line of each kind a second. The level is Info for a request without a valid key or with a negative cost,
+	// Logger logs why the limiter could not decide, or a charge could not be settled. It logs at most one line
+	// a second for each kind. The level is Info for a request without a valid key or with a negative cost,
 	// Debug if the client has gone, Warn for a settlement, and otherwise Error. It defaults to [slog.Default].
 	Logger *slog.Logger
 

@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// Outcome states how the middleware treated a request, or in shadow mode
-// how it would have treated the request. The zero Outcome does not occur.
+// Outcome states how the middleware treated a request, or would have
+// treated it without shadow mode. The zero Outcome does not occur.
 type Outcome uint8
 
 const (
@@ -20,7 +20,7 @@ const (
 	OutcomeFailedOpen = Outcome(edge.FailedOpen) // passed, although no decision was possible
 )
 
-// String returns the name of the outcome, such as "denied".
+// String returns the outcome's name, such as "denied".
 func (o Outcome) String() string { return edge.Outcome(o).String() }
 
 // Event describes one decision. It is valid only during the call that receives it.

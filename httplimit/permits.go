@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// responseOutcome returns the default outcome of a request: see TransportOptions.Outcome.
+// responseOutcome returns a request's default outcome: see TransportOptions.Outcome.
 func responseOutcome(r *http.Request, resp *http.Response, err error) inflight.Outcome {
 	switch {
 	case outcome.CauseOf(err).Refused():

@@ -34,7 +34,7 @@ func left(t *testing.T, l *ratelimit.Layered[*http.Request]) int {
 	return d.Remaining
 }
 
-// raw sends bytes to the handler over a connection of its own, and returns the status.
+// raw sends bytes to the handler over its own connection, and returns the status.
 func raw(t *testing.T, h http.Handler, request string) int {
 	s := httptest.NewUnstartedServer(h)
 	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
@@ -203,8 +203,8 @@ func TestBodilessRequestsKeepTheirBody(t *testing.T) {
 	})), httptest.NewRequest("GET", "/", http.NoBody))
 }
 
-// Limits by address, which refund server errors, around a limit whose own refusals a client can bring about: such refusals must not be
-// refunded.
+// The outer limits, by address, refund server errors. A client can
+// provoke refusals by the inner limit: these must not be refunded.
 func TestRefusalsOfAnInnerMiddlewareAreNotRefunded(t *testing.T) {
 	keyed := func(opts *ratelimit.Options[keyfunc.Hash]) ratelimit.Limiter[*http.Request] {
 		l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(100)), opts))

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// onEnd calls end once, when the body of a response has been read to the end, fails or is closed. After a 101,
-// it calls end when the connection is closed. If the response has no body, it returns false and never calls end.
+// onEnd calls end once, when a response's body has been read to the end, fails or is closed. After a 101, it
+// calls end when the connection is closed. If the response has no body, it returns false and never calls end.
 func onEnd(resp *http.Response, end func(err error)) bool {
 	switch {
 	case resp.Body == nil, resp.Body == http.NoBody:

@@ -12,7 +12,7 @@ import (
 )
 
 // rpc is the protocol of a remote procedure call. Clients of such a protocol cannot read a problem
-// document. For example, a gRPC client would treat it as UNAVAILABLE, without the time of a retry.
+// document. For example, a gRPC client would treat it as UNAVAILABLE, without a retry's time.
 type rpc uint8
 
 const (
@@ -32,8 +32,8 @@ func protocolOf(r *http.Request, plain bool) rpc {
 	return rpcOf(r)
 }
 
-// rpcOf determines the protocol of a request from its content type. For
-// Connect's unary calls it uses the fields that their specification requires.
+// rpcOf determines a request's protocol from its content type. For Connect's
+// unary calls it uses the fields that their specification requires.
 func rpcOf(r *http.Request) rpc {
 	if r.Method == http.MethodGet {
 		if strings.Contains(r.URL.RawQuery, "connect=v1") && r.URL.Query().Get("connect") == "v1" {
@@ -79,7 +79,7 @@ func keyCode(status int) rpcstatus.Code {
 	return rpcstatus.InvalidArgument
 }
 
-// writeRPC sends an answer in the protocol of the request.
+// writeRPC sends an answer in the request's protocol.
 func writeRPC(w http.ResponseWriter, r *http.Request, protocol rpc, a rpcstatus.Answer) {
 	h := w.Header()
 	h.Del("Content-Length")
@@ -161,7 +161,7 @@ type connectDetail struct {
 	Value string `json:"value"` // base64 without padding
 }
 
-// connectEnd is the last message of a stream.
+// connectEnd is a stream's last message.
 type connectEnd struct {
 	Error connectProblem `json:"error"`
 }

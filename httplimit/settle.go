@@ -16,13 +16,13 @@ type Response struct {
 	// Status is the status that [Options].Settle receives.
 	Status int
 	Header http.Header
-	// Written is the number of bytes of the body that the handler has written.
+	// Written counts the body's bytes that the handler has written.
 	Written int64
 }
 
-// ChargeOnly returns a function for [Options].Settle that charges only responses with these
-// statuses. For example, ChargeOnly(401, 403) counts failed logins. If the client left before
-// the answer, the request is charged, because its answer could have had any of the statuses.
+// ChargeOnly returns a function for [Options].Settle that charges only responses with
+// these statuses. For example, ChargeOnly(401, 403) counts failed logins. If the client
+// left before the answer, the request is charged: its answer could have had any status.
 func ChargeOnly(statuses ...int) func(r *http.Request, status, cost int) int {
 	return func(r *http.Request, status, cost int) int {
 		if slices.Contains(statuses, status) || r != nil && unanswered(r, status) {
@@ -66,7 +66,7 @@ func (e *ending) Value(k any) any {
 	return e.Context.Value(k)
 }
 
-// endingOf returns the ending of a request. It returns nil if the request ended as usual or was not served here.
+// endingOf returns a request's ending. It returns nil if the request ended as usual or was not served here.
 func endingOf(r *http.Request) *ending {
 	e, _ := r.Context().Value(endingKey{}).(*ending)
 	return e
@@ -121,7 +121,7 @@ type watchedBody struct {
 	io.ReadCloser
 	from    *http.Request // the server's request
 	to      *http.Request // the handler's request
-	reading atomic.Int32  // the number of calls of Read that have not returned
+	reading atomic.Int32  // calls to Read that have not returned
 	failed  atomic.Bool
 	closed  atomic.Bool // whether the handler has closed it; then an error of a later Read is the handler's fault
 }

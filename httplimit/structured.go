@@ -80,7 +80,7 @@ func parseItems(lines []string) []item {
 	}
 }
 
-// parseDictionary reads a Dictionary as the parameters of an item without a name. ok is
+// parseDictionary reads a Dictionary as an item's parameters without a name. ok is
 // false if the Dictionary is malformed or contains inner lists, which no dialect uses.
 func parseDictionary(lines []string) (it item, ok bool) {
 	s := strings.Trim(strings.Join(lines, ","), " \t")
@@ -105,7 +105,7 @@ func parseDictionary(lines []string) (it item, ok bool) {
 	}
 }
 
-// policyNames returns the names of the policies in the lines.
+// policyNames returns the policies' names in the lines.
 func policyNames(lines []string) []string {
 	var names []string
 	for _, it := range parseItems(lines) {
@@ -146,7 +146,7 @@ func (p *parser) item() (it item, ok bool) {
 	return it, p.parameters(&it)
 }
 
-// parameters reads the parameters of an item.
+// parameters reads an item's parameters.
 func (p *parser) parameters(it *item) bool {
 	for p.accept(';') {
 		p.space()

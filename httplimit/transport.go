@@ -23,14 +23,13 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// TransportOptions are the settings of [NewTransport]. Zero values mean the defaults. Functions may be called concurrently.
+// TransportOptions configure [NewTransport]. Zero values mean the defaults. Functions may be called concurrently.
 type TransportOptions struct {
-	// Key returns the name of the queue for a request. Advice in the response to one
-	// request applies to all requests of its key. If Key returns an error, the request
-	// fails. It defaults to [TargetAccount]: two tokens on one host are two budgets.
+	// Key names the queue for a request. Advice in one response applies to all requests with the same key. If Key
+	// returns an error, the request fails. It defaults to [TargetAccount]: two tokens on one host are two budgets.
 	Key func(r *http.Request) (string, error)
 
-	// Cost returns the cost of a request in the limiter. It defaults to the cost that [WithCost] declares, or 1.
+	// Cost returns a request's cost in the limiter. It defaults to the cost that [WithCost] declares, or 1.
 	Cost func(r *http.Request) int
 
 	// Advice reads a response in another dialect. If the status is 400 or above, it may read the body. It
@@ -38,47 +37,47 @@ type TransportOptions struct {
 	// full. It must not read another body. If Advice is nil or returns false, [AdviceOf] reads the response.
 	Advice func(resp *http.Response) (Advice, bool)
 
-	// MaxWait bounds the time for which a request may wait, for the client's own limiter or because a
-	// server demands it. A request that would wait longer fails at once with [ratelimit.ErrLimited] and
-	// the wait. It defaults to one minute. If negative, a request waits for as long as its context allows.
+	// MaxWait bounds how long a request may wait, for the client's own limiter or because a server
+	// demands it. A request that would wait longer fails at once with [ratelimit.ErrLimited] and the
+	// wait. It defaults to one minute. If negative, a request waits for as long as its context allows.
 	MaxWait time.Duration
 
 	// MaxServerWait bounds the wait that a server demands. It defaults to ten years. See [Transport.Reset].
 	MaxServerWait time.Duration
 
-	// MaxRetries is the maximum number of times that a refused request is sent again, each time after the
-	// server's wait. If zero, it is not sent again. The body must be empty or have [http.Request.GetBody].
-	// A 503 with Retry-After counts as a refusal only for an idempotent method or with an Idempotency-Key.
+	// MaxRetries is how often a refused request may be sent again, each time after the server's wait.
+	// If zero, it is not sent again. The body must be empty or have [http.Request.GetBody]. A 503
+	// with Retry-After counts as a refusal only for an idempotent method or with an Idempotency-Key.
 	// If the deadline or MaxWait leaves no time for another attempt, the caller gets the refusal.
 	MaxRetries int
 
-	// MaxInFlight is the maximum number of requests of a key in flight. If zero, there is no maximum. A request
-	// is in flight until its response's body is read or closed, and after a 101 until the connection is closed.
-	// A request takes its slot before its turn in the limiter, so when slots come back after a stall, the
+	// MaxInFlight is how many of a key's requests may be in flight. If zero, there is no maximum. A request is
+	// in flight until its response's body is read or closed, and after a 101 until the connection is closed. A
+	// request takes its slot before its turn in the limiter, so when slots come back after a stall, the
 	// waiting requests are sent at the limiter's pace. The wait for a slot counts like any other: see MaxWait.
 	MaxInFlight int
 
-	// Inflight limits the requests in flight by its permits. The permits' keys come from Key or, if that is nil, are the
+	// Inflight limits the requests in flight by its permits. The permits' keys come from Key. If that is nil, they are the
 	// hosts ([TargetHost]). A permit is held until the response's body is read or closed, and after a 101 until the
-	// connection is closed. The limit may be adaptive ([inflight.Learn]); then the time until the turn counts as a part of
+	// connection is closed. The limit may be adaptive ([inflight.Learn]); then the time until the turn counts as part of
 	// the request's time. A request takes its permit before its turn in the limiter, so when permits come back after a
 	// stall, the waiting requests are sent at the limiter's pace. The wait for a permit counts like any other: see MaxWait.
 	Inflight *inflight.Limiter[string]
 
-	// Outcome returns the outcome of a request for an adaptive limit of Inflight, given its response or
-	// error. usual is the default outcome, which is used if Outcome is nil. It is as in [InflightOptions],
-	// with three exceptions. If the request's context, and so the Timeout of an http.Client, ends first,
-	// it is Cancelled. A timeout of the base transport is Dropped, and so is the status 429.
+	// Outcome returns a request's outcome for Inflight's adaptive limit, given its response or error.
+	// usual is the default outcome, also used if Outcome is nil. It is as in [InflightOptions], with
+	// three exceptions. If the request's context, and so the Timeout of an http.Client, ends first,
+	// it is Cancelled. The base transport's timeout is Dropped, and so is the status 429.
 	Outcome func(r *http.Request, resp *http.Response, err error, usual inflight.Outcome) inflight.Outcome
 
-	// MaxKeys is the maximum number of idle keys whose advice from servers the Transport keeps. It defaults to 4096.
+	// MaxKeys is for how many idle keys the Transport keeps servers' advice. It defaults to 4096.
 	MaxKeys int
 }
 
-// Transport is an [http.RoundTripper] that obeys the client's own limit and the limits
-// that servers announce. Make one with [NewTransport]. It is safe for concurrent use.
+// Transport is an [http.RoundTripper] that obeys the client's own limit and the servers'
+// announced limits. Make one with [NewTransport]. It is safe for concurrent use.
 //
-// Requests of one key wait in a queue. If the deadline of a request is before its turn, it
+// Requests with one key wait in a queue. If a request's deadline is before its turn, it
 // fails at once with an error that wraps [context.DeadlineExceeded]. A Transport obeys:
 //
 //   - Retry-After, X-RateLimit-Retry-After, Retry-After-Ms and x-ms-retry-after-ms of a 403, 408, 413, 418, 420, 429, 500, 502, 503 or 529.
@@ -90,10 +89,10 @@ type TransportOptions struct {
 //   - A 429 or 529 without these. Then nothing is sent for a second, and twice as long after each further one, up to a minute.
 //   - The second connection error in a row. Then nothing is sent for a second, and twice as long after each further one, up to 15 s.
 //
-// If a server's answers have no remaining budget, the Transport learns a pace. After a refusal it sends
-// requests at intervals. Each refusal lengthens them, and each served request shortens them. Six refusals in a
-// row count as an outage, after which the earlier pace holds again. So the processes of one account find their
-// shares without exchanging messages. A 500 that a program's Advice reports as Refused counts as a refusal.
+// If a server's answers lack the remaining budget, the Transport learns a pace. After a refusal it sends requests
+// at intervals. Each refusal lengthens them, and each served request shortens them. Six refusals in a row count
+// as an outage; after it the earlier pace holds again. So the processes that use one account find their shares
+// without exchanging messages. A 500 counts as a refusal if a program's Advice reports it as Refused.
 //
 // After a refusal or a reset, requests are first sent one at a time. Each served request permits
 // one more in flight, for at most a minute. Dates are compared with the response's Date.
@@ -105,10 +104,10 @@ type Transport struct {
 	opts      TransportOptions
 }
 
-// NewTransport returns a Transport that sends requests with base as the limiter allows. A nil base stands for
-// [http.DefaultTransport]. See [ratelimit.Map]; use [ratelimit.Unlimited] for the server's limits alone. If the
-// limiter is nil, TransportOptions.Inflight must be set. Then requests are sent as its permits allow, and the
-// Transport neither reads what servers announce nor sends a request again. The error names the invalid option.
+// NewTransport returns a Transport. It sends requests with base as the limiter allows. A nil base stands for
+// [http.DefaultTransport]. See [ratelimit.Map]; use [ratelimit.Unlimited] for the server's limits alone. If
+// the limiter is nil, TransportOptions.Inflight must be set. Then requests are sent as its permits allow. The
+// Transport reads no servers' announcements, and sends no request again. The error names the invalid option.
 func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], opts *TransportOptions) (*Transport, error) {
 	t := &Transport{base: cmp.Or(base, http.DefaultTransport)}
 	if opts != nil {
@@ -160,8 +159,8 @@ func TargetHost(r *http.Request) (string, error) {
 // credentials are the fields by which servers tell their clients apart.
 var credentials = [...]string{"Authorization", "X-Api-Key", "Api-Key", "Proxy-Authorization"}
 
-// TargetAccount is a key function for the host of [TargetHost] and the account there. The account is a hash of
-// the fields Authorization, X-Api-Key, Api-Key and Proxy-Authorization, and of a user in the URL. If there are
+// TargetAccount is a key function for the host, as in [TargetHost], and the account there. The account is a hash
+// over the fields Authorization, X-Api-Key, Api-Key and Proxy-Authorization, and a user in the URL. If there are
 // none, the key is the host alone. The hash differs from process to process and does not reveal the credentials.
 func TargetAccount(r *http.Request) (string, error) {
 	host, err := TargetHost(r)
@@ -236,8 +235,8 @@ func (t *Transport) Stats() (s TransportStats) {
 	return s
 }
 
-// Reset forgets what the server of a key has announced. The key is a value that TransportOptions.Key
-// returns. A host such as "https://api.example.com" stands for all its accounts: see [TargetAccount].
+// Reset forgets what a key's server has announced. The key is a value from TransportOptions.Key.
+// A host such as "https://api.example.com" stands for all its accounts: see [TargetAccount].
 func (t *Transport) Reset(key string) {
 	if t != nil && t.pacer != nil {
 		t.pacer.Reset(key)
@@ -313,7 +312,7 @@ func (t *Transport) pace(r *http.Request, waited time.Duration) (*http.Response,
 	}
 }
 
-// learn records the advice of a response, or the lack of one, and returns it.
+// learn records a response's advice, or the lack of one, and returns it.
 func (t *Transport) learn(p *pace.Place, r *http.Request, resp *http.Response, err error) (a Advice) {
 	now := time.Now()
 	if resp == nil || err != nil {
@@ -379,7 +378,7 @@ func repeat(r *http.Request) (again *http.Request, ok bool) {
 	return again, true
 }
 
-// maxHolding bounds the time for which the body of a refusal is read.
+// maxHolding bounds how long a refusal's body is read.
 const maxHolding = time.Second
 
 // holdBody reads a body, so that its connection can be reused. It stops if the body is large, or has not arrived by the time
@@ -416,10 +415,10 @@ func closeBody(r *http.Request) {
 	}
 }
 
-// WithCost returns a context that declares the cost of one request of a client, such as tokens, for a [Transport].
-// The limiter refuses a cost below 0.
+// WithCost returns a context that declares what one request costs, for example
+// in tokens, for a client's [Transport]. The limiter refuses a cost below 0.
 func WithCost(ctx context.Context, cost int) context.Context { return pace.WithCost(ctx, cost) }
 
-// SettleCost replaces the charge of the last request with a context of [WithCost] by its real cost. If none was
+// SettleCost replaces the charge of the last request under a [WithCost] context by its real cost. If none was
 // sent, it does nothing. It returns the errors of [ratelimit.Reservation.Settle]. It is safe for concurrent use.
 func SettleCost(ctx context.Context, actual int) error { return pace.SettleCost(ctx, actual) }

@@ -192,7 +192,7 @@ func TestAnOutageOfHalfAnHourIsNotLearntAsAPace(t *testing.T) {
 	}
 }
 
-// The first error of a connection may come from an idle connection that the server has closed. A second error in a row
+// A connection's first error may come from an idle connection that the server has closed. A second error in a row
 // closes the queue, and an answer opens it again. Errors of the request itself and of its context do not count.
 func TestErrorsOfTheConnectionAreWaitedForTwiceAsLongEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

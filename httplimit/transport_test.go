@@ -22,7 +22,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// backend is a RoundTripper that records the time of each request, and returns the prepared responses.
+// backend is a RoundTripper that records each request's time, and returns the prepared responses.
 type backend struct {
 	mu     sync.Mutex
 	begin  time.Time
@@ -165,7 +165,7 @@ type closing struct {
 
 func (c *closing) Close() error { c.closed = true; return nil }
 
-// Responses, and the time at which the next request is sent. The server's clock is a year and some behind.
+// Responses, and the time when the next request is sent. The server's clock is a year and some behind.
 func TestTransportLearnsFromEachDialect(t *testing.T) {
 	const date = "Date: Fri, 01 Aug 2025 12:00:00 GMT" // Unix 1754049600
 	for name, row := range map[string]struct {

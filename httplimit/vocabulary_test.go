@@ -75,7 +75,7 @@ func TestTheResponseGivesTheCost(t *testing.T) {
 	assert.EqualError(t, err, "httplimit: Options.Settle and Options.SettleResponse are both given")
 }
 
-// A client's fault is no failure of the server: it has an outcome of its own, and one plain text.
+// A client's fault is no failure of the server: it has its own outcome, and one plain text.
 func TestARequestWithoutAKeyIsRejectedInPlainWords(t *testing.T) {
 	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(9)), nil))
 	all := ratelimit.Must(ratelimit.All(ratelimit.By(perKey, httplimit.APIKey("X-API-Key"))))

@@ -25,21 +25,21 @@ import (
 type watcher struct {
 	http.ResponseWriter
 	request     *http.Request
-	body        *watchedBody    // the body of the request; nil if there is none, or it is not watched
+	body        *watchedBody    // the request's body; nil if there is none, or it is not watched
 	status      int             // 0 until it is known
 	late        bool            // whether the client had gone when the status became known
-	written     int64           // the number of written bytes of the body
+	written     int64           // written bytes of the body
 	clientFault atomic.Bool     // whether an inner middleware has reported that the client is at fault
 	informed    bool            // whether an informational response was sent
-	tenure      *tenure         // the tenure of a permit; nil if the request has none
+	tenure      *tenure         // a permit's tenure; nil if the request has none
 	permit      inflight.Permit // the permit that is ignored once the response is a stream
 	fields      *fieldNames
 	values      [4]string // of the fields that the middleware has set, "" of others
 }
 
-// watch returns the watcher of a request, and a ResponseWriter for the handler. That writer has the optional methods of w
-// for which handlers test a writer's type. It also has Hijack if only [http.ResponseController] finds one in w, because a
-// hijack through Unwrap would bypass the watcher. The method set of a type is fixed, so each combination needs its own type.
+// watch returns a request's watcher, and a ResponseWriter for the handler. That writer has the optional methods of w for
+// which handlers test a writer's type. It also has Hijack if only [http.ResponseController] finds one in w, because a hijack
+// through Unwrap would bypass the watcher. The method set of a type is fixed, so each combination needs its own type.
 func watch(w http.ResponseWriter, r *http.Request) (*watcher, http.ResponseWriter) {
 	_, flush := w.(http.Flusher)
 	switch hijack := reachesHijacker(w); {
@@ -98,7 +98,7 @@ func (w *watcher) Header() http.Header {
 	return w.ResponseWriter.Header()
 }
 
-// restore sets the fields of the middleware again if they are gone after an informational
+// restore sets the middleware's fields again if they are gone after an informational
 // response. [net/http/httputil.ReverseProxy] clears the header after each of these.
 func (w *watcher) restore() {
 	if w == nil || !w.informed || w.status != 0 || w.fields == nil {

@@ -1,4 +1,4 @@
-// Package otellimit exports metrics of limiters for OpenTelemetry.
+// Package otellimit exports limiters' metrics for OpenTelemetry.
 //
 //	metrics, err := otellimit.New(otel.Meter("myapp"))
 //	…
@@ -9,8 +9,8 @@
 //
 // The attribute limiter is the name passed to each function.
 //
-// No key, user or address is ever an attribute. The instruments are the metrics
-// of package promlimit, with dotted names. For the list see docs/metrics.md.
+// No key, user or address is ever an attribute. The instruments are
+// promlimit's metrics, with dotted names. For the list see docs/metrics.md.
 //
 // All functions, and the functions that they return, are safe for concurrent use.
 package otellimit
@@ -93,8 +93,8 @@ func (m *Metrics) mustBeMade() {
 	}
 }
 
-// OnDecision returns a function for the option OnDecision of [ratelimit.Options] and of
-// other engines. It counts decisions by limit and outcome, and adds up the spent cost.
+// OnDecision returns a function for the option OnDecision in [ratelimit.Options] and in other
+// engines' options. It counts decisions by limit and outcome, and adds up the spent cost.
 func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 	m.mustBeMade()
 	var known sync.Map // from the limit's name to *options
@@ -116,16 +116,16 @@ func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 	}
 }
 
-// OnPolicyDecision returns a function for the option OnDecision of package policy. It counts decisions by
-// rule. If the policies are registered with [Metrics.Register], the series of a rule disappear when the rule
-// is no longer in force. The function keeps no part of its argument, so set ReuseRules in the same options.
+// OnPolicyDecision returns a function for package policy's option OnDecision. It counts decisions by
+// rule. If the policies are registered with [Metrics.Register], a rule's series disappear when the rule
+// is no longer in force. The function does not keep its argument, so set ReuseRules in the same options.
 func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) {
 	m.mustBeMade()
 	return m.rules.Count
 }
 
-// Timed returns a limiter that decides as l does, and measures the duration of each decision
-// in seconds. Use it for limiters whose budgets are on a server. It does not measure Wait.
+// Timed returns a limiter that decides as l does, and measures each decision's duration in
+// seconds. Use it for limiters whose budgets are on a server. It does not measure Wait.
 func Timed[K any](m *Metrics, limiter string, l ratelimit.Reserver[K]) ratelimit.Reserver[K] {
 	m.mustBeMade()
 	if optional.IsNil(l) {

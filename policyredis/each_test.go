@@ -56,7 +56,7 @@ func TestEachListsTheLimitedKeysOfTheFleet(t *testing.T) {
 	assert.ErrorIs(t, lists.Each(t.Context(), "pairs", func([]string, ratelimit.Decision) bool { return true }), ratelimit.ErrUnavailable)
 }
 
-// scans returns the number of SCAN commands that a server has executed.
+// scans counts the SCAN commands that a server has executed.
 func scans(t *testing.T, client *redis.Client) (n int) {
 	t.Helper()
 	text, err := client.Info(t.Context(), "commandstats").Result()
@@ -74,7 +74,7 @@ func TestThePageScansRedisOnceForAllRules(t *testing.T) {
 	for name, opts := range map[string]policyredis.Options{"plain": {}, "leased": {Tenant: "tenant", MaxBatch: 1}} {
 		t.Run(name, func(t *testing.T) {
 			client := local(t)
-			// Half of the keys are a removed rule's, and half of another program.
+			// Half the keys are a removed rule's, and half of another program.
 			require.NoError(t, client.Eval(t.Context(), "for i = 1, ARGV[1] / 2 do redis.call('SET', 'policy:gone:{' .. i .. '}', 'x') redis.call('SET', 'other:' .. i, 'x') end return 1", nil, keys).Err())
 			text := "rules:\n"
 			for i := range rules {

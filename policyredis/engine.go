@@ -1,9 +1,9 @@
-// Package policyredis keeps the budgets of package policy on Redis, for a fleet of processes.
+// Package policyredis keeps package policy's budgets on Redis, for a fleet.
 //
 //	policies, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, nil)})
 //
-// One round trip decides all rules of a request, all or nothing. The promises of package redislimit hold. A rule
-// with Share is a [redislimit.Fair], which usually needs no round trip: call [policy.Policies.Flush] on shutdown.
+// One round trip decides all rules for a request, all or nothing. Package redislimit's promises hold. A rule with
+// Share is a [redislimit.Fair], which usually needs no round trip: call [policy.Policies.Flush] on shutdown.
 package policyredis
 
 import (
@@ -24,17 +24,17 @@ import (
 
 // Options configure [New]. Nil and the zero Options select the defaults.
 type Options struct {
-	// Prefix is the prefix of all Redis keys. It defaults to "policy:". Processes that share budgets need the same Prefix.
+	// Prefix begins all Redis keys. It defaults to "policy:". Processes that share budgets need the same Prefix.
 	Prefix string
 	// Timeout bounds a decision, and each lease for it. It defaults to 50 ms.
 	Timeout time.Duration
-	// Slot is [redislimit.Options.Slot]. All keys of a request must share a slot.
+	// Slot is [redislimit.Options.Slot]. All keys for a request must share a slot.
 	Slot func(key string) string
-	// Tenant is the attribute that spreads requests over the servers of a cluster or a Ring. Rules without
+	// Tenant is the attribute that spreads requests over the servers in a cluster or a Ring. Rules without
 	// it in their key are spent from leases. Their bound is the rule's plus processes × MaxBatch, and they
 	// cannot be leaky buckets. Tenant and Slot exclude each other. Call [policy.Policies.Flush] on shutdown.
 	Tenant string
-	// MaxBatch is the maximum number of units that a process leases for a key. It defaults to 100.
+	// MaxBatch is how many units a process leases at most for a key. It defaults to 100.
 	MaxBatch int
 	// Hooks is [redislimit.Options.Hooks].
 	Hooks []redis.Hook

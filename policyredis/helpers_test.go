@@ -117,7 +117,7 @@ func (h *trips) add(commands int) {
 // redislimit's own tests do.
 type onClock struct{ ratelimit.Clock }
 
-// clockEpoch is the Unix time at which such a clock stands at 0.
+// clockEpoch is the Unix time when such a clock stands at 0.
 const clockEpoch = 1_450_000_000
 
 func (h onClock) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -159,8 +159,8 @@ type bubbleTime struct{ began time.Time }
 
 func (b bubbleTime) Now() time.Duration { return time.Since(b.began) }
 
-// fleet plays processes in virtual time on a real server: time passes only while all wait, and not while a call is under way. The options
-// of each process are made by opts.
+// fleet plays processes in virtual time on a real server: time passes only while all
+// wait, and not while a call is under way. Each process's options are made by opts.
 func fleet(t *testing.T, server *redistest.Server, text string, processes int, o policyredis.Options, opts func(process int) policy.Options, play func(t *testing.T, all []*policy.Policies)) {
 	synctest.Test(t, func(t *testing.T) {
 		o.Hooks = []redis.Hook{onClock{bubbleTime{time.Now()}}}

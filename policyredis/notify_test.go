@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/policyredis"
 )
 
-// notices collects the notices of a fleet.
+// notices collects a fleet's notices.
 type notices []string
 
 func (n *notices) of(process int) policy.Options {

@@ -30,8 +30,8 @@ func failingOver(t *testing.T, addr, text string, processes int) (shared, local 
 	return shared, local, l
 }
 
-// Four processes decide by rules with limits by the day, of plans and attributes, while Redis is out of use. When it is back, it is charged with what
-// they let pass, under the same limits, and a rule with a cost of its own with that cost.
+// Four processes decide by rules with limits by the day, of plans and attributes, while Redis is out of use. When it
+// is back, it is charged with what they let pass, under the same limits, and a rule with its own cost with that cost.
 func TestRedisIsChargedWithAnOutage(t *testing.T) {
 	const processes = 4
 	const text = `

@@ -1,4 +1,4 @@
-// Package promlimit exports metrics of limiters for Prometheus.
+// Package promlimit exports limiters' metrics for Prometheus.
 //
 //	metrics, err := promlimit.New(prometheus.DefaultRegisterer)
 //	…
@@ -73,8 +73,8 @@ func (m *Metrics) mustBeMade() {
 	}
 }
 
-// OnDecision returns a function for the option OnDecision of [ratelimit.Options]
-// and of other engines. It counts decisions, and adds up the spent cost.
+// OnDecision returns a function for the option OnDecision in [ratelimit.Options]
+// and in other engines' options. It counts decisions, and adds up the spent cost.
 func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 	m.mustBeMade()
 	limiter = valid(limiter)
@@ -110,9 +110,9 @@ func (m *Metrics) counters(limiter, limit string) *counters {
 	return c
 }
 
-// OnPolicyDecision returns a function for the option OnDecision of package policy. If the policies
-// are registered with [Metrics.Register], the series of a rule disappear when the rule is no longer
-// in force. The function keeps no part of its argument, so set ReuseRules in the same options.
+// OnPolicyDecision returns a function for package policy's option OnDecision. If the policies
+// are registered with [Metrics.Register], a rule's series disappear when the rule is no longer
+// in force. The function does not keep its argument, so set ReuseRules in the same options.
 func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) {
 	m.mustBeMade()
 	return m.rules.Count

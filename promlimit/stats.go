@@ -54,8 +54,8 @@ func newGroup(limiter string, of figures.Group) *group {
 	return g
 }
 
-// Register registers the figures of a limiter under its name. The source is the limiter or
-// any other value with the same method Stats, or Totals for package inflight. The figures are
+// Register registers a limiter's figures under its name. The source is the limiter or any
+// other value with the same method Stats, or Totals for package inflight. The figures are
 //
 //   - of a [ratelimit.Keyed], its table of keys;
 //   - of package failover, the breaker and the decisions;
@@ -67,11 +67,11 @@ func newGroup(limiter string, of figures.Group) *group {
 //
 // Requests and calls that Options.Skip exempts are not counted.
 //
-// Register also registers the figures of policies, for example the
-// version in force, under the name "". A program registers one Policies.
+// Register also registers policies' figures, for example the version
+// in force, under the name "". A program registers one Policies.
 //
-// Register returns the registerer's error. It also returns an error if a figure
-// of that name is registered already, or if the source is nil or of another type.
+// Register returns the registerer's error. It also returns an error if a figure with
+// that name is registered already, or if the source is nil or has another type.
 func (m *Metrics) Register(limiter string, source any) error {
 	m.mustBeMade()
 	if err := figures.Register(limiter, source, &m.rules, m.register); err != nil {

@@ -77,7 +77,7 @@ func tenant(key string) string {
 	return name
 }
 
-// inOneBatch sends one decision on each key in a round trip, and returns the costs that were charged.
+// inOneBatch sends one decision on each key in a round trip, and returns the charged costs.
 func inOneBatch(t *testing.T, l *Limiter, on *lane, cost int64, keys ...string) (allowed int) {
 	t.Helper()
 	var all []*queued
@@ -106,7 +106,7 @@ func TestKeysOfSeveralSlots(t *testing.T) {
 	t.Run("keys of a moving slot are charged once where they are", c.testMovingSlot)
 }
 
-// manySlots is a cluster. Each test has a client of its own.
+// manySlots is a cluster. Each test has its own client.
 type manySlots struct{ *redistest.Cluster }
 
 func (c manySlots) testShareACall(t *testing.T) {
@@ -141,7 +141,7 @@ func (c manySlots) testShareACall(t *testing.T) {
 	}
 }
 
-// An unusual key of the call affects no other key: the general case decides on it, or a call of its own.
+// An unusual key of the call affects no other key: the general case decides on it, or its own call.
 func (c manySlots) testKeysThatFail(t *testing.T) {
 	client := clusterClient(t, c.Cluster)
 	for _, limit := range fiveLimits() {
@@ -191,7 +191,7 @@ func (c manySlots) testMovingSlot(t *testing.T) {
 		on, others := oneNode(t, l, 4)
 		moving, still := tenant(others[0]), others[1:]
 		var keys []string
-		for i := range 6 { // the keys of that slot are among keys of others
+		for i := range 6 { // that slot's keys are among keys of others
 			keys = append(keys, moving+"/"+strconv.Itoa(i), still[i%len(still)])
 		}
 		charged := map[string]int{}

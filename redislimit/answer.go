@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/tentative"
 )
 
-// The first byte of an answer in the usual case, as text. The time and the stored states follow.
+// An answer's first byte in the usual case, as text. The time and the stored states follow.
 const (
 	quickDenied  = '-'
 	quickAllowed = '+'
@@ -232,7 +232,7 @@ func (c *charge) unpack(raw string, reading int64) error {
 		c.state.M = get7(raw[stateM:])
 	}
 	if c.plan.kind == kindCalendar {
-		c.state.At = c.now // the script has stored the end of the window
+		c.state.At = c.now // the script has stored the window's end
 	}
 	if c.plan.isBucket() && c.state.N >= c.plan.units { // if even whole µs deny, the script does not return the fraction
 		return failure{code: answerNotOurs}.err(c.plan.limit.Name)
@@ -240,18 +240,18 @@ func (c *charge) unpack(raw string, reading int64) error {
 	return nil
 }
 
-// digest reads the digest of a state.
+// digest reads a state's digest.
 func (c *charge) digest(s string) {
 	c.gen, c.changes, c.now = get3(s), s[digestChanges], get7(s[digestNow:])
 	c.digested(s[digestAt:])
 }
 
-// digested reads the part of a digest behind the instant of the decision.
+// digested reads the part of a digest behind the decision's instant.
 func (c *charge) digested(s string) {
 	c.state = meter.State{At: get7(s), N: get7(s[digestN-digestAt:]), M: get7(s[digestM-digestAt:])}
 	newest := get7(s[digestNewest-digestAt:])
 	if c.plan.kind == kindCalendar {
-		c.state.At = c.now // the script has stored the end of the window
+		c.state.At = c.now // the script has stored the window's end
 	}
 	if c.plan.kind == kindLog {
 		c.state.M, c.newest, c.spent = 0, c.state.M, newest
@@ -263,7 +263,7 @@ func (c *charge) digested(s string) {
 	c.bookedUntil(newest)
 }
 
-// bookedUntil puts the state behind the last booking of the key.
+// bookedUntil puts the state behind the key's last booking.
 func (c *charge) bookedUntil(newest int64) {
 	if c.newest = newest; newest > c.now && !c.plan.meter.Delays() {
 		c.state = c.state.Behind(newest)
@@ -275,7 +275,7 @@ func (c *charge) loosened(s string) {
 	c.loose, c.gap, c.left, c.owes, c.next = true, get7(s), get7(s[7:]), get7(s[14:]), get7(s[21:])
 }
 
-// check repeats the checks of the script, and makes more.
+// check repeats the script's checks, and makes more.
 func (c *charge) check(reading int64) {
 	c.plan.decided(reading)
 	c.weigh(reading)
@@ -287,7 +287,7 @@ func (c *charge) check(reading int64) {
 // checkVerdict is set by tests, which compare the script's verdict with Go's.
 var checkVerdict func(c *charge, reading int64)
 
-// weigh determines the instant at which the cost is spent, and the reading from which it is allowed.
+// weigh determines the instant when the cost is spent, and the reading from which it is allowed.
 func (c *charge) weigh(reading int64) {
 	now := meter.Moment{Reading: reading, Now: c.now}
 	c.offer = now.Free()
@@ -315,7 +315,7 @@ func (c *charge) weigh(reading int64) {
 	c.offer.Retry = max(c.offer.Retry, c.place)
 }
 
-// at sets the instant at which the cost would be spent.
+// at sets the instant when the cost would be spent.
 func (c *charge) at(at, reading int64) {
 	if c.offer.At = at; at > c.now {
 		c.offer.Retry = max(reading, at-c.ahead)
@@ -393,7 +393,7 @@ func (c *charge) debt() int64 {
 	}
 }
 
-// regained returns the first instant at which the key has its full budget.
+// regained returns the first instant when the key has its full budget.
 func (c *charge) regained() int64 {
 	switch p := c.plan; {
 	case p.kind == kindHeld && c.state.N > 0:
@@ -408,7 +408,7 @@ func (c *charge) regained() int64 {
 	return c.now
 }
 
-// nextUnit returns the instant at which one more unit fits. It is used if none remains.
+// nextUnit returns the instant when one more unit fits. It is used if none remains.
 func (c *charge) nextUnit() int64 {
 	switch {
 	case c.plan.kind == kindLog, c.loose && c.next > 0:
@@ -440,7 +440,7 @@ func (c *charge) decide(reading int64, d *ratelimit.Decision) {
 	c.standing(reading, d)
 }
 
-// standing fills in the standing of the key.
+// standing fills in the key's standing.
 func (c *charge) standing(reading int64, d *ratelimit.Decision) {
 	d.Remaining, d.Debt = clampInt(c.remaining()), clampInt(c.debt())
 	if d.ResetAfter = between(reading, c.regained()); d.Remaining == 0 {

@@ -34,7 +34,7 @@ func dial(t testing.TB) *redis.Client {
 	return client
 }
 
-// changes returns the number of changes to the server's data.
+// changes counts the changes to the server's data.
 func changes(t testing.TB, client *redis.Client) string {
 	t.Helper()
 	info, err := client.Info(t.Context(), "persistence").Result()
@@ -163,7 +163,7 @@ func TestABanOnRedisGrowsForTheWholeFleet(t *testing.T) {
 	require.Equal(t, "ban-1", d.Limit.Name)
 }
 
-// Bans in memory come before a limit on Redis, so a banned key causes no call of the server.
+// Bans in memory come before a limit on Redis, so a banned key causes no call to the server.
 func TestBansInMemorySaveTheRoundTrip(t *testing.T) {
 	client := dial(t)
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("requests")

@@ -65,7 +65,7 @@ func TestCallersThatGiveUpLeaveNothingBooked(t *testing.T) {
 	l := f.limiter(limit, "workers")
 	ctx, cancel := contextWithCancel(t)
 	var wg sync.WaitGroup
-	var unanswered atomic.Int64 // the number of times that a busy machine was too late to give the booking back
+	var unanswered atomic.Int64 // how often a busy machine was too late to give the booking back
 	const callers = 500
 	for range callers + 10 {
 		wg.Go(func() {

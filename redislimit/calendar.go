@@ -12,8 +12,8 @@ import (
 )
 
 // A calendar's windows follow the server's clock, so all processes agree. The scripts have no time
-// zones. So a call carries the beginning and the end of the present window and of the next one, and the
-// server's time selects one of them. If this machine's clock is far off, or a window has just ended, the
+// zones. So a call carries the beginning and the end of the present window and of the next one, and
+// the server's time selects one. If this machine's clock is far off, or a window has just ended, the
 // time may be in neither window. Then the script returns the server's time, and the call is repeated.
 
 // maxOutside is the maximum number of repetitions of a call because of the server's time.
@@ -26,11 +26,11 @@ var errOutside = fmt.Errorf("%w: the server's time does not stay where it was an
 type dates struct {
 	*calendar.Calendar
 	per  int64                           // identifies the calendar in the scripts
-	mean int64                           // the mean length of a window in seconds: 400 years have 146097 days
+	mean int64                           // a window's mean length in seconds: 400 years have 146097 days
 	last atomic.Pointer[[2]meter.Window] // the window that was used last, and the one after it
 }
 
-// prepareCalendar completes the plan of a calendar.
+// prepareCalendar completes a calendar's plan.
 func (p *plan) prepareCalendar() error {
 	text := p.limit.Period.String()
 	c, unit, err := calendar.Of(text)
@@ -38,7 +38,7 @@ func (p *plan) prepareCalendar() error {
 		return fmt.Errorf("%w: Period: %s", ratelimit.ErrInvalidLimit, err)
 	}
 	// Two limits count alike if their figures are the same numbers. No
-	// window is longer than half of the largest number that is counted.
+	// window is longer than half the largest number that is counted.
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(text))
 	p.per = most/2 | int64(hash.Sum64()>>13)
@@ -60,7 +60,7 @@ func seconds(micros int64) int64 {
 	return micros / 1e6
 }
 
-// two returns the window of an instant, and the next one.
+// two returns an instant's window, and the next one.
 func (d *dates) two(instant int64) *[2]meter.Window {
 	if w := d.last.Load(); w != nil && w[0].From <= instant && instant < w[0].To {
 		return w
@@ -71,10 +71,10 @@ func (d *dates) two(instant int64) *[2]meter.Window {
 	return w
 }
 
-// At returns the window of an instant.
+// At returns an instant's window.
 func (d *dates) At(instant int64) meter.Window { return d.two(instant)[0] }
 
-// After returns the k-th window after the window of an ordinal.
+// After returns the k-th window after an ordinal's window.
 func (d *dates) After(ordinal, k int64) meter.Window {
 	if w := d.last.Load(); w != nil && k == 1 && w[0].Ordinal == ordinal {
 		return w[1]
@@ -82,18 +82,18 @@ func (d *dates) After(ordinal, k int64) meter.Window {
 	return windowOf(d.Calendar.After(ordinal-ordinalZero, k))
 }
 
-// before returns the beginning of the window before w, as an ordinal.
+// before returns the window's beginning before w, as an ordinal.
 func (d *dates) before(w meter.Window) int64 {
 	return d.Calendar.At(seconds(w.From-1)).From + ordinalZero
 }
 
-// Count returns the number of windows from the first to the second.
+// Count counts the windows from the first to the second.
 func (d *dates) Count(first, second int64) int64 {
 	return d.Calendar.Count(first-ordinalZero, second-ordinalZero)
 }
 
-// put appends the data of a calendar for a script: the current windows, and the window that contains
-// the last change of the limit, because a key may be carried over as of that change long after it. It
+// put appends a calendar's data for a script: the current windows, and the window that contains
+// the limit's last change, because a key may be carried over as of that change long after it. It
 // also returns the time that it used: now, or if that is 0, an estimate from this machine's clock.
 func (d *dates) put(b []byte, s *store, now, since int64) ([]byte, int64) {
 	if d == nil {

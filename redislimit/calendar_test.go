@@ -141,7 +141,7 @@ func TestARepeatedCallHasNoTimeoutOfItsOwn(t *testing.T) {
 	}
 }
 
-// deadlines is a hook that records the deadline of each call.
+// deadlines is a hook that records each call's deadline.
 type deadlines []time.Time
 
 func (h *deadlines) DialHook(next redis.DialHook) redis.DialHook { return next }

@@ -21,20 +21,20 @@ type call struct {
 	undone  bool                        // if the context ends, the caller gives the charge back
 	goesOn  bool                        // if the context ends after the call was sent, another caller takes the answer
 	members []*call                     // in a shared call: the decisions in it
-	tag     string                      // the hash tag of all keys, in a shared call whose keys must share a slot
+	tag     string                      // all keys' hash tag, in a shared call whose keys must share a slot
 
 	ctx      context.Context // the caller's context
 	deadline time.Time       // the deadline of the timeout; zero if there is none
 	command  *command        // the command that has sent it last
 	batch    *batch
-	alone    batch // for a call that is sent by itself
+	alone    batch // for a call sent by itself
 	self     [1]*call
 
 	// The reply. The goroutine that sends the call writes it before it wakes the caller.
 	reply any
 	err   error
 
-	// The place of the call in the lane. The lane's lock guards it, except wake, which does not change.
+	// The call's place in the lane. The lane's lock guards it, except wake, which does not change.
 	wake       chan struct{} // receives one element when the call is answered or late
 	state      waitState
 	sent       bool // if it is late: it may have been sent
@@ -58,7 +58,8 @@ func (c *call) again() *call {
 	return &call{script: c.script, keys: c.keys, payload: c.payload, test: c.test, undone: c.undone, goesOn: c.goesOn, ctx: c.ctx, deadline: c.deadline}
 }
 
-// hurry ends the context of a call at its deadline. A repeated call stands in its lane behind calls with later deadlines. It ends with its caller.
+// hurry ends a call's context at its deadline. A repeated call stands in
+// its lane behind calls with later deadlines. It ends with its caller.
 func (c *call) hurry() (stop func()) {
 	c.goesOn = false
 	c.ctx, stop = c.bounded()
@@ -118,7 +119,7 @@ func (c *call) unknown() bool {
 type command struct {
 	redis.Cmd
 	payload packed
-	words   [5]any // the words of a call on one key
+	words   [5]any // a call's words on one key
 }
 
 // NoRetry keeps go-redis from repeating the command.
@@ -150,7 +151,7 @@ var errTakenBack = errors.New("redislimit: the call was taken back before it was
 // whichever comes first. So a caller that leaves knows whether the server may have received the call.
 type batch struct {
 	calls   []*call
-	staying int  // the number of calls whose callers still wait; the lane's lock guards it
+	staying int  // calls whose callers still wait; the lane's lock guards it
 	stuck   bool // no caller waits, and the lane no longer counts it; the lane's lock guards it
 	state   atomic.Uint32
 }
@@ -179,8 +180,8 @@ func (b *batch) takeBack() bool {
 	return b.state.CompareAndSwap(batchPending, batchTakenBack) || b.state.Load() == batchTakenBack
 }
 
-// end returns the time after which a call's answer is useless: the
-// end of its timeout, or its caller's own deadline. Zero means never.
+// end returns the time after which a call's answer is useless: its
+// timeout's end, or its caller's own deadline. Zero means never.
 func (c *call) end() time.Time {
 	own, ok := c.ctx.Deadline()
 	if ok && !c.outlives() && (c.deadline.IsZero() || own.Before(c.deadline)) {
@@ -294,6 +295,6 @@ type unfinished struct {
 
 func (e *unfinished) Unwrap() error { return e.error }
 
-// lingering is the time for which a Wait whose context has ended waits
-// for the answer to its booking, so that it can give the booking back.
+// lingering is how long a Wait whose context has ended waits for
+// the answer to its booking, so that it can give the booking back.
 const lingering = 50 * time.Millisecond

@@ -83,7 +83,7 @@ func (f *fixture) denials(l *Limiter, cost int, what string) {
 	require.True(f.t, d.Allowed, "%s: told %v, and then %v", what, first.RetryAfter, d.RetryAfter)
 }
 
-// Denials leave the state under the old limit, so each of them carries it over, or uses the note of an earlier one.
+// Denials leave the state under the old limit, so each carries it over, or uses the note of an earlier one.
 func TestRetryAfterIsTrueAfterAChangeOfLimit(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)

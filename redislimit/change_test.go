@@ -41,7 +41,7 @@ func TestErrorsShowWhetherToRetry(t *testing.T) {
 		assert.ErrorIs(t, err, cause)
 		assert.NotErrorIs(t, err, ratelimit.ErrUnanswered, "%v", cause)
 	}
-	// The reply of a proxy does not show whether the call had any effect.
+	// A proxy's reply does not show whether the call had any effect.
 	for _, cause := range []error{os.ErrDeadlineExceeded, net.ErrClosed, answered("upstream failure"), answered("ERR Connection timed out"),
 		answered("ERR no available server"), answered("ERR Proxy error")} {
 		err := classify(t.Context(), cause, true)
@@ -214,8 +214,7 @@ func TestWorkersThatOverestimateWasteNothing(t *testing.T) {
 	}
 }
 
-// jobs runs the workers for 20 s of the clock and returns the number
-// of jobs that were done. A job takes 50 ms from its booked instant.
+// jobs runs the workers for 20 s of the clock and counts the jobs that were done. A job takes 50 ms from its booked instant.
 func jobs(t *testing.T, clock *ratelimittest.Clock, l ratelimit.Reserver[string]) (done int) {
 	type worker struct {
 		r    *ratelimit.Reservation

@@ -73,7 +73,7 @@ func (c *changer) change() {
 		limit = c.limit
 		limit.Burst = 1 + c.rng.IntN(12)
 	}
-	if c.booking && c.rng.IntN(3) == 0 { // this exceeds the capacity of a log
+	if c.booking && c.rng.IntN(3) == 0 { // this exceeds a log's capacity
 		limit = ratelimit.SlidingLog(ratelimit.PerDay(4))
 		c.fill(2)
 	}

@@ -1,5 +1,5 @@
-// Package redislimit keeps the budgets of a fleet in Redis 7.0 or later, or Valkey 8 or later. Limits, decisions and errors are
-// as in package ratelimit, at 1 µs by the server's clock.
+// Package redislimit keeps a fleet's budgets in Redis 7.0 or later, or Valkey 8 or later.
+// Limits, decisions and errors are as in package ratelimit, at 1 µs by the server's clock.
 //
 //	limit := ratelimit.TokenBucket(ratelimit.PerSecond(10), 20).Named("api")
 //	limiter, err := redislimit.New(client, limit, nil)
@@ -11,14 +11,14 @@
 //
 // # Errors
 //
-// [ratelimit.ErrUnavailable] means that there was no decision: Redis is down, slow, full, loading or read-only, it refuses the
-// client's password, database or command, or a proxy has answered in its place. The text says which permission is missing. If the error
-// also wraps [ratelimit.ErrUnanswered], the call may have been charged; any other error has charged nothing. If the caller's
-// own context has ended, the error is the context's. A script error, keys in several slots, a server before Redis 7.0 and a Redis key
-// that holds something else are not ErrUnavailable.
+// [ratelimit.ErrUnavailable] means that Redis could not decide: it is down, slow, full, loading or read-only, it
+// refuses the client's password, database or command, or a proxy has answered in its place. The text says which
+// permission is missing. If the error also wraps [ratelimit.ErrUnanswered], the call may have been charged; any other
+// error has charged nothing. If the caller's own context has ended, the error is the context's. A script error, keys
+// in several slots, a server before Redis 7.0 and a Redis key that holds something else are not ErrUnavailable.
 //
 // # Clusters
 //
-// All Redis keys of one decision must be in one slot; on a Ring, on one server. Limiters with equal keys share a slot; for
-// others there are [Options.Slot] and [Options.MaxBatch].
+// One decision's Redis keys must all be in one slot; on a Ring, on one server. Limiters
+// with equal keys share a slot; for others there are [Options.Slot] and [Options.MaxBatch].
 package redislimit

@@ -21,17 +21,16 @@ import (
 )
 
 const (
-	scanCount = 1000 // the number of keys that one SCAN examines
+	scanCount = 1000 // keys that one SCAN examines
 	peekers   = 64   // the maximum number of concurrent decisions on a page
 )
 
-// Each calls visit with each key of the limiter that Redis holds, on all servers, and with the result
-// of [Limiter.Peek] for a cost of 1, until visit returns false. It writes nothing. If a key is added,
-// removed or moved to another server during the call, it is visited once or not at all. Keys of more
-// than 200 bytes are left out. A fresh key stays in Redis for some time, and is Allowed.
+// Each calls visit with each of the limiter's keys in Redis, on all servers, and [Limiter.Peek]'s result for a cost of 1,
+// until visit returns false. It writes nothing. If a key is added, removed or moved to another server during the call, it is
+// visited once or not at all. Keys above 200 bytes are left out. A fresh key stays in Redis for some time, and is Allowed.
 //
-// It scans all keys of each server, 1,000 a call, and keeps 16 bytes for each visited key. A call takes up to a second, or
-// [Options.Timeout] if that is longer. Errors are as for Peek; the error of a single key is returned at the end.
+// It scans all keys of each server, 1,000 a call, and keeps 16 bytes for each visited key. A call takes up to a
+// second, or [Options.Timeout] if that is longer. Errors are as for Peek; a single key's error is returned at the end.
 func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.Decision) bool) error {
 	l.check()
 	ctx = wait.OrBackground(ctx)
@@ -120,11 +119,11 @@ func (s *store) bounded(ctx context.Context, call func(context.Context) error) e
 	}
 }
 
-// walk is one call of Each.
+// walk is one call to Each.
 type walk struct {
 	limiters []*Limiter
-	byBegin  map[string]int // the indexes of the limiters, by the beginning of their keys
-	pattern  string         // matches the keys of all limiters
+	byBegin  map[string]int // the limiters' indexes, by their keys' beginning
+	pattern  string         // matches all limiters' keys
 	store    *store
 	visit    func(limiter int, key string, d ratelimit.Decision) bool
 	seen     map[[2]uint64]struct{} // hashes of the visited keys: SCAN may return a key several times
@@ -155,7 +154,7 @@ func newWalk(store *store, limiters []*Limiter, visit func(limiter int, key stri
 	return w
 }
 
-// all visits the keys of all servers.
+// all visits all servers' keys.
 func (w *walk) all(ctx context.Context) error {
 	servers, err := w.store.servers(ctx)
 	if err != nil {
@@ -169,7 +168,7 @@ func (w *walk) all(ctx context.Context) error {
 	return w.failed
 }
 
-// scan visits the keys of one server. It reports false if visit has returned false.
+// scan visits one server's keys. It reports false if visit has returned false.
 func (w *walk) scan(ctx context.Context, server redis.Cmdable) (more bool, err error) {
 	for cursor := uint64(0); ; {
 		var page []string

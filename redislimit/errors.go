@@ -24,8 +24,8 @@ var refusals = []string{
 	"ERR AUTH", "ERR Client sent AUTH", "ERR invalid password", "ERR invalid DB index", "ERR DB index", "ERR unknown command",
 }
 
-// classify returns the error of a call for the caller. If the caller's own context
-// has ended, that comes first. sent is true if the call may have reached the server.
+// classify returns a call's error for the caller. If the caller's own context has
+// ended, that comes first. sent is true if the call may have reached the server.
 func classify(ctx context.Context, err error, sent bool) error {
 	if text := answerOf(err); text != "" {
 		return classifyAnswer(err, text, sent)
@@ -117,6 +117,6 @@ const whatToDo = "give them one with Options.Slot, spend a limit that all share 
 // errSlots advises on keys in several slots.
 var errSlots = errors.New("redislimit: the keys of one decision are in different slots of the cluster: " + whatToDo)
 
-// errShards is errSlots for a Ring, which would use the server of the first key for all of them.
+// errShards is errSlots for a Ring, which would use the server of the first key for all.
 var errShards = errors.New("redislimit: the keys of one decision are on different servers of the Ring, which has no slots but those that " +
 	"Options.Slot gives: " + whatToDo)

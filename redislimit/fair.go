@@ -17,16 +17,17 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Fair shares one rate among the tenants of all processes, in proportion to their weights: package fair for a fleet. Make one with
-// [NewFair]. It is safe for concurrent use and needs no closing. The zero Fair cannot be used.
+// Fair shares one rate among all processes' tenants, in proportion to their weights: package fair for a fleet.
+// Make one with [NewFair]. It is safe for concurrent use and needs no closing. The zero Fair cannot be used.
 //
-// A process requests units for its tenants, every 100 ms while they have callers in line, and holds units for tenants
+// A process requests units for its tenants, every 100 ms while they have callers in line. It holds units for tenants
 // that keep spending. So most decisions need no round trip, and the processes together make at most 250 calls a
 // second. Over any time t at most burst + rate·t units are used. A tenant in line gets its max–min share: units that
 // it does not want go to the others. Units that it used while nobody else wanted them do not count against it later.
 //
-// Callers of one tenant are served first come, first served within a process. A process that dies loses the units that it held for tenants:
-// at most twice what they spent in a beat, and parts of the costs at the head of their lines. Its callers' places lapse within 1 s.
+// Within a process, a tenant's callers are served first come, first served. A process that
+// dies loses the units that it held for tenants: at most twice what they spent in a beat,
+// and parts of the costs at their lines' heads. Its callers' places lapse within 1 s.
 type Fair struct {
 	store      *store
 	keys       []string
@@ -34,13 +35,13 @@ type Fair struct {
 	weight     func(string) int
 	onDecision func(ratelimit.Event[string])
 	maxWaiting int
-	process    string // the id of this Fair
+	process    string // this Fair's id
 
 	mu         sync.Mutex // guards the fields below
 	limit      fairLimit
 	tenants    map[string]*fairTenant
 	active     []*fairTenant // tenants with something to report or to request, in the order of the next calls
-	waiting    int           // the number of callers in line
+	waiting    int           // callers in line
 	calling    bool          // a goroutine makes the calls
 	hurry      chan struct{} // has an element if a call should be made before the next beat
 	pace       fairPace
@@ -51,13 +52,13 @@ type Fair struct {
 	fleet      fairFleet      // the state in the last reply
 	valid      time.Time      // the time until which the held units may be spent
 	failed     error          // the error of the last call, or nil
-	flushes    []chan<- error // calls of Flush that wait until the process holds nothing
+	flushes    []chan<- error // calls to Flush that wait until the process holds nothing
 }
 
-// FairOptions are the settings of [NewFair] besides the limit.
-// Several goroutines may call the functions, while no lock is held.
+// FairOptions configure [NewFair] besides the limit. Several goroutines may call the functions, while no lock is held.
 type FairOptions struct {
-	// Name is a part of the Redis keys, which all share one slot of a cluster. If empty, the limit's Name. It must not contain braces.
+	// Name is part of the Redis keys, which all share one slot in a
+	// cluster. If empty, the limit's Name. It must not contain braces.
 	Name string
 
 	// Prefix begins all Redis keys. If empty, "ratelimit:". It must not contain braces.
@@ -70,9 +71,9 @@ type FairOptions struct {
 	// caller's context. If zero, it is 50 ms; if negative, only the context bounds them.
 	Timeout time.Duration
 
-	// MaxWaiting is the maximum number of this process's callers in line. If zero, 1,000. A further
-	// caller of a tenant that has callers in line is accepted only while that tenant has fewer
-	// callers in line than there are free places. Other callers fail with [ratelimit.ErrLimited].
+	// MaxWaiting is how many of this process's callers may be in line. If zero, 1,000.
+	// If a tenant already has callers in line, a further one is accepted only while they
+	// are fewer than the free places. Other callers fail with [ratelimit.ErrLimited].
 	MaxWaiting int
 
 	// Hooks run for this limiter's calls, as [Options.Hooks] do.
@@ -88,7 +89,7 @@ var _ ratelimit.Reserver[string] = (*Fair)(nil)
 // burst is at most 2^30, and takes at most 140 years to refill, counted in µs. Otherwise the error wraps
 // [ratelimit.ErrInvalidLimit]. If an option is invalid, the error names it.
 //
-// Use it with package failover. While Redis is down, the stand-in can be fair.New on a part of the limit. If callers
+// Use it with package failover. While Redis is down, fair.New with a part of the limit can stand in. If callers
 // wait in line, failover.Options.Timeout must be negative. Otherwise a longer wait counts as a failure.
 func NewFair(client redis.UniversalClient, limit ratelimit.Limit, opts *FairOptions) (*Fair, error) {
 	var o FairOptions
@@ -145,10 +146,10 @@ func (f *Fair) Allow(tenant string, cost int) bool {
 	return d.Allowed
 }
 
-// Take spends cost of the tenant's share, or nothing. It answers from the units that the process holds for the tenant, or from the next call,
-// within [FairOptions.Timeout]. Remaining is the number of units that the process holds for the tenant.
+// Take spends cost of the tenant's share, or nothing. It answers from the units that the process holds for the tenant,
+// or from the next call, within [FairOptions.Timeout]. Remaining counts the units that the process holds for the tenant.
 //
-// RetryAfter is the time after which the same cost is likely to pass, if the other tenants keep their pace.
+// After RetryAfter the same cost is likely to pass, if the other tenants keep their pace.
 //
 // Errors wrap [ratelimit.ErrExceedsLimit] if the cost is above the burst, [ratelimit.ErrNegativeCost],
 // or [ratelimit.ErrUnavailable] if Redis does not answer. With an error nothing is spent.
@@ -162,9 +163,9 @@ func (f *Fair) Take(ctx context.Context, tenant string, cost int) (ratelimit.Dec
 // [Fair.Wait], for at most that time, and returns when the work may start, so the reservation's Delay is 0. A call that is not served in time,
 // or finds no room in line, is denied.
 //
-// Settle makes no call. The next call, at most 100 ms later, reports the difference, which is lost if the process
-// dies before. A cost settled below the estimate counts as if it had been charged at the beginning. Of a cost
-// above the estimate, the total is charged with as much as empties the burst, and the tenant owes all of it.
+// Settle makes no call. The next call, at most 100 ms later, reports the difference. It is lost if the process
+// dies before. A cost settled below the estimate counts as if it had been charged at the beginning. If the
+// cost is above the estimate, the total is charged with as much as empties the burst, and the tenant owes all.
 //
 // Errors are as for Take, and the context's error when it ends.
 func (f *Fair) Reserve(ctx context.Context, tenant string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
@@ -207,9 +208,9 @@ func (f *Fair) Wait(ctx context.Context, tenant string, cost int) error {
 	return err
 }
 
-// SetLimit changes the limit, in this process, from the next call on. Spending stays; a lowered limit counts at
-// most its burst as spent. Callers in line stay, unless their cost is now too large: these get
-// [ratelimit.ErrExceedsLimit]. Each call to Redis applies the limit of its own process. Errors are as for NewFair.
+// SetLimit changes the limit, in this process, from the next call on. Spending stays; a lowered limit counts
+// at most its burst as spent. Callers in line stay, unless their cost is now too large: these get
+// [ratelimit.ErrExceedsLimit]. Each call to Redis applies its own process's limit. Errors are as for NewFair.
 func (f *Fair) SetLimit(limit ratelimit.Limit) error {
 	f.check()
 	shared, err := newFairLimit(limit)
@@ -219,7 +220,7 @@ func (f *Fair) SetLimit(limit ratelimit.Limit) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.limit = shared
-	for _, t := range f.tenants { // those of a call that is under way are not active
+	for _, t := range f.tenants { // those of a call under way are not active
 		f.refuseLocked(t)
 	}
 	f.hurryLocked()
@@ -239,7 +240,7 @@ func (f *Fair) Flush(ctx context.Context) error {
 			f.activeLocked(t)
 		}
 	}
-	if !f.calling { // a call that is under way may bring units
+	if !f.calling { // a call under way may bring units
 		f.mu.Unlock()
 		return nil
 	}

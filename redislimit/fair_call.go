@@ -8,13 +8,13 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// The calls of a process.
+// A process's calls.
 const (
 	fairBeat  = 100 * time.Millisecond // the time between two calls, unless a caller waits for an answer
 	fairSoon  = 10 * time.Millisecond  // the minimum time between two calls
 	fairCall  = time.Second            // the maximum time for a call
 	fairCalls = 250                    // the maximum number of calls a second, of all processes together
-	fairBurst = 4                      // the number of calls that a process may make early
+	fairBurst = 4                      // calls that a process may make early
 
 	fairChunk   = 500 // the maximum number of tenants in a call
 	fairRefunds = 100 // the maximum number of a tenant's refunds in a call
@@ -39,19 +39,19 @@ func (p *fairPace) each(processes int64) time.Duration {
 	return time.Duration(max(1, processes)) * time.Second / fairCalls
 }
 
-// begin records the beginning of a call.
+// begin records a call's beginning.
 func (p *fairPace) begin(now time.Time, processes int64) {
 	each := p.each(processes)
 	p.saved = min(p.saved+min(now.Sub(p.last), time.Minute)-each, fairBurst*each)
 	p.last = now
 }
 
-// end records the end of a call.
+// end records a call's end.
 func (p *fairPace) end(now time.Time) { p.took = max(now.Sub(p.last), p.took*3/4) }
 
-// fairFleet is the state of the fleet, by the last reply.
+// fairFleet is the fleet's state, by the last reply.
 type fairFleet struct {
-	processes int64 // the number of processes that have callers or hold units
+	processes int64 // processes that have callers or hold units
 	spent     int64 // units granted to all and not regained
 	weights   int64 // the sum of the weights of the tenants in line
 	at        time.Time
@@ -138,8 +138,7 @@ func (f *Fair) exchange() {
 	}
 }
 
-// heldLocked returns the number of units that the process holds:
-// for all tenants, or for the tenants without a caller in line.
+// heldLocked counts the units that the process holds: for all tenants, or for the tenants without a caller in line.
 func (f *Fair) heldLocked(idle bool) (held int64) {
 	for _, t := range f.tenants {
 		if !idle || len(t.line) == 0 {
@@ -160,8 +159,8 @@ func (f *Fair) cycleLocked() time.Duration {
 	return max(fairBeat, time.Duration(calls)*f.pace.next(f.fleet.processes))
 }
 
-// prepareLocked takes the next tenants from the list, and makes the
-// payload of their call. A tenant that has nothing left leaves the list.
+// prepareLocked takes the next tenants from the list, and makes their
+// call's payload. A tenant that has nothing left leaves the list.
 func (f *Fair) prepareLocked() (requests []fairRequest, payload []byte) {
 	n := min(len(f.active), fairChunk)
 	alive := 5 * max(f.cycleLocked(), f.pace.took) / 2
@@ -301,7 +300,7 @@ func (f *Fair) failLocked(requests []fairRequest, reported []*fairEpoch, err err
 	f.flushedLocked(err)
 }
 
-// flushedLocked ends the calls of Flush.
+// flushedLocked ends the calls to Flush.
 func (f *Fair) flushedLocked(err error) {
 	for _, done := range f.flushes {
 		done <- err

@@ -94,7 +94,7 @@ func TestAFleetServesItsTenantsByTheirMaxMinShares(t *testing.T) {
 				continue
 			}
 			rng := rand.New(rand.NewPCG(1, uint64(n)))
-			all.Go(func() { // all of them together request two thirds of a share
+			all.Go(func() { // all together request two thirds of a share
 				for ctx.Err() == nil {
 					time.Sleep(time.Duration(rng.ExpFloat64() * float64(time.Second) / (float64(rate) * float64(weight(key)) / 100 * 2 / 3)))
 					ok := fleet[rng.IntN(processes)].Allow(key, 1)
@@ -372,7 +372,7 @@ func TestAFleetsSettledReservationsUseTheRate(t *testing.T) {
 	})
 }
 
-// A process that dies loses the units that it held, and the places of its callers. A second later the others have the whole rate.
+// A process that dies loses the units that it held, and its callers' places. A second later the others have the whole rate.
 func TestAFleetLosesLittleWithAProcess(t *testing.T) {
 	const rate = 1000
 	virtual(t, ratelimit.TokenBucket(ratelimit.PerSecond(rate), 500), 3, nil, func(t *testing.T, fleet []*Fair, _ func() int64) {
@@ -386,7 +386,7 @@ func TestAFleetLosesLittleWithAProcess(t *testing.T) {
 						if fleet[p].Wait(ctx, fmt.Sprint(tenant), 5) == nil {
 							used[p].Add(5)
 						} else if p == 0 {
-							return // the client of this process is closed
+							return // this process's client is closed
 						}
 					}
 				})

@@ -23,12 +23,12 @@ type fairTenant struct {
 	refused  time.Time // the time until which further callers are denied: the last call granted less than was requested
 	denied   int64     // the largest cost denied since the last call; it stands in line like a caller
 	credit   int64     // the unused part of its share in units, by the last reply; below 0 if it has used more
-	seen     time.Time // the time of that reply
+	seen     time.Time // that reply's time
 	spent    int64     // the units spent since the last call
 	spending float64   // its spending between two calls: the recent maximum, which decays
 
-	back    []fairRefund // the refunds of its reservations
-	overrun int64        // the excess of its reservations
+	back    []fairRefund // its reservations' refunds
+	overrun int64        // its reservations' excess
 }
 
 // fairWaiter is a caller that is not answered yet.
@@ -42,8 +42,8 @@ type fairWaiter struct {
 	err   error
 }
 
-// fairEpoch is the time between two of this process's calls. The calls of all processes
-// are numbered. from is the number of the last call. to is the number of the next one,
+// fairEpoch is the time between two of this process's calls. All processes' calls are
+// numbered. from is the number of the last call. to is the number of the next one,
 // which reports the spending in between, and 0 until that call has been answered.
 type fairEpoch struct{ from, to int64 }
 
@@ -53,10 +53,10 @@ type fairRefund struct {
 	cost, amount int64
 }
 
-// inLine, as the manner of a decision, makes the caller wait in line.
+// inLine, as a decision's manner, makes the caller wait in line.
 const inLine = 1
 
-// decide spends a cost, denies it, or waits in line. It returns the epoch of the spending.
+// decide spends a cost, denies it, or waits in line. It returns the spending's epoch.
 func (f *Fair) decide(ctx context.Context, tenant string, cost int, manner int) (d ratelimit.Decision, spent *fairEpoch, err error) {
 	f.check()
 	if err := ctx.Err(); err != nil {

@@ -118,7 +118,7 @@ func TestMisusedReservationsOfAFairChargeAtMostOnce(t *testing.T) {
 	assert.Equal(t, int64(80), spentOf(t, server))
 }
 
-// spentOf returns the number of units that are granted and not regained.
+// spentOf counts the units that are granted and not regained.
 func spentOf(t *testing.T, server *server) (spent int64) {
 	text, err := server.Do("HGET", "ratelimit:{f}!fair", "spent")
 	require.NoError(t, err)

@@ -20,17 +20,17 @@ import (
 
 const (
 	killedProcesses = 4
-	killedCallers   = 20 // the number of callers in each process
+	killedCallers   = 20 // callers in each process
 )
 
-// killedLimit is the limit of the fleet: about 60 calls a second, whose costs are at most 8.
+// killedLimit is the fleet's limit: about 60 calls a second, whose costs are at most 8.
 var killedLimit = ratelimit.TokenBucket(ratelimit.PerSecond(200), 20)
 
 // turnOf is one served call of a fleet's process.
 type turnOf struct{ process, caller, cost int }
 
-// Processes of a fleet are killed while their callers wait. The callers of other processes
-// are not blocked, and all are served again and again. The real costs stay within the bound.
+// Processes of a fleet are killed while their callers wait. Other processes' callers are
+// not blocked, and all are served again and again. The real costs stay within the bound.
 func TestAFleetServesItsWaitersThoughProcessesAreKilled(t *testing.T) {
 	if addr := os.Getenv("REDISLIMIT_KILLED"); addr != "" {
 		waitInFleet(addr)

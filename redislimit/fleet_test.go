@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fleetCapacity is the cost that the processes of a fleet may spend together under each limit.
+// fleetCapacity is the cost that a fleet's processes may spend together under each limit.
 const fleetCapacity = 500
 
 // fleetLimits are limits that regain so slowly that nothing is regained during a test.
@@ -86,7 +86,7 @@ func takeAll(l *Limiter) (sum int) {
 	return sum
 }
 
-// processes is the number of processes that share a fleet's budgets.
+// processes is how many processes share a fleet's budgets.
 const processes = 8
 
 func TestEightProcessesShareOneBudgetExactly(t *testing.T) {

@@ -2,7 +2,7 @@ package redislimit
 
 import "strings"
 
-// following are the scripts for calls that follow the spending of their keys. Package policy makes
+// following are the scripts for calls that follow their keys' spending. Package policy makes
 // such calls for rules that notify. They are separate scripts, so that the others stay short.
 var following = newFollowing(blocks{luaFiles})
 

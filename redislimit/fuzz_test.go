@@ -18,8 +18,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// FuzzState stores any bytes in the place of a state. If they look like a state, every call
-// returns a decision; otherwise it returns errForeignState. A call with an error changes nothing.
+// FuzzState stores any bytes in a state's place. If they look like a state, every call returns
+// a decision; otherwise it returns errForeignState. A call with an error changes nothing.
 func FuzzState(f *testing.F) {
 	client := startServer(f).client()
 	limits := fiveLimits()
@@ -50,8 +50,8 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// correctedStates are stored states with open reservations. One of these is booked. Some
-// states have a debt, or units that a lowered limit has set aside, with or without bookings.
+// correctedStates are stored states with open reservations. One is booked. Some states
+// have a debt, or units that a lowered limit has set aside, with or without bookings.
 func correctedStates(t testing.TB, client *redis.Client, limit ratelimit.Limit) (states [][]byte) {
 	ctx := context.Background()
 	lower := limit

@@ -29,7 +29,7 @@ func (c *charge) back(units int64) int64 {
 	return min(max(int64(wait), leastRetry), p.per)
 }
 
-// after returns the estimated instant at which a cost fits, or now if it fits.
+// after returns the estimated instant when a cost fits, or now if it fits.
 func (c *charge) after(cost int64) int64 {
 	if excess := c.state.N - (c.plan.units - cost); excess > 0 {
 		return c.now + c.back(excess)
@@ -68,7 +68,7 @@ func (r *request) inUse() *inUse {
 	return u
 }
 
-// extend restarts the hold of the units, in one round trip.
+// extend restarts the units' hold, in one round trip.
 func (u *inUse) extend(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return ended(err, false)

@@ -161,7 +161,7 @@ type jointCall struct {
 
 const fewCharges = 4
 
-// newCall returns the call of a decision. It is used once, because its payload may be read after the caller has left.
+// newCall returns a decision's call. It is used once, because its payload may be read after the caller has left.
 func (j *joint) newCall(charges []ratelimit.Charge) *jointCall {
 	x := &jointCall{j: j, charges: charges}
 	x.r = &x.request
@@ -220,7 +220,7 @@ func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q rateli
 	return x.settler(w), nil
 }
 
-// holds makes the first charge under Concurrent extend all of them.
+// holds makes the first charge under Concurrent extend all.
 func (x *jointCall) holds() {
 	u := x.r.inUse()
 	for i, at := range x.at {
@@ -231,7 +231,7 @@ func (x *jointCall) holds() {
 	}
 }
 
-// addCharges adds the charges of the call.
+// addCharges adds the call's charges.
 func (x *jointCall) addCharges(q ratelimit.JointRequest) {
 	for i := range x.charges {
 		c := &x.charges[i]
@@ -298,7 +298,7 @@ func (x *jointCall) lease(ctx context.Context, op byte, keep, shadows bool) (all
 	return allowed, nil
 }
 
-// conclude fills in the results of the call.
+// conclude fills in the call's results.
 func (x *jointCall) conclude(spent bool) {
 	r := x.r
 	for i := range r.charges {
@@ -321,7 +321,7 @@ func (x *jointCall) conclude(spent bool) {
 		if !spent {
 			continue
 		}
-		for j := len(r.charges) - 1; j > x.at[i]; j-- { // the last spent charge of the key has the key's state
+		for j := len(r.charges) - 1; j > x.at[i]; j-- { // the key's last spent charge has the key's state
 			if last := &r.charges[j]; last.key == from.key && last.allowed && last.failed == 0 {
 				last.standing(r.reading, &to.Decision)
 				break
@@ -426,7 +426,7 @@ func (j *joint) Adjust(ctx context.Context, charges []ratelimit.Charge) error {
 	return err
 }
 
-// follow fills in the sums of a decision.
+// follow fills in a decision's sums.
 func (x *jointCall) follow(w *estimates.Watch) {
 	for i, at := range x.at {
 		if k := &w.Keys[i]; at >= 0 && k.Wanted && x.r.opens != nil && x.r.charges[at].plan.kind != kindHeld {
@@ -457,8 +457,8 @@ func followedOf(reply string, keys int) (reading int64, all []followed) {
 	return reading, all
 }
 
-// fill fills in the answer about a charge's key, by the plan of the charge or of the limiter. It leaves out a key under
-// any other limit: the figures do not show the capacity or the calendar of that limit.
+// fill fills in the answer about a charge's key, by the plan of the charge or of the limiter. It leaves
+// out a key under any other limit: the figures do not show the capacity or that limit's calendar.
 func (f *followed) fill(k *estimates.Key, reading int64, plans ...*plan) {
 	if f.gone {
 		k.Answered = true

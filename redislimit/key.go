@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// maxKey is the maximum length of a key that is stored as it is; of a longer one the hash is stored.
+// maxKey is the maximum length of a key stored as it is; of a longer one the hash is stored.
 const maxKey = 200
 
 // namespace is the common beginning of all Redis keys of a limiter. Its methods make these keys.
@@ -21,8 +21,8 @@ const maxKey = 200
 //	name#{hash}        no Slot, a long key
 //	name#{tag}:hash    Slot, a long key
 //
-// The key of the sum of a key's open estimates has "+" in the place of the colon, and "*" in the place of "#": see sumKeys.
-// The key of the records of a key's tentative bookings has "@" and "&" there. The key of the beats is name%{beats}.
+// The key of the sum of a key's open estimates has "+" in the colon's place, and "*" in the place of "#": see sumKeys.
+// The key of the records of a key's tentative bookings has "@" and "&" there. The beats' key is name%{beats}.
 type namespace struct {
 	begin string // prefix and name
 	slot  func(key string) string

@@ -121,7 +121,7 @@ func TestEveryKeyHasItsOwnBudget(t *testing.T) {
 	assert.EqualValues(t, len(awkwardKeys()), f.client.DBSize(t.Context()).Val())
 }
 
-// Slot receives the whole key: a client must not be able to leave the slot of its tenant with a long key.
+// Slot receives the whole key: a client must not be able to leave its tenant's slot with a long key.
 func TestOptionsSlotGetsKeysOfAnyLength(t *testing.T) {
 	tenant := func(key string) string { name, _, _ := strings.Cut(key, "/"); return name }
 	n, err := newNamespace("", "a", tenant)

@@ -25,12 +25,13 @@ const maxStuck = 61
 // calls, so that a caller can leave when its context ends. A lane has at most three such goroutines. Each ends when the queue is empty, so
 // nothing has to be closed.
 //
-// If the client heeds deadlines, no goroutine outlives the deadlines of its calls. If it does not, a batch may outlive its callers. Such a
-// stuck batch no longer counts, so later calls are sent, and it ends with the client's own timeouts. With 61 stuck batches, calls wait.
+// If the client heeds deadlines, no goroutine outlives its calls' deadlines. If it does
+// not, a batch may outlive its callers. Such a stuck batch no longer counts, so later calls
+// are sent, and it ends with the client's own timeouts. With 61 stuck batches, calls wait.
 type lane struct {
 	client    redis.UniversalClient
 	batchSize int
-	heeds     bool          // the client heeds the deadline of each call
+	heeds     bool          // the client heeds each call's deadline
 	share     atomic.Uint32 // a sharing: which keys may share a call
 
 	// elsewhere returns a key that a different server of the cluster serves, or "" if
@@ -46,7 +47,7 @@ type lane struct {
 	// come before unsent ones.
 	first, last *call
 	unsent      *call // the first unsent call
-	queued      int   // the number of unsent calls
+	queued      int   // unsent calls
 
 	timer *time.Timer // wakes callers whose deadlines have passed
 	armed bool
@@ -324,8 +325,8 @@ func (l *lane) wakeLate() {
 	l.startLocked()
 }
 
-// pipeline sends a batch in as few script calls as possible. A server may refuse a call for several decisions, in whole or in part, because
-// it does not serve all of the keys. Then pipeline sends each undecided decision once more, by itself.
+// pipeline sends a batch in as few script calls as possible. A server may refuse a call for several decisions, in whole
+// or in part, because it does not serve all the keys. Then pipeline sends each undecided decision once more, by itself.
 func (l *lane) pipeline(ctx context.Context, b *batch) {
 	sends := gather(b, sharing(l.share.Load()))
 	guard := l.guard(b, len(sends))
@@ -406,8 +407,8 @@ func (l *lane) teach(ctx context.Context, calls []*call) {
 	l.exec(ctx, calls)
 }
 
-// exec sends the commands of the calls, and sets the error of each call. It sends calls to a Ring one by one: if a Ring is closed during a
-// pipeline, go-redis 9.22 panics in its own goroutine.
+// exec sends the calls' commands, and sets each call's error. It sends calls to a Ring one
+// by one: if a Ring is closed during a pipeline, go-redis 9.22 panics in its own goroutine.
 func (l *lane) exec(ctx context.Context, calls []*call) {
 	if ring, ok := l.client.(*redis.Ring); ok {
 		var others sync.WaitGroup

@@ -65,7 +65,7 @@ type stackTwin struct {
 	memory *ratelimit.Layered[string]
 	remote *ratelimit.Layered[string]
 	open   [][2]*ratelimit.Reservation
-	events [2]map[int]ratelimit.Event[string] // the events of each layer, in memory and in Redis
+	events [2]map[int]ratelimit.Event[string] // each layer's events, in memory and in Redis
 	log    []string
 
 	twice   bool         // two layers charge one key
@@ -119,8 +119,8 @@ func (w *stackTwin) shadow(m ratelimit.Layer[string], r ratelimit.Layer[string],
 	return model.AsShadow(m), model.AsShadow(r)
 }
 
-// layer makes one layer of each kind. It has a key of its own or one for
-// all. Sometimes it has a cost of its own, or is left out of requests.
+// layer makes one layer of each kind. It has its own key or one for
+// all. Sometimes it has its own cost, or is left out of requests.
 func (w *stackTwin) layer(client redis.UniversalClient, limit ratelimit.Limit, name string) (ratelimit.Layer[string], ratelimit.Layer[string]) {
 	w.limits = append(w.limits, limit)
 	memory, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: w.clock})

@@ -13,10 +13,10 @@ import (
 )
 
 // Stored, sent and returned data is packed: big-endian whole numbers without names, of 7 bytes each unless noted.
-// These constants name the parts, for Go and for the scripts, whose text contains $NAME in the place of the figure.
+// These constants name the parts, for Go and for the scripts, whose text contains $NAME in the figure's place.
 
-// The first byte of a state. It identifies the algorithm and the version of the format: no text begins with it, and the next
-// version will use other bytes. A script of one version reports a state of another one as foreign, and leaves it as it is.
+// A state's first byte. It identifies the algorithm and the format's version: no text begins with it, and the next
+// version will use other bytes. One version's script reports another version's state as foreign, and leaves it as it is.
 //
 // The order matters to the scripts: up to LEAKY they are buckets, from FIXED on windows and the log, and from COUNTER on a
 // state has M. The low three bits are an index.
@@ -56,7 +56,7 @@ var meters = map[byte]meter.Kind{
 	kindHeld:     meter.Concurrent,
 }
 
-// A state: the offsets of its parts. Redis stores up to 44 bytes in one piece.
+// A state: its parts' offsets. Redis stores up to 44 bytes in one piece.
 const (
 	stateUnits   = 1 // buckets: a unit takes per/units µs, in lowest terms; others: units for each per
 	statePer     = 8
@@ -65,14 +65,14 @@ const (
 	stateAt      = 22
 	stateN       = 29
 	stateGen     = 36 // 3 bytes that distinguish a key from an earlier key of the same name
-	stateChanges = 39 // 1 byte that counts the changes of its figures
+	stateChanges = 39 // 1 byte that counts its figures' changes
 	stateExpiry  = 40 // 4 bytes: until this second of the clock, at least, Redis keeps it
 	stateSize    = 44
-	stateM       = 44 // sliding counter: its second figure; log: the sum up to its first spending; calendar: the beginning of its window
+	stateM       = 44 // sliding counter: its second figure; log: the sum up to its first spending; calendar: its window's beginning
 	wideSize     = 51 // the size of a counter's state, and of the part before a log's spendings
 
 	asideFlag = 0x40 // subtracted from the first byte of a state with the data below; no text begins with such a byte either
-	asideSize = 21   // after the first 44 bytes: a bucket's capacity, the units set aside, and the instant at which they lapse
+	asideSize = 21   // after the first 44 bytes: a bucket's capacity, the units set aside, and the instant when they lapse
 
 	// log: a spending's instant, the sum up to it, and the reading at which it was spent;
 	// units in use: the instant from which they are held, their number, and their owner
@@ -84,22 +84,22 @@ const (
 	baseSize    = 28              // the part before the bookings: at, n and m of the state below them, and whether there is room before them
 	bookingSize = 14              // the instant and the cost
 
-	// a log's denial until one spending has passed, in an answer: the first byte of a log with units set aside, the state
-	// from gen on, the instant of that spending, and the instant of the last spending with the sum up to it
+	// a log's denial until one spending has passed, in an answer: the first byte of a log with units set aside,
+	// the state from gen on, that spending's instant, and the instant of the last spending with the sum up to it
 	logDenied = 1 + wideSize - stateGen + 3*7
 
-	// the part of any other state that is read first: all of it, unless it has more than 16 bookings or several open reservations
+	// the part of any other state that is read first: all, unless it has more than 16 bookings or several open reservations
 	headPart = wideSize + asideSize + baseSize + 16*bookingSize + noteSize + 1
 
 	// the part of a longer state that is read next: its last two bookings or spendings, and a note, or as much
 	lastPart = 2*recordSize + noteSize
 
-	// at the end of a reply: the charge whose bookings are loose, the instant
-	// of its cost, the remaining budget, the debt, the instant of the next unit
+	// at a reply's end: the charge whose bookings are loose, its cost's
+	// instant, the remaining budget, the debt, the instant of the next unit
 	looseSize = 1 + 4*7
 )
 
-// A note of a denial, after a state. Its size is not a multiple of a booking's size, nor of a log's spending's.
+// A denial's note, after a state. Its size is no multiple of a booking's, nor of a spending's in a log.
 const (
 	noteFrom   = idSize + 2*7   // after the figures and capacity of the call, and the cost
 	noteDigest = noteFrom + 3*7 // after the two instants between which the note holds, and the instant of the limit's change
@@ -107,11 +107,11 @@ const (
 	noteSize   = noteLoose + looseSize
 	noteReply  = noteSize - noteDigest // the part that a later denial replies with
 
-	// noteStays is the time for which a valid note stays when the note of another call could replace it.
+	// noteStays is how long a valid note stays when the note of another call could replace it.
 	noteStays = time.Second
 )
 
-// Bounds of stored data.
+// Bounds for stored data.
 const (
 	maxBooked   = 1024 // the maximum number of bookings of a key that are kept apart, so that each can be given back
 	maxOpens    = 16   // the maximum number of open reservations of a key that are kept apart
@@ -132,10 +132,10 @@ const (
 // ordinalZero shifts the ordinals of windows, which are seconds since 1970, so that all are above 0.
 const ordinalZero = 1 << 37
 
-// The request for one key: the offsets of its parts.
+// The request for one key: its parts' offsets.
 const (
-	chargeID     = 2                 // after the index of the key and the class: the kind and the figures
-	chargeFirst  = chargeID + idSize // five figures that depend on the kind, or the figures of the booking that is replaced
+	chargeID     = 2                 // after the key's index and the class: the kind and the figures
+	chargeFirst  = chargeID + idSize // five figures that depend on the kind, or the figures of the replaced booking
 	chargeSecond = chargeFirst + 7
 	chargeCost   = chargeFirst + 5*7 // cost, ahead, capacity, since
 	chargeOwner  = chargeFirst + 3*7 // units in use: their owner
@@ -151,7 +151,7 @@ const (
 	datesSize  = 9 * 7 // for one calendar, after all requests: per, prev, from, to, next, mean, windows, first, last
 )
 
-// The general case's reply for one key: the offsets of its parts, after the verdict.
+// The general case's reply for one key: its parts' offsets, after the verdict.
 const (
 	digestChanges = 3 // after gen
 	digestNow     = 4
@@ -163,7 +163,7 @@ const (
 	digestSize    = 1 + 46 // including the verdict
 )
 
-// The first byte of a call. For the script that decides …
+// A call's first byte. For the script that decides …
 const (
 	opTake = 0 // a booking ahead cannot be given back
 	opPeek = 2
@@ -184,7 +184,7 @@ const (
 	opSettleOpen = 3
 )
 
-// The classes of charges in the usual case: a kind, or one of these.
+// A charge's class in the usual case: a kind, or one of these.
 const (
 	howNothing = 0 // a charge of 0 among others
 	howShadow  = 9 // a shadow layer's charge
@@ -196,7 +196,7 @@ const (
 	howBehind = 11
 )
 
-// The first byte of an answer.
+// An answer's first byte.
 const (
 	answerDenied    = 0
 	answerAllowed   = 1
@@ -207,7 +207,7 @@ const (
 	answerFull      = 6 // on one key: no more can be booked ahead
 )
 
-// The format of a request for slots, and the times in it. lua/slots.lua describes the format of the set.
+// How a request for slots is written, and the times in it. lua/slots.lua describes the set's format.
 const (
 	processSize     = 8 + 7 // random bytes, and the time in µs for which the process may be silent
 	attemptSize     = 12
@@ -216,17 +216,17 @@ const (
 	lineOffset  = 9_000_000_000_000_000 // with this offset, scores order the set: places in line, first times of permits, ends
 	sinceOffset = 5_000_000_000_000_000
 
-	// placeFor is the time for which a waiting process may be silent, in addition to Timeout.
+	// placeFor is how long a waiting process may be silent, in addition to Timeout.
 	placeFor = time.Second
 
-	// claimFor is the time for which slots are reserved for a waiting request, in addition to Timeout.
+	// claimFor is how long slots are reserved for a waiting request, in addition to Timeout.
 	claimFor = 200 * time.Millisecond
 
 	// freshFor is the time after a call for which a waiting process gets slots without a claim. If it stops within that time, it
 	// keeps these slots for Hold.
 	freshFor = 50 * time.Millisecond
 
-	// revokedFor is the time for which Redis refuses calls for a request that was revoked.
+	// revokedFor is how long Redis refuses calls for a revoked request.
 	revokedFor = 15 * time.Second
 
 	// maxGrants is the maximum number of requests that a call serves. maxDrops
@@ -235,14 +235,14 @@ const (
 	maxDrops  = 1024
 )
 
-// The ways of taking slots.
+// How slots are taken.
 const (
 	howTry    = iota // without waiting
 	howPoll          // waiting, without messages
 	howListen        // waiting for a message
 )
 
-// The states of a request, as scripts return them.
+// A request's states, as scripts return them.
 const (
 	slotsWaiting = iota
 	slotsTaken
@@ -251,22 +251,22 @@ const (
 	slotsLate    // the call arrived after its caller had gone
 )
 
-// The states of a channel, as a beat returns them.
+// A channel's states, as a beat returns them.
 const (
 	channelSilent   = iota // no process receives its messages
 	channelReceived        // this process receives them
 	channelRefused         // Redis refuses messages, because an ACL forbids them
 )
 
-// The format of a call of [Fair].
+// A [Fair] call's format.
 const (
 	fairProcess = 16 // bytes of a process's id
-	fairLeasts  = 24 // the number of least debts that the script keeps
+	fairLeasts  = 24 // least debts that the script keeps
 	fairLeaves  = 100
-	fairZero    = int64(1) << 52 // stands for 0 in the credit of a reply
+	fairZero    = int64(1) << 52 // stands for 0 in a reply's credit
 )
 
-// The record of a tentative booking: the offsets of its parts. lua/tentative.lua describes it.
+// A tentative booking's record: its parts' offsets. lua/tentative.lua describes it.
 const (
 	recordAt      = tentative.NumberSize
 	recordCost    = recordAt + 7

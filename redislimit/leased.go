@@ -27,7 +27,7 @@ type leaseKey struct {
 	limit ratelimit.Limit
 }
 
-// holdFor is the time for which a batch is held before its rest is given back.
+// holdFor is how long a batch is held before its rest is given back.
 const holdFor = time.Second
 
 // leases are this process's batches of a limiter's budgets, for all stacks that lease it. Under
@@ -51,7 +51,7 @@ type leasedLimit struct {
 
 const minSweep = 1024
 
-// newLeases returns the leases of a limiter.
+// newLeases returns a limiter's leases.
 func newLeases(l *Limiter, maxBatch int) (*leases, error) {
 	y := ratelimit.By(quiet{l}, func(k leaseKey) (string, error) { return k.key, nil })
 	y.Limit = func(k leaseKey) ratelimit.Limit { return k.limit }
@@ -125,7 +125,7 @@ func (s *leases) reserve(ctx context.Context, k leaseKey, cost int, maxDelay tim
 	return s.remote.Reserve(ctx, k, cost, maxDelay)
 }
 
-// unleasable returns the reason for which a limit cannot be leased, or "" if it can.
+// unleasable returns why a limit cannot be leased, or "" if it can.
 func (p *plan) unleasable() string {
 	switch p.kind {
 	case kindLeaky:
@@ -136,7 +136,7 @@ func (p *plan) unleasable() string {
 	return ""
 }
 
-// quiet is a limiter without calls of OnDecision.
+// quiet is a limiter without calls to OnDecision.
 type quiet struct{ *Limiter }
 
 func (q quiet) Join([]ratelimit.Joining) (ratelimit.Joint, error) {

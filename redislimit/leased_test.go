@@ -191,7 +191,7 @@ func TestLeasedNamesTheFault(t *testing.T) {
 	assert.ErrorContains(t, err, "one limiter")
 }
 
-// A Ring uses the server of the first key for all keys. Without a check, each server would have a budget of its own.
+// A Ring uses the server of the first key for all keys. Without a check, each server would have its own budget.
 func TestARingRefusesKeysOfSeveralServers(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": startServer(t).addr, "b": startServer(t).addr, "c": startServer(t).addr}})
 	defer ring.Close()
@@ -356,7 +356,7 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 	t.Logf("%d calls, %d allowed, %d failed; calls of the masters before %v, after %v", calls.Load(), allowed.Load(), failed.Load(), before, after)
 }
 
-// serverCalls returns the number of script calls of each node.
+// serverCalls counts each node's script calls.
 func serverCalls(t *testing.T, cluster *redistest.Cluster) (calls []int) {
 	for _, s := range cluster.Nodes {
 		info, err := s.Do("INFO", "commandstats")
@@ -372,7 +372,7 @@ func serverCalls(t *testing.T, cluster *redistest.Cluster) (calls []int) {
 }
 
 // This is a random history of a stack with a leased layer, checked against plain sums. Each
-// reported charge is charged in all layers alike, even if one of them settled, cancelled or denied.
+// reported charge is charged in all layers alike, even if one settled, cancelled or denied.
 func TestRandomHistoriesOfLeasedLayersAddUp(t *testing.T) {
 	client := startServer(t).client()
 	begin := time.Now()

@@ -128,8 +128,7 @@ func notSentInTime(t *testing.T, l, direct *Limiter, key string) {
 	}
 }
 
-// newSlowProxy delays the first answer of each connection, which
-// is the answer to HELLO, and passes everything else on at once.
+// newSlowProxy delays each connection's first answer, which is the answer to HELLO, and passes everything else on at once.
 func newSlowProxy(t *testing.T, addr string, delay time.Duration) net.Listener {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -154,7 +153,7 @@ func newSlowProxy(t *testing.T, addr string, delay time.Duration) net.Listener {
 	return l
 }
 
-// relay copies the data of one connection to another. It delays the first part.
+// relay copies one connection's data to another. It delays the first part.
 func relay(to, from net.Conn, delay time.Duration) {
 	defer to.Close()
 	defer from.Close()
@@ -226,7 +225,7 @@ func (l *lane) isEmpty() bool {
 	return l.first == nil && l.last == nil && l.unsent == nil && l.queued == 0
 }
 
-// The calls of a lane stay in order when callers leave it, and only waiting calls are sent.
+// A lane's calls stay in order when callers leave it, and only waiting calls are sent.
 func TestALaneKeepsItsOrder(t *testing.T) {
 	l := newLane(nil, 3, true)
 	var calls []*call

@@ -32,7 +32,7 @@ type Limiter struct {
 	plan       atomic.Pointer[plan]   // the plan of New's or SetLimit's limit
 	leases     *leases                // nil without Options.MaxBatch
 	lines      turns.Lines[string]    // callers that wait in this process
-	bookings   turns.Bookings[string] // the bookings of its reservations
+	bookings   turns.Bookings[string] // its reservations' bookings
 }
 
 var _ ratelimit.Reserver[string] = (*Limiter)(nil)
@@ -119,8 +119,7 @@ func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Dec
 	return d, err
 }
 
-// Peek returns the decision that Take would make. Remaining and ResetAfter are the present ones. It writes nothing. Errors are
-// as for Take.
+// Peek returns Take's decision. Remaining and ResetAfter are the present ones. It writes nothing. Errors are as for Take.
 func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	r := new(request)
 	d, err := l.decide(ctx, r, key, cost, math.MaxInt64, opPeek)
@@ -128,11 +127,11 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 	return d, err
 }
 
-// Reserve is Take that may book ahead by up to maxDelay: see [ratelimit.Keyed.Reserve]. If the key
+// Reserve is Take, but may book up to maxDelay ahead: see [ratelimit.Keyed.Reserve]. If the key
 // already has 1,024 bookings ahead, or 2,000 in a sliding log, the error wraps [ratelimit.ErrLimited].
 //
 // Under a token bucket, a key keeps up to 16 open reservations apart. Beyond that, the two with the most similar
-// refunds count as one, with the lower refund. They survive a change of the limit's figures, as in memory.
+// refunds count as one, with the lower refund. They survive when the limit's figures change, as in memory.
 //
 // A reservation that waits moves up when there is room before its booking: at once after this process
 // settles, grants, resets or changes the limit, and within a second after another process does.
@@ -202,7 +201,7 @@ func (l *Limiter) settlerOf(r *request, key string, cost int) func(actual int) e
 	}
 }
 
-// reserveOp returns the operation of a Reserve.
+// reserveOp returns a Reserve's operation.
 func reserveOp(ctx context.Context) byte {
 	if optional.IsPassing(ctx) {
 		return opKeep
@@ -210,7 +209,7 @@ func reserveOp(ctx context.Context) byte {
 	return opOpen
 }
 
-// behind adds the time for this process's waiting callers that have no booking to the RetryAfter of a denial.
+// behind adds the time for this process's waiting callers that have no booking to a denial's RetryAfter.
 func (l *Limiter) behind(d *ratelimit.Decision, key string, cost int, err error) {
 	if err == nil && !d.Allowed {
 		d.RetryAfter = max(d.RetryAfter, l.lines.Expected(key, cost))
@@ -233,7 +232,7 @@ func (l *Limiter) check() {
 	}
 }
 
-// planFor returns the plan of a key.
+// planFor returns a key's plan.
 func (l *Limiter) planFor(key string) (*plan, error) {
 	l.check()
 	p := l.plan.Load()
@@ -255,7 +254,7 @@ func (l *Limiter) planOfLayer(key string, ofRequest ratelimit.Limit) (*plan, err
 	return l.planOf(ofRequest, "Layer.Limit")
 }
 
-// planOf returns the plan of a limit. name is the function or field that has given the limit.
+// planOf returns a limit's plan. name is the function or field that has given the limit.
 func (l *Limiter) planOf(limit ratelimit.Limit, name string) (*plan, error) {
 	p := l.plan.Load()
 	if limit.Name == "" {
@@ -305,7 +304,7 @@ func (l *Limiter) decideUnder(ctx context.Context, r *request, p *plan, key stri
 	return r.decided(op, d, r.run(ctx, op))
 }
 
-// decided completes the decision on a single key. It returns the error of the call, or of a lack of room for bookings.
+// decided completes the decision on a single key. It returns the call's error, or of a lack of room for bookings.
 func (r *request) decided(op byte, d ratelimit.Decision, err error) (ratelimit.Decision, error) {
 	if err == nil {
 		r.conclude(op, &d)
@@ -316,7 +315,7 @@ func (r *request) decided(op byte, d ratelimit.Decision, err error) (ratelimit.D
 	return d, err
 }
 
-// planOfCost returns the plan of a key. If the plan can never allow the cost, it also returns an error.
+// planOfCost returns a key's plan. If the plan can never allow the cost, it also returns an error.
 func (l *Limiter) planOfCost(key string, cost int) (*plan, error) {
 	if cost < 0 {
 		return nil, fmt.Errorf("%w: %d", ratelimit.ErrNegativeCost, cost)
@@ -397,8 +396,8 @@ func (l *Limiter) limits() []ratelimit.Limit {
 	return []ratelimit.Limit{l.plan.Load().limit}
 }
 
-// Describe returns the limit of New or SetLimit, or the zero Limit if [Options.LimitFor] gives each key its own. BooksAhead is true, unless
-// keys are leased.
+// Describe returns the limit from New or SetLimit, or the zero Limit if
+// [Options.LimitFor] gives each key its own. BooksAhead is true, unless keys are leased.
 func (l *Limiter) Describe() ratelimit.Description {
 	limits := l.limits()
 	return ratelimit.Description{Limits: limits, BooksAhead: l.leases == nil, Holds: limits[0].Algorithm == ratelimit.AlgorithmConcurrent}

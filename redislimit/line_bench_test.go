@@ -118,7 +118,7 @@ func BenchmarkFirstDenialAmongBookings(b *testing.B) {
 }
 
 // BenchmarkDeniedByTurns measures the server's time for a denied Take
-// under several limits in turn. The key is stored under the first of them.
+// under several limits in turn. The key is stored under the first.
 func BenchmarkDeniedByTurns(b *testing.B) {
 	client := startServer(b).client()
 	for name, limit := range map[string]func(n int) ratelimit.Limit{

@@ -23,7 +23,7 @@ func half(l ratelimit.Limit) ratelimit.Limit {
 	return ratelimit.FixedWindow(ratelimit.Per(l.Rate.Units/2, l.Rate.Per))
 }
 
-// TestLocalIsTheSameStackInMemory checks that Local's stack makes no call of Redis.
+// TestLocalIsTheSameStackInMemory checks that Local's stack makes no call to Redis.
 func TestLocalIsTheSameStackInMemory(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer client.Close()
@@ -127,7 +127,7 @@ func TestLocalNamesTheFault(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A user of the limiter learns the limits of its keys from decisions.
+// A user of the limiter learns its keys' limits from decisions.
 func TestLimitsOfEachKeyAreNotListed(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer client.Close()

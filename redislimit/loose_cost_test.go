@@ -66,7 +66,8 @@ func TestADenialAmongFarBookingsReadsThemOnce(t *testing.T) {
 	}
 }
 
-// A denied Take reads the beginning of a state, and of a long one the end, too. It runs no other command, however many bookings there are.
+// A denied Take reads a state's beginning, and of a long one the end,
+// too. It runs no other command, however many bookings there are.
 func TestADeniedTakeRunsFewCommandsHoweverManyBookings(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -100,8 +101,8 @@ func TestADeniedTakeRunsFewCommandsHoweverManyBookings(t *testing.T) {
 	}
 }
 
-// So does a denied Take of a calendar, by the spending of its window or by bookings, which
-// all begin with the next one. The answer is that of the general case.
+// So does a denied Take of a calendar, by its window's spending or by bookings,
+// which all begin with the next one. The answer is that of the general case.
 func TestADeniedTakeOfACalendarReadsTheStateOnce(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -168,7 +169,7 @@ func (f *fixture) book(t *testing.T, limit ratelimit.Limit, n int) {
 	}
 }
 
-// wholeReads returns the number of whole states that the server has read.
+// wholeReads counts the whole states that the server has read.
 func (f *fixture) wholeReads(t *testing.T) int {
 	info, err := f.client.Info(t.Context(), "commandstats").Result()
 	require.NoError(t, err)

@@ -37,7 +37,7 @@ type twin struct {
 type openPair struct {
 	memory, remote *ratelimit.Reservation
 	cost           int
-	due            time.Duration // the time at which it begins
+	due            time.Duration // when it begins
 }
 
 const twinKey = "k"
@@ -202,7 +202,7 @@ func (w *twin) adjustBy(delta int) {
 	}
 }
 
-// per returns the length of a window.
+// per returns a window's length.
 func (w *twin) per() time.Duration {
 	if w.limit.Algorithm == ratelimit.AlgorithmCalendar {
 		return w.limit.RefillTime()

@@ -11,11 +11,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// nodes are the servers behind a Ring or a ClusterClient. Each has a lane of its own: a hanging server holds up no call to
-// another one, and a round trip never waits for two of them.
+// nodes are the servers behind a Ring or a ClusterClient. Each has its own lane: a hanging
+// server holds up no call to another one, and a round trip never waits for two of them.
 //
-// The Ring or the ClusterClient itself sends the calls of a lane, so
-// its hooks run, and a ClusterClient follows a slot that has moved.
+// The Ring or the ClusterClient itself sends a lane's calls, so its
+// hooks run, and a ClusterClient follows a slot that has moved.
 type nodes struct {
 	client    redis.UniversalClient
 	batchSize int
@@ -27,7 +27,7 @@ type nodes struct {
 	// cluster is nil for a Ring.
 	cluster  *redis.ClusterClient
 	loaded   atomic.Bool  // the cluster's slots are known: until then, finding a node may take I/O
-	reloaded atomic.Int64 // the time at which a failed call last caused a reload of the slots
+	reloaded atomic.Int64 // when a failed call last caused a reload of the slots
 
 	// lanes has a lane for each address. The lanes of removed servers stay: they are small, and new addresses are rare.
 	lanes sync.Map
@@ -76,7 +76,7 @@ func (n *nodes) lane(key string) *lane {
 // reloads them every ten seconds, and when a server reports that a slot has moved; a dead server reports nothing.
 const reloadEvery = 500 * time.Millisecond
 
-// observe notes the result of a call. A success means that the slots are known. Most failures mean that they may be outdated.
+// observe notes a call's result. A success means that the slots are known. Most failures mean that they may be outdated.
 func (n *nodes) observe(err error) {
 	if n.cluster == nil {
 		return

@@ -15,25 +15,25 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// ErrLost is the error of [Permit.Extend] and [Permit.Release] if the permit's
-// slots have ended: other work may have begun since. It wraps [ratelimit.ErrLost].
+// [Permit.Extend] and [Permit.Release] return ErrLost if the permit's slots
+// have ended: other work may have begun since. It wraps [ratelimit.ErrLost].
 var ErrLost = fmt.Errorf("redislimit: the permit's slots have ended: %w", ratelimit.ErrLost)
 
-// errLate is the cause of an error if the answer came after the slots had ended.
+// errLate is an error's cause if the answer came after the slots had ended.
 var errLate = errors.New("redislimit: the answer came after Hold")
 
-// Permit is a number of acquired slots. It is safe for concurrent use.
+// Permit holds acquired slots. It is safe for concurrent use.
 type Permit struct {
 	of         *Semaphore
 	key        string
 	redisKey   string
 	request    string // as Redis stores it
-	level      int64  // the level of its key
+	level      int64  // its key's level
 	n          int
 	token      int64
 	limit      atomic.Int64 // the limit of the last call
 	ticket     int64        // the number of its place in line; 0 if it has none
-	ends       time.Time    // at or before the end of its slots; used until the permit is returned
+	ends       time.Time    // at or before its slots' end; used until the permit is returned
 	unanswered atomic.Bool  // Redis has not answered a request for the slots, which may still arrive
 	released   atomic.Bool
 	retried    atomic.Bool // it is among Semaphore.unreleased
@@ -50,9 +50,9 @@ func (s *Semaphore) permit(key string, n int) *Permit {
 
 func (p *Permit) attempt() string { return p.request[processSize : processSize+attemptSize] }
 
-// Token returns a number that is higher for each later grant of slots of the key, as long as Redis's clock does not step
-// back. It is about the time of the grant in µs since 1970. A resource to which the work writes can refuse tokens below the
-// highest that it has received. So work that has lost its slots without noticing does no harm. It is 0 for a nil permit.
+// Token returns a number that rises with each grant of the key's slots, as long as Redis's clock does not step back. It
+// is about when the slots were granted, in µs since 1970. A resource to which the work writes can refuse tokens below
+// the highest one so far. So work that has lost its slots without noticing does no harm. It is 0 for a nil permit.
 func (p *Permit) Token() int64 {
 	if p == nil {
 		return 0
@@ -349,7 +349,7 @@ func (s *Semaphore) releaseEach(all []*Permit) (failed []*Permit) {
 var began = time.Now()
 
 // leadOf returns the lead of a server's clock over this process's, in µs since began. It is an
-// upper bound, and 0 if not known yet. leadOf returns nil if the server of the key is not known.
+// upper bound, and 0 if not known yet. leadOf returns nil if the key's server is not known.
 func (s *Semaphore) leadOf(redisKey string) *atomic.Int64 {
 	addr := ""
 	if n := s.store.nodes; n != nil {
@@ -408,7 +408,7 @@ func (s *Semaphore) answered(p *Permit, sent time.Time, server int64, granted st
 	}
 }
 
-// waiterOf returns the caller of an attempt. With Total, a call for one key may serve callers of others.
+// waiterOf returns an attempt's caller. With Total, a call for one key may serve callers of others.
 func (s *Semaphore) waiterOf(key, attempt string) *waiter {
 	if l := s.lines[key]; l != nil && l.callers[attempt] != nil {
 		return l.callers[attempt]

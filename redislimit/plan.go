@@ -24,11 +24,11 @@ type plan struct {
 	units, per int64
 	capacity   int64
 	meter      meter.Meter // counts in microseconds, as the scripts do
-	dates      *dates      // the windows of a calendar, else nil
+	dates      *dates      // a calendar's windows, else nil
 	former     *dates      // the limiter's previous calendar; nil if none is known
 
-	// since is the reading from which the limit applies to keys that are stored
-	// under another limit. If it is 0, the first decision stores its reading here.
+	// since is the reading from which the limit applies to keys stored under
+	// another limit. If it is 0, the first decision stores its reading here.
 	since   atomic.Int64
 	current *atomic.Pointer[plan] // the present plan of the limiter's one limit; nil if it has several
 }

@@ -74,8 +74,7 @@ func TestCallersThatHangUpDuringACallUseTheRateOnRedis(t *testing.T) {
 	}
 }
 
-// Each process has one or two callers in line. Most of them leave
-// while they have a booking, and other processes book in the gaps.
+// Each process has one or two callers in line. Most leave while they have a booking, and other processes book in the gaps.
 func TestCallersOfMixedCostsThatHangUpUseTheRateOnRedis(t *testing.T) {
 	testsize.Sequential(t)
 	s := realStore(t)

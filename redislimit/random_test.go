@@ -124,7 +124,7 @@ func randomClients(t *testing.T, s *server, proxy *moodyProxy) map[string]redis.
 	return clients
 }
 
-// received holds the results that the callers of one key have received.
+// received holds the results that one key's callers have received.
 type received struct {
 	mu                      sync.Mutex
 	cost                    int
@@ -132,7 +132,7 @@ type received struct {
 }
 
 // Each key has its own cost. A spending that is no multiple of the cost shows a charge that was
-// meant for another key. A spending above the results of the calls shows a charge without a caller.
+// meant for another key. A spending above the calls' results shows a charge without a caller.
 func TestRandomTimeoutsChargeEachCallerItsOwn(t *testing.T) {
 	testsize.Client(t)
 	t.Parallel()

@@ -36,29 +36,29 @@ type request struct {
 // charge is the part of a decision that concerns one Redis key, with the key's reply.
 type charge struct {
 	plan   *plan
-	key    int   // the index of the key in the call
+	key    int   // the key's index in the call
 	cost   int64 // to be spent
 	own    int64 // the part of the cost that does not depend on the caller's cost
-	shares int64 // the number of layers that charge the caller's cost
+	shares int64 // layers that charge the caller's cost
 	ahead  int64 // how far ahead the charge may be booked
 	shadow bool  // it is charged if it fits, and denies nothing
 
-	failed  byte // the reason for which the key could not be read; of a shadow charge only
+	failed  byte // why the key could not be read; of a shadow charge only
 	allowed bool // according to the script
 	gen     uint32
 	changes byte
 	now     int64 // the reading that counts for the key
 
-	// The state of the key before the decision, as of now, in the script's reply. A log's spendings stay
-	// on the server: then At is the instant at which the cost is spent, and N the units that count now.
+	// The key's state before the decision, as of now, in the script's reply. A log's spendings
+	// stay on the server: then At is when the cost is spent, and N the units that count now.
 	state  meter.State
 	newest int64 // the last booking, or of a log the last spending; 0 if there is none
 	spent  int64 // of a log: the sum of its spendings, and its debt
-	next   int64 // of a log, and before loose bookings: the instant at which one more unit fits, if none remains
+	next   int64 // of a log, and before loose bookings: the instant when one more unit fits, if none remains
 	// there is room before bookings; then state is the state after the
 	// decision, and the next three fields count: see report in lua/gaps.lua
 	loose bool
-	gap   int64 // the instant at which the cost is spent; 0 if other keys determine it
+	gap   int64 // when the cost is spent; 0 if other keys determine it
 	left  int64 // the remaining budget; above most if other keys determine it
 	owes  int64 // the debt
 	// of units in use: the owner, by which they are settled and extended;
@@ -66,7 +66,7 @@ type charge struct {
 	owner   int64
 	instead *settlement // see request
 	behind  bool        // it goes behind all bookings, loose or not
-	place   int64       // if no more can be booked ahead: the time at which one more booking fits; else 0
+	place   int64       // if no more can be booked ahead: the time when one more booking fits; else 0
 	offer   meter.Offer
 }
 
@@ -228,7 +228,7 @@ func (c *charge) put(b []byte, op byte) []byte {
 	return put7(put7(put7(put7(b, c.cost), c.ahead), p.capacity), p.since.Load())
 }
 
-// booked returns the figures of a charge that was booked.
+// booked returns the figures of a booked charge.
 func (s *settlement) booked() [5]int64 {
 	return [5]int64{s.At, s.Cost, s.Part, int64(s.gen), 256*int64(s.plan.kind) + int64(s.changes)}
 }

@@ -12,7 +12,7 @@ import (
 //go:embed lua
 var luaFiles embed.FS
 
-// current are the scripts of this version.
+// current are this version's scripts.
 var current = newScripts(luaFiles)
 
 // scripts are all scripts of one version of this package.
@@ -77,8 +77,8 @@ const (
 	allowOOM = " flags=allow-oom"
 )
 
-// acrossSlots makes a script for keys of several slots. A server runs it only
-// if none of them is declared: they are the arguments before the last one.
+// acrossSlots makes a script for keys of several slots. A server runs it
+// only if none is declared: they are the arguments before the last one.
 func acrossSlots(blocks ...string) *script {
 	keys := "local KEYS, ARGV = ARGV, { table.remove(ARGV) }"
 	s := newScript(" flags=allow-cross-slot-keys", append([]string{keys}, blocks...)...)
@@ -94,7 +94,7 @@ func (f blocks) general(last string) string {
 	return "return (function()\n" + f.lua(library...) + f.lua("decide", last) + "end)()\n"
 }
 
-// decider holds the scripts of a decision: spend now, book ahead, or look.
+// decider holds a decision's scripts: spend now, book ahead, or look.
 type decider struct {
 	take, keep, peek *script
 	open             *script // for a token bucket or several keys: keeps an open reservation, which has no usual case

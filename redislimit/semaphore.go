@@ -30,11 +30,11 @@ const (
 	highest     = 2000 // the highest level; its negative is the lowest one
 )
 
-// Semaphore limits the number of calls or jobs in flight for each key, in a fleet. Make one with [NewSemaphore]. It is safe for
-// concurrent use and needs no closing. The zero Semaphore cannot be used.
+// Semaphore limits how many calls or jobs each key has in flight, in a fleet. Make one with
+// [NewSemaphore]. It is safe for concurrent use and needs no closing. The zero Semaphore cannot be used.
 //
-// Waiting callers of a key are served first come, first served, in the order in which their calls arrive at Redis. The limit is exceeded only
-// by work that goes on after its slots have ended, and by work whose slots a failover of Redis has lost.
+// A key's waiting callers are served first come, first served, as their calls arrive at Redis. Only two kinds of work
+// exceed the limit: work that goes on after its slots have ended, and work whose slots were lost when Redis failed over.
 type Semaphore struct {
 	name     string
 	store    *store
@@ -49,7 +49,7 @@ type Semaphore struct {
 	lookups  *lookup.Calls[string, int] // calls of limitFor
 	logger   *slog.Logger
 	limit    atomic.Int64
-	process  string        // the id of this Semaphore; each Semaphore of a program has its own
+	process  string        // this Semaphore's id; each Semaphore of a program has its own
 	silence  time.Duration // the maximum time without a call; after it the process loses its places in line
 	leads    sync.Map      // the lead of each server's clock, by address: string → *atomic.Int64
 	warned   atomic.Bool   // the log has the warning about messages
@@ -64,23 +64,23 @@ type Semaphore struct {
 	apart      bool // a server has refused a call for several keys
 }
 
-// SemaphoreOptions are the settings of [NewSemaphore]. Name is required.
+// SemaphoreOptions configure [NewSemaphore]. Name is required.
 type SemaphoreOptions struct {
-	// Name is a part of the Redis keys and of the channels. Semaphores with the same Name, Prefix and server share slots. It must
-	// not contain braces.
+	// Name is part of the Redis keys and channels. Semaphores with the same
+	// Name, Prefix and server share slots. It must not contain braces.
 	Name string
 
 	// Prefix begins all Redis keys and channels. It defaults to "ratelimit:". It must not contain braces.
 	Prefix string
 
-	// Hold is the time after which a slot ends unless it is released or extended. It defaults to 30 s; the minimum is 1 ms.
-	// It should be longer than the work: a slot that ends earlier lets another caller begin.
+	// Hold is how long a slot lasts unless it is released or extended. It defaults to 30 s; the minimum
+	// is 1 ms. It should be longer than the work: a slot that ends earlier lets another caller begin.
 	Hold time.Duration
 
-	// Total is the maximum number of slots of all keys together, in addition to the limit of each key: 1 to 10,000, or
-	// 0 for none. Keys with callers that wait for it are served in turn, so a key with hundreds of callers does not
-	// delay the others. Callers of a key that is at its own limit hold up no other key. All keys are then stored on
-	// one server of a cluster. All processes need the same Total; slots of a semaphore without it are counted apart.
+	// Total is how many slots all keys together may hold, in addition to each key's limit: 1 to 10,000, or 0 for
+	// none. Keys with callers waiting for it are served in turn, so a key with hundreds of callers does not delay
+	// the others. If a key is at its own limit, its callers hold up no other key. In a cluster all keys are then
+	// stored on one server. All processes need the same Total; a semaphore without it counts its slots apart.
 	Total int
 
 	// Priority is a key's level when callers wait for Total: freed slots go to the highest level
@@ -92,12 +92,12 @@ type SemaphoreOptions struct {
 	// at most 100 bytes. It defaults to the names of host and process.
 	Owner string
 
-	// LimitFor returns the limit of a key, or 0 for the default, which is NewSemaphore's or SetLimit's. If nil, all keys have the
-	// default. It is called from several goroutines, and concurrent calls for a key share its result. If it panics while callers wait,
-	// their error says so.
+	// LimitFor returns a key's limit, or 0 for the default: NewSemaphore's or SetLimit's. If
+	// nil, all keys have the default. It is called from several goroutines, and concurrent
+	// calls for a key share its result. If it panics while callers wait, their error says so.
 	LimitFor func(key string) int
 
-	// Timeout is the maximum duration of each call to Redis, as [Options.Timeout] is. It defaults to 50 ms.
+	// Timeout bounds each call to Redis, as [Options.Timeout] does. It defaults to 50 ms.
 	Timeout time.Duration
 
 	// Logger receives one warning if Redis forbids the semaphore's messages, or they do not arrive. It defaults to slog's default
@@ -173,9 +173,9 @@ func randomBytes(n int) string {
 	return string(b)
 }
 
-// SetLimit replaces NewSemaphore's limit, in this process. Permits stay, even above the new limit. An invalid limit is refused and
-// changes nothing. A raised limit serves this process's waiting callers at once. Each call to Redis applies the limit of its own
-// process, so while processes differ the largest limit holds.
+// SetLimit replaces NewSemaphore's limit, in this process. Permits stay, even above the new limit. An invalid
+// limit is refused and changes nothing. A raised limit serves this process's waiting callers at once. Each
+// call to Redis applies its own process's limit, so while processes differ the largest limit holds.
 func (s *Semaphore) SetLimit(limit int) error {
 	s.mustBeMade()
 	if limit < 1 || limit > maxSlots {
@@ -245,7 +245,7 @@ func (e *semaphoreError) Error() string {
 	return fmt.Sprintf("redislimit: semaphore %q: %s", e.name, strings.TrimPrefix(e.cause.Error(), "redislimit: "))
 }
 
-// failed returns the error of a call for its caller. For a panic of LimitFor the error names that option.
+// failed returns a call's error for its caller. For a panic of LimitFor the error names that option.
 func (s *Semaphore) failed(err error) error {
 	if panicked := (*limitPanic)(nil); errors.As(err, &panicked) {
 		return err
@@ -277,10 +277,10 @@ func (s *Semaphore) TryAcquire(ctx context.Context, key string, n int) (*Permit,
 	return s.hand(p), nil
 }
 
-// Acquire takes n slots of the key once they are free and earlier callers of all processes have been served. When slots are
-// granted to a waiting caller, Redis sends its process a message. Every 300 ms the process also polls, once for each server and up
-// to 64 keys. It loses its places in line after one second and [SemaphoreOptions.Timeout] without a call. Under Total the keys are served
-// in turn, and the callers of each in their order.
+// Acquire takes n slots of the key once they are free and all processes' earlier callers have been served. When slots
+// are granted to a waiting caller, Redis sends its process a message. Every 300 ms the process also polls, once for
+// each server and up to 64 keys. It loses its places in line after one second and [SemaphoreOptions.Timeout] without
+// a call. Under Total the keys are served in turn, and each key's callers in their order.
 //
 // Errors are as for TryAcquire, except ErrLimited. If the first call fails, Acquire returns its error at once; a later
 // failure ends it only after one second and Timeout without a reply. If the context ends, Acquire gives back its place,
@@ -337,8 +337,7 @@ func (s *Semaphore) eval(ctx context.Context, c *call) (string, error) {
 	return reply, err
 }
 
-// slotScripts are the scripts of a semaphore. Only a request for
-// slots needs memory, so Redis may refuse it if memory is short.
+// slotScripts are a semaphore's scripts. Only a request for slots needs memory, so Redis may refuse it if memory is short.
 type slotScripts struct {
 	take, extend, release, beat, look, reset, holders, revoke *script
 	beats, extends                                            *script // for several keys

@@ -23,7 +23,7 @@ type group struct {
 	renews *time.Timer // the timer for the permits; nil if none is due
 }
 
-// groupOf returns the group of a key, or nil if the key's server is not known.
+// groupOf returns a key's group, or nil if the key's server is not known.
 func (s *Semaphore) groupOf(redisKey string) *group {
 	addr, single := "", false
 	switch c := s.store.user.(type) {
@@ -182,8 +182,8 @@ func (s *Semaphore) runTogether(ctx context.Context, of *script, all []slotsOf) 
 // keeping is a permit that is extended until its work has ended.
 type keeping struct {
 	p    *Permit
-	last time.Time // the time at which the last successful extension was sent
-	next time.Time // the time at which the next one is due
+	last time.Time // when the last successful extension was sent
+	next time.Time // when the next one is due
 	lose context.CancelCauseFunc
 }
 
@@ -286,7 +286,7 @@ func (g *group) extend(ctx context.Context, due []*keeping) {
 	}
 }
 
-// extended records the result of an extension.
+// extended records an extension's result.
 func (g *group) extended(k *keeping, err error, sent time.Time) {
 	g.s.mu.Lock()
 	lost := false

@@ -24,8 +24,8 @@ type localLine struct {
 	key      string
 	redisKey string
 	callers  map[string]*waiter // by attempt
-	order    []*waiter          // the callers with a place in Redis, by arrival; some of them may have gone
-	level    int64              // the level of its priority
+	order    []*waiter          // the callers with a place in Redis, by arrival; some may have gone
+	level    int64              // its priority's level
 	timer    *time.Timer        // starts the next beat
 	group    *group             // the group that makes its next beat; nil if none does
 	pending  bool               // a beat is due or under way
@@ -47,8 +47,8 @@ type waiter struct {
 
 // waiterEvent holds the events of a waiter since the last call of takeEvent.
 type waiterEvent struct {
-	granted time.Time // the time at which the slots were granted, at the latest; zero if they were not
-	token   int64     // the token of the grant
+	granted time.Time // when the slots were granted, at the latest; zero if they were not
+	token   int64     // the grant's token
 	again   bool      // the request must be repeated: slots are reserved for it, or it has lost its place
 	failed  error     // the error with which the waiter must give up
 }

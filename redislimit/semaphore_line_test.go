@@ -37,7 +37,7 @@ func (f *fixture) inLine(s *Semaphore, n int, how byte) *Permit {
 	return p
 }
 
-// subscribed receives the messages of a process, and does not react to them.
+// subscribed receives a process's messages, and does not react to them.
 func (f *fixture) subscribed(s *Semaphore) <-chan *redis.Message {
 	f.t.Helper()
 	sub := f.client.SSubscribe(f.t.Context(), s.space.key("k")+"!"+s.process)

@@ -13,7 +13,7 @@ import (
 const (
 	// after this time without a message the server is sent a PING; after twice this time the connection is closed
 	receiveTimeout = 2 * time.Second
-	keepUnused     = 5 * time.Second // the time for which a subscription without waiting callers is kept
+	keepUnused     = 5 * time.Second // how long a subscription without waiting callers is kept
 
 	firstPause = 250 * time.Millisecond // the time before a subscription that failed is repeated; it doubles each time
 	lastPause  = 5 * time.Second
@@ -39,7 +39,7 @@ type connection struct {
 	channels int
 }
 
-// subscription is the channel of a key.
+// subscription is a key's channel.
 type subscription struct {
 	redisKey, channel string
 	key               string
@@ -66,7 +66,7 @@ func (u *subscriptions) disuse(redisKey string) {
 	}
 }
 
-// want begins the subscription of a line, unless it has one or has just failed to get one.
+// want begins a line's subscription, unless it has one or has just failed to get one.
 func (u *subscriptions) want(l *localLine) {
 	if u.byKey[l.redisKey] != nil || time.Now().Before(u.notBefore) {
 		return
@@ -144,7 +144,7 @@ func (s *Semaphore) tidy() {
 
 var errNoServers = errors.New("the type of the client does not say which server has a key")
 
-// server returns the server of a key.
+// server returns a key's server.
 func (s *Semaphore) server(redisKey string) (*redis.Client, error) {
 	switch c := s.store.user.(type) {
 	case *redis.Client:
@@ -189,7 +189,7 @@ func (s *Semaphore) subscribe(sub *subscription) {
 	}
 }
 
-// receive passes on the messages of a connection until it fails or is closed.
+// receive passes on a connection's messages until it fails or is closed.
 func (s *Semaphore) receive(c *connection) {
 	defer s.disconnect(c)
 	for pinged := false; ; {

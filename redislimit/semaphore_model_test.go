@@ -18,7 +18,7 @@ import (
 // slotModel is a semaphore as a list: its permits, and its line of requests by processes that poll.
 type slotModel struct {
 	limit   int
-	permits map[*Permit]time.Duration // the end of each permit
+	permits map[*Permit]time.Duration // each permit's end
 	line    []*Permit
 }
 

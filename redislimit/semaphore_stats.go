@@ -7,18 +7,17 @@ import (
 	"time"
 )
 
-// SemaphoreStats are the figures of a [Semaphore]: of a key in the fleet, or of all keys in this process. It is an
-// alias of an unnamed type. So packages promlimit and otellimit can use the result of [Semaphore.Stats] without
-// importing this package.
+// SemaphoreStats are a [Semaphore]'s figures: for a key in the fleet, or for all keys in this process. It is an alias
+// for an unnamed type. So packages promlimit and otellimit can use [Semaphore.Stats] without importing this package.
 type SemaphoreStats = struct {
-	InFlight int           // the number of slots in use
-	Waiting  int           // the number of callers in line
-	Oldest   time.Duration // the age of the oldest permit; 0 if there is none
+	InFlight int           // slots in use
+	Waiting  int           // callers in line
+	Oldest   time.Duration // the oldest permit's age; 0 if there is none
 	Lost     uint64        // permits whose slots were found to have ended before their release: other work may have run at the same time
 }
 
-// Snapshot returns the state of a key in the fleet. It writes nothing, and takes time in proportion to the number of permits and waiting
-// callers. Lost is 0. Errors are as for TryAcquire.
+// Snapshot returns a key's state in the fleet. It writes nothing, and its time is proportional
+// to the number of permits and waiting callers. Lost is 0. Errors are as for TryAcquire.
 func (s *Semaphore) Snapshot(ctx context.Context, key string) (SemaphoreStats, error) {
 	reply, err := s.look(ctx, key, s.scriptsOf().look)
 	if err == nil && len(reply) != 3*7 {
@@ -49,17 +48,18 @@ func (s *Semaphore) look(ctx context.Context, key string, of *script) (reply str
 	return reply, nil
 }
 
-// Holder is a permit of any process, as [Semaphore.Holders] returns it.
+// Holder is any process's permit, as [Semaphore.Holders] returns it.
 type Holder struct {
 	ID    string // identifies it for [Semaphore.Revoke]
-	Units int    // the number of its slots
+	Units int    // how many slots it holds
 	Owner string // the [SemaphoreOptions.Owner] of its process
 	Since time.Time
-	Until time.Time // the time at which its slots end, by Redis's clock
+	Until time.Time // when its slots end, by Redis's clock
 }
 
-// Holders returns the permits of a key, in the order in which they end. Slots that are granted to a waiting caller that has not claimed them yet
-// are not among them. It writes nothing, and takes time in proportion to the number of permits and waiting callers. Errors are as for TryAcquire.
+// Holders returns a key's permits, in the order in which they end. Slots granted to a waiting
+// caller are not among them until it has claimed them. It writes nothing, and its time is
+// proportional to the number of permits and waiting callers. Errors are as for TryAcquire.
 func (s *Semaphore) Holders(ctx context.Context, key string) ([]Holder, error) {
 	reply, err := s.look(ctx, key, s.scriptsOf().holders)
 	if err != nil {
@@ -83,9 +83,9 @@ func (s *Semaphore) Holders(ctx context.Context, key string) ([]Holder, error) {
 	return all, nil
 }
 
-// Revoke ends a permit of the key, by its [Holder.ID], and so serves the next callers in line. Its work goes on until it notices: Extend and Release
-// return [ErrLost], and the context of [Semaphore.Do] ends within a third of Hold. The error wraps ErrLost if there is no such permit; otherwise
-// errors are as for TryAcquire.
+// Revoke ends a permit of the key, by its [Holder.ID], and so serves the next callers in line. Its work goes
+// on until it notices: Extend and Release return [ErrLost], and [Semaphore.Do]'s context ends within a third
+// of Hold. The error wraps ErrLost if there is no such permit; otherwise errors are as for TryAcquire.
 func (s *Semaphore) Revoke(ctx context.Context, key, id string) error {
 	limit, err := s.limitOf(key, 1)
 	if err != nil {
@@ -107,9 +107,8 @@ func (s *Semaphore) Revoke(ctx context.Context, key, id string) error {
 	return nil
 }
 
-// Stats returns the figures of this process: the slots of its permits, its callers in line, the age of its oldest
-// permit, and the number of permits whose slots had ended before their release. A permit that is never released counts
-// until Hold has passed.
+// Stats returns this process's figures: its permits' slots, its callers in line, its oldest permit's age, and how
+// many permits' slots had ended before their release. A permit that is never released counts until Hold has passed.
 func (s *Semaphore) Stats() SemaphoreStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +129,7 @@ func (s *Semaphore) Stats() SemaphoreStats {
 	return sum
 }
 
-// heldPermits are the permits of this process. Semaphore.mu guards it.
+// heldPermits are this process's permits. Semaphore.mu guards it.
 type heldPermits struct {
 	permits map[*Permit]*heldPermit
 	most    int    // at this number of permits, ended ones are removed
@@ -167,7 +166,7 @@ func (s *Semaphore) hand(p *Permit) *Permit {
 	return p
 }
 
-// extended records the new end of a permit.
+// extended records a permit's new end.
 func (s *Semaphore) extended(p *Permit, sent time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -122,8 +122,8 @@ func startSlotServers(t *testing.T, kind string) (s slotServers) {
 	return s
 }
 
-// Callers give up after at most 20 ms, while the servers stop now and then, or some of the
-// requests arrive late. A slot that one of them left behind would be taken for a minute.
+// Callers give up after at most 20 ms, while the servers stop now and then, or some of
+// the requests arrive late. A slot that one left behind would be taken for a minute.
 func TestCallersThatGiveUpLeaveNoSlots(t *testing.T) {
 	lasts := testsize.Of(time.Second, 10*time.Second)
 	for _, kind := range []string{"single", "ring", "cluster"} {
@@ -406,7 +406,7 @@ func TestASemaphoreWhileItsSlotMoves(t *testing.T) {
 	}
 }
 
-// If a semaphore cannot determine the servers of its client, it polls.
+// If a semaphore cannot determine its client's servers, it polls.
 func TestASemaphoreOnAClientOfAnotherTypePolls(t *testing.T) {
 	f := newFixture(t)
 	logger, text := logged()

@@ -94,7 +94,7 @@ func (s *store) settle(keys []string, items []settlement, actual int64, follow *
 	})
 }
 
-// correctionFollowed states how the keys of a settlement are followed.
+// correctionFollowed states how a settlement's keys are followed.
 type correctionFollowed struct {
 	estimates bool // the charges were estimates
 }
@@ -126,7 +126,7 @@ func (s *store) corrected(ctx context.Context, script *script, keys []string, pa
 	}
 }
 
-// actual returns the real cost of the charge. For units in use it is always 0: they are given back.
+// actual returns the charge's real cost. For units in use it is always 0: they are given back.
 func (s *settlement) actual(actual int64) int64 {
 	if s.plan.kind == kindHeld {
 		return 0
@@ -214,7 +214,7 @@ func (r *request) adjuster() func(actual int) error {
 	}
 }
 
-// failure is the reason for which a script could not read a key.
+// failure is why a script could not read a key.
 type failure struct {
 	key  int
 	code byte

@@ -270,8 +270,8 @@ func TestAReservationGivesBackNothingOfADebtThatIsCut(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
-// A leaky bucket on Redis keeps no place of its queue apart. So it gives back only from the end of the
-// queue. In memory a place in the middle comes back, too, once all later places have come back. The queue
+// A leaky bucket on Redis keeps no place of its queue apart. So it gives back only from the queue's
+// end. In memory a place in the middle comes back, too, once all later places have come back. The queue
 // on Redis is never shorter than in memory. If places are given back only from the end, both are equal.
 func TestAQueueOnRedisIsNeverShorterThanInMemory(t *testing.T) {
 	client := startServer(t).client()
@@ -335,8 +335,8 @@ func (w *twin) queueStep(fromTheEnd bool) {
 	}
 }
 
-// When the limit changes from a leaky bucket to another algorithm, reservations in memory keep the instants
-// of their places, and later costs queue behind them. On Redis the queue counts as spent at the change.
+// When the limit changes from a leaky bucket to another algorithm, reservations in memory keep their
+// places' instants, and later costs queue behind them. On Redis the queue counts as spent at the change.
 func TestAQueueThatBecomesAnotherAlgorithmsCountsAsSpentOnRedis(t *testing.T) {
 	f := newFixture(t)
 	queue, bucket := ratelimit.LeakyBucket(ratelimit.PerSecond(10), 10), ratelimit.TokenBucket(ratelimit.PerSecond(10), 15)

@@ -62,7 +62,7 @@ func sharedFor(sends []*call, sc *script, tag string, s sharing) *call {
 	return nil
 }
 
-// join adds the request of a call on one key.
+// join adds a call's request on one key.
 func (c *call) join(member *call) {
 	at := len(c.payload)
 	c.members = append(c.members, member)

@@ -43,7 +43,7 @@ func together(ctx context.Context, l *Limiter, all ...*queued) {
 	l.store.lane.pipeline(ctx, b)
 }
 
-// wants compares the answers of decisions with verdicts.
+// wants compares decisions' answers with verdicts.
 func wants(t *testing.T, all []*queued, verdicts ...bool) {
 	t.Helper()
 	for i, a := range all {

@@ -28,7 +28,7 @@ func fiveLimits() []ratelimit.Limit {
 	}
 }
 
-// stats returns the number of runs of each command on the server since the last reset.
+// stats counts each command's runs on the server since the last reset.
 func (f *fixture) stats() map[string]int {
 	info, err := f.client.Info(f.t.Context(), "commandstats").Result()
 	require.NoError(f.t, err)

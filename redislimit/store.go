@@ -39,10 +39,10 @@ type store struct {
 // maxGoroutines bounds the calls under way that have goroutines of their own: later calls wait, within their own timeout.
 const maxGoroutines = 256
 
-// newStore prepares a client. A *redis.Client that does not heed the deadline of each call is configured to do so, on a clone
-// that shares its connections: otherwise its own options would determine how long a call blocks. A clone has only the hooks
-// given here. Calls share round trips on this client, and on the clients of several servers; the treatment of a pipeline by
-// other types is unknown.
+// newStore prepares a client. A *redis.Client that does not heed each call's deadline is configured
+// to do so, on a clone that shares its connections: otherwise its own options would determine how
+// long a call blocks. A clone has only the hooks given here. Calls share round trips on this
+// client, and on several servers' clients; the treatment of a pipeline by other types is unknown.
 func newStore(client redis.UniversalClient, timeout time.Duration, batchSize int, declare bool, hooks []redis.Hook) *store {
 	s := &store{user: client, client: client, timeout: timeout, batchSize: batchSize, declare: declare, hooks: hooks, slots: make(chan struct{}, maxGoroutines), scripts: current}
 	if timeout < 0 {
@@ -127,7 +127,7 @@ func (s *store) rest(c *call) (string, error) {
 	return textOf(reply)
 }
 
-// textOf returns the reply of a script.
+// textOf returns a script's reply.
 func textOf(reply any) (string, error) {
 	text, ok := reply.(string)
 	if !ok {
@@ -136,7 +136,7 @@ func textOf(reply any) (string, error) {
 	return text, nil
 }
 
-// late returns the error of a call. If the timeout has ended the call, it adds
+// late returns a call's error. If the timeout has ended the call, it adds
 // the timeout: the client reports an ended context, whatever it waited for.
 func (s *store) late(c *call, err error) error {
 	if c.deadline.IsZero() || time.Now().Before(c.deadline) || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -145,8 +145,8 @@ func (s *store) late(c *call, err error) error {
 	return fmt.Errorf("no answer within %v (Options.Timeout): %w", s.timeout, err)
 }
 
-// together returns an error if the keys of one decision are on several servers of a Ring. A Ring would send all of them
-// to the server of the first key. A cluster refuses such a call by itself.
+// together returns an error if one decision's keys are on several servers of a Ring. A Ring
+// would send all to the server of the first key. A cluster refuses such a call by itself.
 func (s *store) together(keys []string) error {
 	ring, ok := s.user.(*redis.Ring)
 	if !ok || len(keys) < 2 {

@@ -44,9 +44,9 @@ type stormed struct {
 	c       *Limiter
 
 	mu                          sync.Mutex
-	books                       map[string]*ledger // the ledgers of both limiters
+	books                       map[string]*ledger // both limiters' ledgers
 	losing                      bool               // the servers are just losing all their data
-	lost                        time.Time          // the time at which they last had lost it
+	lost                        time.Time          // when they last had lost it
 	longest                     time.Duration
 	calls, unavailable, perhaps int
 }

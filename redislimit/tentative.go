@@ -11,9 +11,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/tentative"
 )
 
-// A booking of a Wait that is further than a second ahead is tentative: see package tentative. Its record is in a sorted set beside the key's
-// state, and the beats of all processes are in one key of the limiter. The booking is in the state as any other, so other versions of this
-// package read it. The record is removed, and the booking given back, in one call.
+// A booking of a Wait that is further than a second ahead is tentative: see package tentative. Its record is in a sorted
+// set beside the key's state, and all processes' beats are in one key of the limiter. The booking is in the state as any
+// other, so other versions of this package read it. The record is removed, and the booking given back, in one call.
 
 // tentatively are the scripts for tentative bookings.
 var tentatively = newTentativeScripts(blocks{luaFiles})
@@ -47,7 +47,7 @@ func (s *store) small(ctx context.Context, sc *script, key, payload string, dead
 	return s.eval(ctx, &call{script: sc, keys: []string{key}, payload: []byte(payload), test: s.testWords(), deadline: deadline})
 }
 
-// pulse is where the processes of a limiter show that they are alive.
+// pulse is where a limiter's processes show that they are alive.
 type pulse struct {
 	store *store
 	key   string
@@ -69,7 +69,7 @@ func (p pulse) End(process string) error {
 	return err
 }
 
-// elapsed returns a reading of a clock of this process alone, in µs: the servers of a cluster have several.
+// elapsed returns a reading of a clock of this process alone, in µs: a cluster's servers have several.
 func (s *store) elapsed() int64 {
 	if s.clock != nil {
 		return s.clock()
@@ -117,7 +117,7 @@ func (s *store) free(ctx context.Context, key string, p *plan, deadline time.Tim
 	return any, err
 }
 
-// records returns the records of a key.
+// records returns a key's records.
 func (s *store) records(ctx context.Context, key string, deadline time.Time) ([]string, error) {
 	reply, err := s.small(ctx, tentatively.look, recordsKey(key), "", deadline)
 	if err != nil || len(reply)%tentativeSize != 0 {

@@ -22,7 +22,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// soon is the maximum duration of a call with a timeout of 50 ms on a busy machine.
+// soon is a call's maximum duration with a timeout of 50 ms on a busy machine.
 const soon = 4 * time.Second
 
 // promptly makes a call and checks that it ends about when its timeout does.

@@ -32,8 +32,8 @@ func TestTwoVersionsOfTheScriptsShareAState(t *testing.T) {
 	}
 }
 
-// A state with units set aside, and a bucket in debt, has a format of its own. The older version refuses it and leaves it
-// as it is. Once the units have lapsed, or the debt is paid, the next spending stores the format that both versions know.
+// A state with units set aside, and a bucket in debt, has its own format. The older version refuses it and leaves it as
+// it is. Once the units have lapsed, or the debt is paid, the next spending stores the format that both versions know.
 func TestAnOlderVersionLeavesUnknownStatesAlone(t *testing.T) {
 	version1 := newScripts(os.DirFS("testdata/version1"))
 	f := newFixture(t)

@@ -12,11 +12,11 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Wait spends cost of the key's budget and returns nil when its time has come: in one round trip if that is now.
-// The callers of this process for one key are served in the order of their arrival, even if their costs differ.
-// The first few of them have bookings in Redis, up to a second ahead, and the others wait in this process: they
-// follow a refund, a grant, Reset, SetLimit, and callers that leave. Processes take turns. It fails like
-// [ratelimit.Keyed.Wait], with ErrLimited also if the key has too many bookings, or with the errors of Take.
+// Wait spends cost of the key's budget and returns nil when its time has come: in one round trip if that is
+// now. This process's callers for one key are served in the order of their arrival, even if their costs
+// differ. The first few have bookings in Redis, up to a second ahead, and the others wait in this process:
+// they follow a refund, a grant, Reset, SetLimit, and callers that leave. Processes take turns. It fails
+// like [ratelimit.Keyed.Wait], with ErrLimited also if the key has too many bookings, or with Take's errors.
 //
 // A Wait that fails has spent nothing, unless its error says so. If the context ends, Wait gives its booking back
 // within [Options.Timeout]; if that fails, the booking stays, and the error says so. If Redis has not answered yet,
@@ -79,7 +79,7 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 	})
 }
 
-// made returns what a call of Wait has booked.
+// made returns what a call to Wait has booked.
 func (r *request) made(d ratelimit.Decision, cost int, ahead time.Duration, err error) (outcome.Made, error) {
 	made := outcome.Made{Decision: d, Life: r.life()}
 	switch {
@@ -134,7 +134,7 @@ func (l *Limiter) bookAhead(ctx context.Context, r *request, p *plan, key string
 	return d, far, last, err
 }
 
-// booked returns what a call of Wait has booked. A booking with a record is tentative.
+// booked returns what a call to Wait has booked. A booking with a record is tentative.
 func (l *Limiter) booked(key string, far *tentative.Booking, r *request, d ratelimit.Decision, cost int, ahead time.Duration, err error) (outcome.Made, error) {
 	made, err := r.made(d, cost, ahead, err)
 	switch settle := made.Settle; {

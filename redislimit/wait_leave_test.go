@@ -30,7 +30,7 @@ var waits = map[string]func(t *testing.T, l *Limiter) func(context.Context) erro
 	},
 }
 
-// waitsOf returns the Waits of several processes: limiters of one name, each with its own client.
+// waitsOf returns several processes' Waits: limiters of one name, each with its own client.
 func waitsOf(t *testing.T, s *server, kind string, n int, limit ratelimit.Limit, name string) (all []func(context.Context) error) {
 	for range n {
 		l := newOn(t, s.client(), limit, name, Options{})
@@ -40,7 +40,7 @@ func waitsOf(t *testing.T, s *server, kind string, n int, limit ratelimit.Limit,
 	return all
 }
 
-// A crowd of twice the rate, in one process and in four, uses the whole rate although half of the callers or more leave.
+// A crowd of twice the rate, in one process and in four, uses the whole rate although half the callers or more leave.
 func TestTheRateIsServedThoughCallersLeave(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds of real time")

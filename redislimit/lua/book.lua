@@ -1,5 +1,5 @@
--- Bookings. A log's bookings are spendings like others. For the token bucket and the windows, the state is always base
--- with the bookings spent on top, in order, so that one of them can be given back without selling its instant twice.
+-- Bookings. A log's bookings are spendings like others. For the token bucket and the windows, the state is always
+-- base with the bookings spent on top, in order, so that one can be given back without selling its instant twice.
 
 -- figures returns the figures of a limit that the algorithms need.
 local function figures(kind, units, per)

@@ -1,5 +1,5 @@
--- The token bucket counts a debt in time: s.at, with s.n as its fraction in 1/units µs, is the instant
--- at which all spending will have been regained. One unit takes per/units µs, in lowest terms.
+-- The token bucket counts a debt in time: s.at, with s.n as its fraction in 1/units µs, is
+-- when all spending will have been regained. One unit takes per/units µs, in lowest terms.
 
 -- price returns the time in which n units are regained, at most a century.
 local function price(f, n)
@@ -27,7 +27,7 @@ local function above(f, s, now, capacity)
   return ou > fu or ou == fu and op > fp
 end
 
--- fits returns the first instant at which owed + price ≤ full, rounded up.
+-- fits returns the first instant when owed + price ≤ full, rounded up.
 local function fits(f, s, now, cost)
   local u, p = s.at, s.n
   if u < now then u, p = now, 0 end

@@ -73,7 +73,7 @@ local function leave(from, s, now)
   return x
 end
 
--- lapsing returns the instant at which all but the debt would have been regained.
+-- lapsing returns the instant when all but the debt would have been regained.
 local function lapsing(from, x, now)
   local a = algorithms[from.kind]
   if x.debt > 0 then a.forgive(from, x.base, now, x.debt) end
@@ -107,8 +107,8 @@ local function lapse(s, now)
   end
 end
 
--- same reports whether a state is under the figures of a call, as of an instant. A bucket's state stores its capacity
--- only while the debt may exceed it. A state without a stored capacity whose debt exceeds this capacity had a larger one.
+-- same reports whether a state is under a call's figures, as of an instant. A bucket's state stores its capacity only
+-- while the debt may exceed it. A state without a stored capacity whose debt exceeds this capacity had a larger one.
 local function same(s, f, at)
   if s.kind ~= f.kind or s.units ~= f.units or s.per ~= f.per then return false end
   if s.kind > LEAKY then return true end
@@ -254,8 +254,8 @@ local function carry(s, f, at)
   s.loose = not moved and (s.base ~= nil or f.kind == LOG and newestEntry(s) > at)
 end
 
--- adopt brings a state up to date under the figures of a call. With a
--- since of 0, as in a limit's first call, the old figures apply until now.
+-- adopt brings a state up to date under a call's figures. With a since
+-- of 0, as in a limit's first call, the old figures apply until now.
 local function adopt(s, f, now)
   local at = now
   if f.since > 0 then at = min(now, max(s.last, f.since)) end

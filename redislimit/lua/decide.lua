@@ -33,7 +33,7 @@ local function chargeAt(i)
 end
 
 -- place returns nil if the key has place for one more booking that can be
--- given back. Otherwise it returns the instant at which a booking has passed.
+-- given back. Otherwise it returns the instant when a booking has passed.
 local function place(q, s)
   if q.kind == LOG then
     if #s.ats >= q.cap + $MAX_QUEUED then return s.ats[1] + q.per end
@@ -42,7 +42,7 @@ local function place(q, s)
   end
 end
 
--- digest packs the state of a key: before the decision, or after it if its bookings are loose.
+-- digest packs a key's state: before the decision, or after it if its bookings are loose.
 local function digest(q, s)
   if q.kind == LOG then
     q.digest = pack('>I3BI7I7I7I7I7I7', s.gen, s.changes, s.now, q.at, log.counts(q, s, s.now), log.newest(q, s), s.m + s.n, log.next(q, s))
@@ -66,7 +66,7 @@ local function copyOf(t)
   return c
 end
 
--- weigh determines the instant at which a cost is spent, and whether that is in time. If the
+-- weigh determines the instant when a cost is spent, and whether that is in time. If the
 -- cost replaces a booking, weigh computes with a copy of the state without that booking.
 local function weigh(q, s)
   local a = algorithms[q.kind]
@@ -128,15 +128,14 @@ local function spend(q, s)
   if s.base and not same then fold(a, q, s) end
 end
 
--- note returns the data from which the usual case repeats a denial: the figures and the capacity of the call,
--- its cost (2^52 more if the denial holds for all costs from it on), the instants between which it holds while
--- nothing is written, the instant as of which the state was carried over (0 if that is its last reading), and
--- the reply without the verdict and the instant of the decision. It returns nil if the figures of the reply
--- change all the time, as a debt among loose bookings does, and for a state that the usual case reads.
+-- note returns the data from which the usual case repeats a denial: the figures and the call's capacity, its
+-- cost (2^52 more if the denial holds for all costs from it on), the instants between which it holds while
+-- nothing is written, the instant as of which the state was carried over (0 if that is its last reading),
+-- and the reply without the verdict and the decision's instant. It returns nil if the reply's figures change
+-- all the time, as a debt among loose bookings does, and for a state that the usual case reads.
 --
--- Later calls agree on the instant of the change, so the carried state need not be
--- stored. But each process has its own instant. A note serves processes with the
--- same or a later instant: in a fleet, the first process has put the limit in force.
+-- Later calls agree on the change's instant, so the carried state need not be stored. But each process has its own instant.
+-- A note serves processes with the same or a later instant: in a fleet, the first process has put the limit in force.
 local function note(q, s, bookings)
   local leaky, newest = q.kind == LEAKY, q.kind == LOG and newestEntry(s) or s.newest
   if not s.carried and s.aside == 0 and newest <= s.now then return nil end

@@ -1,8 +1,8 @@
 -- One call of a process for its tenants: it reports, and requests units for them. Four keys of one slot hold
 -- the state: the figures, the tenants, their ends, and the processes. Amounts are whole, and below 2^53.
 --
--- level is the number of units, in 1/$FRACTION of one, that a tenant of weight 1 has been offered since
--- the beginning. A tenant's record has its used: the units that it has taken, per weight, in the same
+-- level counts the units, in 1/$FRACTION of one, that a tenant of weight 1 has been offered since the
+-- beginning. A tenant's record has its used: the units that it has taken, per weight, in the same
 -- fractions. A tenant is in line while processes request units for it. An eighth of the burst is a reserve
 -- for tenants that have just come. So, with W the sum of the weights in line, before and after each step
 --
@@ -10,8 +10,8 @@
 --
 -- Each unit that the rate provides, or that a process gives back, raises the level for all in line alike.
 --
--- spent is the number of units that are granted and not regained. A part of them is out: processes hold them and have not
--- used them. While units are out the rate does not replace them, so burst + rate * t bounds the use, even if it comes late.
+-- spent counts the units that are granted and not regained. A part of them is out: processes hold them and have not used
+-- them. While units are out the rate does not replace them, so burst + rate * t bounds the use, even if it comes late.
 local spread = unpack
 local unpack, pack, sub, floor, min, max, call = struct.unpack, struct.pack, string.sub, math.floor, math.min, math.max, redis.call
 local figures, tenants, ends, processes = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -36,8 +36,8 @@ local function raise(amount) -- raise raises the level for all in line
   end
 end
 
--- The units that processes hold. A process that has been silent for too long
--- is dead, or does not use its units any more. Then they count as used.
+-- The units that processes hold. A process silent for too long is
+-- dead, or does not use its units any more. Then they count as used.
 local out, alone, was = 0, 1, 0
 local all = call('HGETALL', processes)
 for i = 1, #all, 2 do
@@ -130,7 +130,7 @@ if #gone > 0 then
   end
 end
 
--- The maximum savings of a tenant, because it may come again after a
+-- A tenant's maximum savings, because it may come again after a
 -- while, or wait for a large cost. Further units go to the others.
 local function savings(weight, of, least) return floor(max(floor(burst / 4) * $FRACTION / of, least * $FRACTION / weight)) end
 
@@ -179,14 +179,13 @@ if count > 0 then
       local less = floor(back * $FRACTION / weight)
       used, rest = used - less, rest + back * $FRACTION - less * weight
     end
-    if a.over > 0 then -- the total is charged with as much as is left, and the tenant owes all of it
+    if a.over > 0 then -- the total is charged with as much as is left, and the tenant owes all
       local taken, more = min(a.over, burst - spent), floor(a.over * $FRACTION / weight)
       more = max(0, min(more, level + floor($FAIR_HIGHEST / weight) - used))
       spent, used = spent + taken, used + more
       raise(more * weight - taken * $FRACTION)
     end
-    -- The share grows between two calls, and reaches the cost at the
-    -- head of the line in between: the rest is for the next cost.
+    -- The share grows between two calls, and reaches the cost at the line's head in between: the rest is for the next cost.
     local most = savings(weight, weights, a.least) + floor(min(alive / per * units, burst) * $FRACTION / weights)
     if level - used > most then
       local more = weight * (level - used - most)

@@ -1,10 +1,10 @@
--- A settlement or an adjustment, followed by data for each key: 1 if it is known and 2 if the key
--- has no state, the kind 1 and the figures 14 of its limit, the sum of its open estimates before
--- and after 14, the spending before and after 14, and the instant at which it is regained 7.
+-- A settlement or an adjustment, followed by data for each key: 1 if it is known and 2 if the
+-- key has no state, the kind 1 and the figures 14 of its limit, the sum of its open estimates
+-- before and after 14, the spending before and after 14, and the instant when it is regained 7.
 local estimates = op == $SETTLE_OPEN
 if estimates then op = 0 end
 
--- spentOf returns the spending of a key, or nil if the call lacks the necessary data.
+-- spentOf returns a key's spending, or nil if the call lacks the necessary data.
 local function spentOf(s)
   local now = max(reading, s.last)
   local ran, n = pcall(function()

@@ -1,7 +1,7 @@
 -- Room before bookings. They are made one behind the other, so that a cost queues behind the last one.
--- Once the limit has changed they are loose: each keeps its instant, although it may need only a part of
--- the units that are regained until then. A cost goes before loose bookings at the first instant at which
--- it fits and after which each of them still fits at its own. internal/meter/gaps.go gives the reasons.
+-- Once the limit has changed they are loose: each keeps its instant, although it may need only a part
+-- of the units that are regained until then. A cost goes before loose bookings at the first instant
+-- when it fits and after which each still fits at its own. internal/meter/gaps.go gives the reasons.
 
 local function copied(s) return { at = s.at, n = s.n, m = s.m, newest = 0 } end
 
@@ -60,8 +60,8 @@ local function afterDebt(f, s)
   return c
 end
 
--- gapOfLog returns the first instant at which a cost fits beside the entries before it, and leaves
--- room for all entries after it. Nothing goes before the last part of a debt.
+-- gapOfLog returns the first instant when a cost fits beside the entries before it, and
+-- leaves room for all entries after it. Nothing goes before the last part of a debt.
 local function gapOfLog(f, s, now, cost)
   if s.n > 0 then now, s = max(now, (lastDebt(f, s))), afterDebt(f, s) end
   local ats, costs, room, at = s.ats, s.costs, f.units - cost, now
@@ -89,7 +89,7 @@ local function gapOfLog(f, s, now, cost)
   end
 end
 
--- first returns the first instant at which a cost fits, whether that is before
+-- first returns the first instant when a cost fits, whether that is before
 -- bookings, and whether the cost makes no difference after some of them.
 local function first(a, f, s, now, cost)
   if not s.loose then return a.earliest(f, s, now, cost), false end
@@ -156,8 +156,8 @@ local function among(a, f, s, now)
 end
 
 -- report returns the standing, after the decision, of a key whose bookings are loose: the
--- instant at which the cost is spent, or 0 if other keys determine it; the remaining budget,
--- TOP if other keys determine it; the debt; and the instant of the next unit if none remains.
+-- instant when the cost is spent, or 0 if other keys determine it; the remaining budget, TOP
+-- if other keys determine it; the debt; and the instant of the next unit if none remains.
 local function report(i, q, s)
   local a = algorithms[q.kind]
   local left, debt = among(a, q, s, s.now)

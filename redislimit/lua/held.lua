@@ -1,7 +1,7 @@
--- Units in use. Each reservation has a record: the instant at which its hold began, its units and its owner. The
--- records (s.records) are in the order of the instants, and have s.m units in all. They stay packed, so that a call
--- takes little time even with thousands of records. An owner is a random number of the caller: with it the caller finds
--- its units even if it does not know whether its last extension arrived. The units of an adjustment have the owner 0.
+-- Units in use. Each reservation has a record: the instant when its hold began, its units and its owner. The records
+-- (s.records) are in the order of the instants, and have s.m units in all. They stay packed, so that a call takes
+-- little time even with thousands of records. An owner is a random number of the caller: with it the caller finds
+-- its units even if it does not know whether its last extension arrived. An adjustment's units have the owner 0.
 local held = {}
 
 -- cut removes the bytes from i to j of the records.
@@ -45,7 +45,7 @@ function held.forgive(f, s, now, n)
   end
 end
 
--- release removes the record of an owner, and returns its units, 0 if they have lapsed.
+-- release removes an owner's record, and returns its units, 0 if they have lapsed.
 local function release(f, s, now, owner)
   held.advance(f, s, now)
   local mark, from = struct.pack('>I7', owner), 1

@@ -17,7 +17,7 @@ end
 
 local function elsewhere() return pack('>BI7', $OUTSIDE, reading) end
 
--- load returns the state of a key, or nil if there is none, or the reason for which the state is unknown.
+-- load returns a key's state, or nil if there is none, or why the state is unknown.
 local function load(i)
   local raw = redis.pcall('GET', KEYS[i])
   if not raw then return nil end

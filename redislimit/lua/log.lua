@@ -13,7 +13,7 @@ end
 
 local function newestEntry(s) return s.ats[#s.ats] or 0 end
 
--- freed returns the instant at which at most room counts of the spending by then. The oldest spending leaves first.
+-- freed returns the instant when at most room counts of the spending by then. The oldest spending leaves first.
 local function freed(f, s, debtAt, debt, at, room)
   local freedAt, left, i = 0, s.m + debt, 1
   while left > 0 do
@@ -36,7 +36,7 @@ function log.earliest(f, s, now, cost)
   return max(now, freed(f, s, debtAt, debt, now, f.units - cost))
 end
 
--- next returns the instant at which one more unit fits, after the decision on q. If q is
+-- next returns the instant when one more unit fits, after the decision on q. If q is
 -- allowed but another key's denial prevents the spending, more than one unit remains.
 function log.next(q, s)
   if not q.allowed then return log.earliest(q, s, s.now, 1) end
@@ -120,7 +120,7 @@ function log.charge(f, s, now, n)
   log.advance(f, s, now)
 end
 
--- replace places the debt of another log again: as much of it as fits now, and the rest behind everything
+-- replace places another log's debt again: as much of it as fits now, and the rest behind everything
 -- else. A debt that lies behind a booking may be a part of that booking, and does not come before it.
 function log.replace(f, s, now)
   local debt, at = s.n, s.at
@@ -199,7 +199,7 @@ function log.between(from, f, s, now, debt)
   local ats, costs, per = s.oldAts, s.oldCosts, max(from.per, s.oldPer or 0)
   if not s.oldPer then
     ats, costs = {}, {}
-    if s.aside > 0 then -- another algorithm has kept no entries for these units: none of them is newer than the first entry
+    if s.aside > 0 then -- another algorithm has kept no entries for these units: none is newer than the first entry
       ats[1], costs[1] = min(now, s.ats[1] or now), s.aside
       per = max(per, s.lapses - ats[1])
     end

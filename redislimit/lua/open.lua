@@ -69,8 +69,8 @@ local function sample(s, at, u)
   lower(s, n, u)
 end
 
--- sunk records a debt that a grant has lowered, also for the reservations of its instant. These stay even if
--- they can give back nothing, so that later ones of the instant, which share the element, give back no more.
+-- sunk records a debt that a grant has lowered, also for its instant's reservations. These stay even if they
+-- can give back nothing, so that later ones of the instant, which share the element, give back no more.
 local function sunk(s, now, u)
   local n = #s.openFroms
   if n > 0 and s.openFroms[n] == now then
@@ -122,14 +122,14 @@ local function settleBooked(f, s, now, sp, actual)
   if u > 0 then gaveBack(s, i, now, u) end
 end
 
--- settleOpen gives back the difference as if the real cost of the spending had been charged at the beginning. If the spending
--- is from before the last change, it first gives back units set aside: with the real cost, fewer would have been set aside.
+-- settleOpen gives back the difference as if the spending's real cost had been charged at the beginning. If the spending is
+-- from before the last change, it first gives back units set aside: with the real cost, fewer would have been set aside.
 local function settleOpen(f, s, now, sp, actual)
   local froms, leasts, base = s.openFroms, s.openLeasts, s.base or s
   local ou, op = total(s, base, now)
   local i = #froms
   while i > 0 and froms[i] > sp.at do i = i - 1 end
-  if i == 0 then return end -- all of the spending is regained
+  if i == 0 then return end -- all the spending is regained
   if leasts[i] <= ou then ou, op = leasts[i], 0 end
   if s.aside > 0 and not sp.changed then ou, op = less(f, ou, op, price(f, s.aside)) end
   local u, p = price(f, sp.cost - actual)

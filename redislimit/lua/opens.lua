@@ -1,5 +1,5 @@
--- The sum of the estimates of a key's open reservations, for calls that follow the key's spending. A
--- key of its own, which follows the keys of the call, stores it: gen 3, window 7, sum 7. The sum is 0
+-- The sum of the estimates of a key's open reservations, for calls that follow the key's spending.
+-- A key of its own, which follows the call's keys, stores it: gen 3, window 7, sum 7. The sum is 0
 -- for another generation of the key, and after the end of the window of a fixed window or calendar.
 local SUM = '>I3I7I7'
 

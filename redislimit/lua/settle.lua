@@ -1,10 +1,10 @@
--- This script settles several spendings of one decision, extends the hold of its units, or adjusts one key.
+-- This script settles several spendings of one decision, extends its units' hold, or adjusts one key.
 local ADJUST, EXTEND = $ADJUST, $EXTEND
 
 local outside = readDates($HEAD_SIZE + 1 + (op == ADJUST and $ADJUST_SIZE or $SETTLE_SIZE) * count)
 local states = {}
 
--- settleOne settles a spending, or extends the hold of its units and returns their number.
+-- settleOne settles a spending, or extends its units' hold and returns their number.
 local function settleOne(pos)
   local sp, f, actual, key, gen = {}, {}, 0, 0, 0
   key, sp.kind, sp.changes, gen, sp.cost, actual, sp.at, sp.part, f.kind, f.units, f.per, f.since, f.cap =
@@ -14,7 +14,7 @@ local function settleOne(pos)
   if not s or s.gen ~= gen then return 0 end
   local now = max(reading, s.last)
   if f.since >= s.last then
-    -- If the limit has changed, denials may have reported the state of the key under this limit.
+    -- If the limit has changed, denials may have reported the key's state under this limit.
     f.debt = algorithms[f.kind].debt(f)
     adopt(s, f, now)
   else

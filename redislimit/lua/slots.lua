@@ -1,4 +1,4 @@
--- The semaphore of a key is one sorted set. The first byte of a member is its kind, on which the score depends:
+-- A key's semaphore is one sorted set. A member's first byte is its kind, on which the score depends:
 --
 --   w  a waiting request: its ticket - $LINE, so that the line comes first
 --   s  an extended permit: its token - $SINCE. The token is the time of its grant in µs, and a little more if one script grants several
@@ -8,9 +8,9 @@
 --   o  a waiting process that receives messages, q a process that polls: the time at which it counts as dead
 --   x  a revoked request: the time until which it may still arrive
 --
--- The rest of w, s, p, g and x is the request: the process ($PROCESS bytes, of which the
--- last 7 are the maximum time between its calls), the attempt ($ATTEMPT bytes), the
--- number of slots, Hold, and the text of the process. The rest of o and q is the process.
+-- The rest of w, s, p, g and x is the request: the process ($PROCESS bytes, of which
+-- the last 7 are the maximum time between its calls), the attempt ($ATTEMPT bytes), the
+-- number of slots, Hold, and the process's text. The rest of o and q is the process.
 --
 -- While a script runs the summary is 0. So a script that fails midway leaves 0; then, and if the clock
 -- has stepped back, the next script counts the slots and bounds the ends. The set is never empty while
@@ -78,7 +78,7 @@ local function open()
   end
 end
 
--- live sets the lifetime of the key: as long as it is needed.
+-- live sets the key's lifetime: as long as it is needed.
 local function live(ends)
   local ms = math.ceil((ends - reading + grace) / 1000) + 1000
   lasting = math.max(lasting, ms)
@@ -99,7 +99,7 @@ local function add(ends, member)
   end
 end
 
--- first returns the first member of the line, nil if the line is empty.
+-- first returns the line's first member, nil if the line is empty.
 local function first()
   local member = exists and call('ZRANGE', key, 0, 0)[1]
   return member and sub(member, 1, 1) == 'w' and member or nil
@@ -116,7 +116,7 @@ local function unused()
   return #members <= 16
 end
 
--- close stores the summary, and the time for which the key is needed.
+-- close stores the summary, and how long the key is needed.
 local function close()
   if exists and unused() then
     call('DEL', key)
@@ -128,9 +128,9 @@ local function close()
   if whole then whole.leave() end
 end
 
-local last = 0 -- the last token of this script
+local last = 0 -- this script's last token
 
--- token_of returns the token of a permit: the beginning of its hold, unless that has been restarted since.
+-- token_of returns a permit's token: its hold's beginning, unless that has been restarted since.
 local function token_of(request, ends)
   local score = call('ZSCORE', key, 's' .. request)
   return score and score + $SINCE or ends - hold_of(request)
@@ -146,7 +146,7 @@ local function grant(request)
   return last
 end
 
--- renew restarts the hold of a permit.
+-- renew restarts a permit's hold.
 local function renew(request, ends)
   call('ZADD', key, 'NX', ends - hold_of(request) - $SINCE, 's' .. request)
   call('ZADD', key, reading + hold_of(request), 'p' .. request)
@@ -176,7 +176,7 @@ local function reach(process, own)
   return call('ZSCORE', key, 'q' .. process) and 'q' or false
 end
 
--- serve grants free slots to the first requests of the line, up to a maximum number, while they
+-- serve grants free slots to the line's first requests, up to a maximum number, while they
 -- suffice for the next one. It returns the attempts and tokens of the calling process's requests
 -- among them. Other processes receive messages. A process that does not receive its message is
 -- dead or no longer listens: its requests leave the line. If it lives, it enters them again.
@@ -217,7 +217,7 @@ local function serve(limit, own, grants)
   return table.concat(mine)
 end
 
--- hand_on serves the line of the key, or with Total the lines of all keys in turn.
+-- hand_on serves the key's line, or with Total all keys' lines in turn.
 local function hand_on(limit, own)
   if whole then return whole.hand_on(limit, own) end
   return serve(limit, own, $GRANTS)
@@ -229,8 +229,7 @@ local function present(process, listens)
   call('ZREM', key, (listens and 'q' or 'o') .. process)
 end
 
--- claim makes a permit for reserved slots, or restarts the hold
--- of a permit. It returns the token, or nil if there is neither.
+-- claim makes a permit for reserved slots, or restarts a permit's hold. It returns the token, or nil if there is neither.
 local function claim(request)
   local scores = call('ZMSCORE', key, 'p' .. request, 'g' .. request)
   if scores[2] then

@@ -1,4 +1,5 @@
--- The permits of a key, in the order of their ends: attempt, slots, the times of grant and end, and the text of the process. It writes nothing.
+-- A key's permits, in the order of their ends: attempt, slots, the
+-- times of grant and end, and the process's text. It writes nothing.
 local function run()
   local all = {}
   local members = call('ZRANGEBYSCORE', key, '(' .. string.format('%.0f', reading), '+inf', 'WITHSCORES')

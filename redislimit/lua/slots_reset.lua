@@ -1,4 +1,4 @@
--- Revoked requests stay revoked: a call for one of them may still arrive.
+-- Revoked requests stay revoked: a call for one may still arrive.
 local function run(payload)
   if type(redis.pcall('ZCARD', key)) ~= 'number' then -- a value of another type
     call('DEL', key)

@@ -1,4 +1,4 @@
--- The permit of an attempt ends, and its slots are granted to the next requests.
+-- An attempt's permit ends, and its slots are granted to the next requests.
 local function run(payload)
   local limit, ended = unpack('>I7', payload), 0
   local attempt = sub(payload, 8)

@@ -14,7 +14,7 @@ local sums, turns = KEYS[2], KEYS[3]
 local total, level = unpack('>I7I7', payload)
 payload = sub(payload, 15)
 local sum, base, number = 0, 0, 0
-local mine = {} -- of the present key: was, limit, level, use, number, and the place of that number
+local mine = {} -- of the present key: was, limit, level, use, number, and that number's place
 whole = {}
 
 local function read(name)
@@ -44,7 +44,7 @@ function whole.before()
   return next[2] and tonumber(next[2]) < 0 and next[2] + $LINE <= place()
 end
 
--- leave records the state of the key when the work on it ends.
+-- leave records the key's state when the work on it ends.
 function whole.leave()
   sum = sum + used - mine.was
   mine.was = used
@@ -69,7 +69,7 @@ function whole.leave()
   if ends then call('ZADD', turns, ends, 'e' .. key) end
 end
 
--- begin reads the state of all keys, and opens the keys in which something has ended.
+-- begin reads all keys' state, and opens the keys in which something has ended.
 function whole.begin()
   local state = call('HGET', sums, '')
   call('HSET', sums, '', 'x')
@@ -130,7 +130,7 @@ function whole.hand_on(limit, own)
   return table.concat(granted)
 end
 
--- finish stores the state of all keys.
+-- finish stores all keys' state.
 function whole.finish()
   if call('HLEN', sums) == 1 then
     call('DEL', sums, turns)

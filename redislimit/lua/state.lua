@@ -1,4 +1,4 @@
--- The value of a key, as one string of big-endian whole numbers:
+-- A key's value, as one string of big-endian whole numbers:
 --
 --   kind 1, units 7, per 7, last 7, at 7, n 7, gen 3, changes 1, expiry 4
 --
@@ -11,9 +11,9 @@
 -- units are set aside, and some of the reservations are from before the last change of limit, the number is 128
 -- more, and 1 byte with the number of these reservations follows. A booking that is open adds 2^52 to its cost.
 --
--- A state with units that a lowered limit has set aside, and a bucket in debt, begins with its kind less ASIDE.
--- Directly after its first 44 bytes come the capacity of the bucket (0 if it is not known), the units set
--- aside, and the instant at which they lapse, 7 each. Without these, a bucket's debt is at most its capacity.
+-- A state with units that a lowered limit has set aside, and a bucket in debt, begins with its kind less
+-- ASIDE. Directly after its first 44 bytes come the capacity of the bucket (0 if it is not known), the units
+-- set aside, and the instant when they lapse, 7 each. Without these, a bucket's debt is at most its capacity.
 --
 -- The log has its spendings there instead: at 7, running sum 7, last 7 each. Its m is the running sum before the
 -- first. Without a debt, its at is 1 if the bookings are loose, and 0 otherwise. If a log has set units aside, their
@@ -62,7 +62,7 @@ local function takeOlder(s)
   return left == 0
 end
 
--- unnoted removes a note from the end of a state. Without the note, the state has records of the given size from pos on.
+-- unnoted removes a note from a state's end. Without the note, the state has records of the given size from pos on.
 local function unnoted(s, raw, pos, size)
   if #raw < pos or fmod(#raw + 1 - pos, size) ~= fmod($NOTE_SIZE, size) then return raw end
   s.noted = string.sub(raw, -$NOTE_SIZE)

@@ -1,5 +1,5 @@
--- A decision for a caller that waits: a booking further ahead than the horizon is tentative. Its record is kept in a sorted set beside the
--- state, by the instant of the booking:
+-- A decision for a caller that waits: a booking further ahead than the horizon is
+-- tentative. Its record is kept in a sorted set beside the state, by the booking's instant:
 --
 --   process 8, number 4, at 7, cost 7, gen 3, changes 1, kind 1
 --

@@ -154,7 +154,7 @@ function calendar.spent(f, s, now)
   return s.n
 end
 
--- between returns the units of the windows from the next one until the window of an instant, which is not included.
+-- between returns the units of the windows from the next one until an instant's window, which is not included.
 -- The script does not know these windows: some may be shorter than the mean, by a twelfth of one window in all.
 function calendar.between(f, at)
   local d = dates[f.per]

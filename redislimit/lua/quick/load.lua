@@ -2,7 +2,7 @@
 --FIRST
 if raw == '' then raw = redis.pcall('GET', key) end
 -- The tail ends with the last booking or spending. That of a long state is read, and its length stays unknown: few calls need it.
-local length, tail = raw and #raw or 0, raw -- the table of an error has no length
+local length, tail = raw and #raw or 0, raw -- an error's table has no length
 local long, noted, first, rest = length == part, false, 0, $STATE_SIZE + 1
 if length > $WIDE_SIZE then
   -- Behind its first part a state has what only some states have, and last what a denial has noted. That denies again, or is left out.

@@ -2,7 +2,7 @@
 local size, base, sum, newest = 0, 0, 0, 0
 local gen, changes, oldest, upto, others, closer -- upto counts the oldest spending, and others all but the newest
 if raw then
-  if #raw < $WIDE_SIZE then break end -- so is the table of an error
+  if #raw < $WIDE_SIZE then break end -- so is an error's table
   local figures, last
   if #raw == $WIDE_SIZE then
     figures, last, at, n, gen, changes, expiry, base = unpack('>c${ID_SIZE}I7I7I7I3BI4I7', raw)
