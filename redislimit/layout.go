@@ -76,13 +76,12 @@ const (
 
 	// log: a spending's instant, the sum up to it, and the reading at which it was spent;
 	// units in use: the instant from which they are held, their number, and their owner
-	recordSize  = 21
-	firstPart   = wideSize + 100*recordSize // the part of a log that is read first
-	fewUnits    = 16                        // a limit of at most so many units is one of few units
-	fewPart     = wideSize + (2*fewUnits+1)*recordSize
-	tailPart    = 16 * recordSize // the part of a longer log in which a search begins
-	baseSize    = 28              // the part before the bookings: at, n and m of the state below them, and whether there is room before them
-	bookingSize = 14              // the instant and the cost
+	recordSize   = 21
+	firstRecords = 33                                 // the number of spendings in the part of a log that is read first
+	firstPart    = wideSize + firstRecords*recordSize // that part
+	tailPart     = 16 * recordSize                    // the part of a longer log in which a search begins
+	baseSize     = 28                                 // the part before the bookings: at, n and m of the state below them, and whether there is room before them
+	bookingSize  = 14                                 // the instant and the cost
 
 	// a log's denial until one spending has passed, in an answer: the first byte of a log with units set aside,
 	// the state from gen on, that spending's instant, and the instant of the last spending with the sum up to it
@@ -90,6 +89,8 @@ const (
 
 	// the part of any other state that is read first: all, unless it has more than 16 bookings or several open reservations
 	headPart = wideSize + asideSize + baseSize + 16*bookingSize + noteSize + 1
+
+	duePart = headPart + 128*bookingSize // the part that is read of a longer state whose bookings may be due
 
 	// the part of a longer state that is read next: its last two bookings or spendings, and a note, or as much
 	lastPart = 2*recordSize + noteSize
@@ -281,7 +282,7 @@ const (
 var names = map[string]int64{
 	"TOKEN": kindToken, "LEAKY": kindLeaky, "FIXED": kindFixed, "LOG": kindLog, "COUNTER": kindCounter, "CALENDAR": kindCalendar, "HELD": kindHeld,
 	"ID_SIZE": idSize, "STATE_PER": statePer + 1, "STATE_N": stateN + 1, "STATE_GEN": stateGen + 1, "STATE_EXPIRY": stateExpiry + 1, "STATE_SIZE": stateSize,
-	"STATE_M": stateM + 1, "WIDE_SIZE": wideSize, "RECORD_SIZE": recordSize, "FIRST_PART": firstPart, "FIRST_END": firstPart - 1, "LOG_DENIED": kindLog - asideFlag, "RECORD_SUM": recordSize - 6, "RECORD_LAST": recordSize - 13, "FEW_UNITS": fewUnits, "FEW_PART": fewPart, "FEW_END": fewPart - 1, "LAST_PART": lastPart, "LAST_NOTE": lastPart - noteSize + 1, "HEAD_PART": headPart, "HEAD_END": headPart - 1, "TAIL_PART": tailPart, "NOTED_TAIL": tailPart + noteSize, "BEFORE_NOTE": noteSize + 1, "BASE_SIZE": baseSize,
+	"STATE_M": stateM + 1, "WIDE_SIZE": wideSize, "RECORD_SIZE": recordSize, "FIRST_PART": firstPart, "FIRST_RECORDS": firstRecords, "FIRST_END": firstPart - 1, "LOG_DENIED": kindLog - asideFlag, "RECORD_SUM": recordSize - 6, "RECORD_LAST": recordSize - 13, "LAST_PART": lastPart, "LAST_NOTE": lastPart - noteSize + 1, "HEAD_PART": headPart, "HEAD_END": headPart - 1, "DUE_END": duePart - 1, "TAIL_PART": tailPart, "NOTED_TAIL": tailPart + noteSize, "BEFORE_NOTE": noteSize + 1, "BASE_SIZE": baseSize,
 	"BOOKING_SIZE": bookingSize, "BOOKED": bookingSize - 1, "BOOKED_END": bookingSize - 6, "ASIDE": asideFlag, "ASIDE_SIZE": asideSize,
 	"NOTE_SIZE": noteSize, "NOTE_FROM": noteFrom + 1, "NOTE_STAYS": inMicros(noteStays), "NOTE_DIGEST": noteDigest + 1, "NOTE_LOOSE": noteLoose + 1, "NOTE_BOOKED": noteSize % bookingSize, "NOTE_LOG": noteSize % recordSize, "NOTE_REPLY": noteReply, "LOOSE_SIZE": looseSize,
 	"MAX_BOOKED": maxBooked, "MAX_QUEUED": maxQueued, "LOOKS": maxLooks, "MAX_EXPIRY": maxExpiry, "GENERATIONS": generations,

@@ -19,6 +19,7 @@ func BenchmarkDeniedAmongBookings(b *testing.B) {
 		"fixed":   ratelimit.FixedWindow(ratelimit.Per(4, 4*time.Hour)),
 		"counter": ratelimit.SlidingCounter(ratelimit.Per(4, 4*time.Hour)),
 		"log":     ratelimit.SlidingLog(ratelimit.Per(4, 4*time.Hour)),
+		"log100":  ratelimit.SlidingLog(ratelimit.Per(100, 4*time.Hour)),
 		"leaky":   ratelimit.LeakyBucket(ratelimit.PerHour(1), 2000),
 	}
 	for name, limit := range limits {
@@ -32,7 +33,7 @@ func BenchmarkDeniedAmongBookings(b *testing.B) {
 					if name == "leaky" {
 						break
 					}
-					r, err := l.Reserve(context.WithoutCancel(context.Background()), "k", 4, 1<<62)
+					r, err := l.Reserve(context.WithoutCancel(context.Background()), "k", limit.Capacity(), 1<<62)
 					require.NoError(b, err)
 					require.True(b, r.Allowed)
 				}

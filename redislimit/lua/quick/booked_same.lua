@@ -8,7 +8,7 @@
       local owes, over, per = until_, spent, unpack('>I7', raw, $STATE_PER)
       if newest > 0 then owes, over = unpack('>I7I7', raw, rest) end
       if long then
-        raw = redis.call('GETRANGE', key, '0', '$FIRST_END')
+        raw = redis.call('GETRANGE', key, '0', '$DUE_END')
         if not noted then length = redis.call('STRLEN', key) end
         bookings = (length + 1 - rest - $BASE_SIZE) / $BOOKING_SIZE
       end

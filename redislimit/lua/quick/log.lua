@@ -60,10 +60,14 @@ else
       return unpack('>I7I7I7', redis.call('GETRANGE', key, from - 1, from + $RECORD_SIZE - 2))
     end
     if size > 0 and oldest <= now - z then -- the last past spending
-      local low, high = 1, size
+      local low, high, past = 1, size, now - z
+      if long then -- it is among the first, most often
+        high = $FIRST_RECORDS
+        if record(high) <= past then low, high = high, size end
+      end
       while low < high do
         local mid = math.ceil((low + high) / 2)
-        if record(mid) <= now - z then low = mid else high = mid - 1 end
+        if record(mid) <= past then low = mid else high = mid - 1 end
       end
       local _
       gone, _, before = low, record(low)
