@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ban"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
@@ -173,22 +174,25 @@ func TestHeaderFieldsOfADenialCanBeAppendedTo(t *testing.T) {
 func TestTheAnswerToARequestWithoutItsKeySaysSo(t *testing.T) {
 	const secret = "s3cret"
 	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(9)), nil))
+	apiKey := ratelimit.Map(perKey, httplimit.APIKey("X-API-Key"))
 	for name, row := range map[string]struct {
 		limiter ratelimit.Limiter[*http.Request]
 		request *http.Request
 		cause   string // in the log
 	}{
-		"missing":   {ratelimit.Map(perKey, httplimit.APIKey("X-API-Key")), with(), "no X-Api-Key"},
-		"two":       {ratelimit.Map(perKey, httplimit.APIKey("X-API-Key")), with("X-API-Key: "+secret, "X-API-Key: "+secret), "2 values of X-Api-Key"},
+		"missing":   {apiKey, with(), "no key: no X-Api-Key"},
+		"two":       {apiKey, with("X-API-Key: "+secret, "X-API-Key: "+secret), "2 values of X-Api-Key"},
 		"two parts": {ratelimit.Map(perKey, httplimit.BearerToken), with("Authorization: Bearer " + secret + " x"), "bearer token with spaces"},
 		"of others": {&stub{err: fmt.Errorf("%w: no tenant", keyfunc.ErrNoKey)}, with(), "no tenant"},
 		"a NaN":     {&stub{err: fmt.Errorf("layer 1: %w", ratelimit.ErrInvalidKey)}, with(), "layer 1: ratelimit: invalid key"},
+		"of a ban":  {ratelimit.Must(ban.New(nil, apiKey, apiKey)), with(), "no key: no X-Api-Key"},
 	} {
 		for status, title := range map[int]string{0: "Bad Request", 401: "Unauthorized", 428: "Precondition Required"} {
 			t.Run(fmt.Sprint(name, status), func(t *testing.T) {
 				log, reported := new(bytes.Buffer), error(nil)
 				opts := httplimit.Options{KeyCode: status, Logger: slog.New(slog.NewTextHandler(log, nil)), OnDecision: func(e httplimit.Event) { reported = e.Err }}
-				resp := send(middleware(t, row.limiter, opts).Wrap(unreachable(t)), row.request)
+				m := middleware(t, row.limiter, opts)
+				resp := send(m.Wrap(unreachable(t)), row.request)
 				want := max(status, 400) // 0 is 400
 				assert.Equal(t, want, resp.StatusCode)
 				assert.Equal(t, "application/problem+json", resp.Header.Get("Content-Type"))
@@ -196,6 +200,8 @@ func TestTheAnswerToARequestWithoutItsKeySaysSo(t *testing.T) {
 				assert.JSONEq(t, fmt.Sprintf(`{"type":"about:blank","title":%q,"status":%d,"detail":"The key that requests are limited by is missing or malformed."}`, title, want), text)
 				assert.ErrorContains(t, reported, row.cause)
 				assert.Contains(t, log.String(), row.cause)
+				assert.Contains(t, log.String(), `level=INFO msg="httplimit: request not decided" outcome=rejected error=`)
+				assert.Equal(t, httplimit.Stats{Rejected: 1}, m.Stats())
 				assert.NotContains(t, text+log.String(), secret)
 			})
 		}
@@ -267,40 +273,27 @@ func TestTheAnswerToARequestThatInflightNeverAdmitsIsExplained(t *testing.T) {
 	assert.Equal(t, "the key is blocked: do not retry", send(m.Wrap(unreachable(t)), call).Header.Get("Grpc-Message"))
 }
 
-// withoutKey answers a request that has no key.
-func withoutKey(t *testing.T, opts httplimit.Options, contentType string) *http.Response {
-	m, err := httplimit.PerKey(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), httplimit.APIKey("X-Api-Key"), &opts)
-	require.NoError(t, err)
-	w := httptest.NewRecorder()
-	r := httptest.NewRequest("POST", "/", nil)
-	if contentType != "" {
-		r.Header.Set("Content-Type", contentType)
-	}
-	m.Wrap(http.NotFoundHandler()).ServeHTTP(w, r)
-	return w.Result()
-}
-
 // TestA401HasAChallenge, as RFC 9110 requires it.
 func TestA401HasAChallenge(t *testing.T) {
 	for name, row := range map[string]struct {
 		opts httplimit.Options
-		kind string
 		code int
 		want []string
 	}{
-		"by default":         {httplimit.Options{KeyCode: 401}, "", 401, []string{"Bearer"}},
-		"another challenge":  {httplimit.Options{KeyCode: 401, Challenge: `Basic realm="api", Bearer`}, "", 401, []string{`Basic realm="api", Bearer`}},
-		"another status":     {httplimit.Options{KeyCode: 403}, "", 403, nil},
-		"the default status": {httplimit.Options{}, "", 400, nil},
-		"an answer of the user": {httplimit.Options{KeyCode: 401, OnError: func(w http.ResponseWriter, e httplimit.Event) { w.WriteHeader(401) }}, "",
+		"by default":         {httplimit.Options{KeyCode: 401}, 401, []string{"Bearer"}},
+		"another challenge":  {httplimit.Options{KeyCode: 401, Challenge: `Basic realm="api", Bearer`}, 401, []string{`Basic realm="api", Bearer`}},
+		"another status":     {httplimit.Options{KeyCode: 403}, 403, nil},
+		"the default status": {httplimit.Options{}, 400, nil},
+		"an answer of the user": {httplimit.Options{KeyCode: 401, OnError: func(w http.ResponseWriter, e httplimit.Event) { w.WriteHeader(401) }},
 			401, []string{"Bearer"}},
 		"an answer with another challenge": {httplimit.Options{KeyCode: 401, OnError: func(w http.ResponseWriter, e httplimit.Event) {
 			w.Header().Set("WWW-Authenticate", "Digest")
 			w.WriteHeader(401)
-		}}, "", 401, []string{"Digest"}},
+		}}, 401, []string{"Digest"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			resp := withoutKey(t, row.opts, row.kind)
+			m := ratelimit.Must(httplimit.PerKey(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), httplimit.APIKey("X-Api-Key"), &row.opts))
+			resp := get(m.Wrap(unreachable(t)))
 			assert.Equal(t, row.code, resp.StatusCode)
 			assert.Equal(t, row.want, resp.Header.Values("WWW-Authenticate"))
 		})
@@ -309,10 +302,9 @@ func TestA401HasAChallenge(t *testing.T) {
 		for challenge, want := range map[string]string{"": "Bearer", "Digest": "Digest"} {
 			m := ratelimit.Must(httplimit.NewInflight(ratelimit.Must(inflight.New(1, &inflight.Options[string]{})), httplimit.Header("X-Tenant"),
 				&httplimit.InflightOptions{KeyCode: 401, Challenge: challenge}))
-			w := httptest.NewRecorder()
-			m.Wrap(http.NotFoundHandler()).ServeHTTP(w, with())
-			assert.Equal(t, 401, w.Code)
-			assert.Equal(t, []string{want}, w.Result().Header.Values("WWW-Authenticate"))
+			resp := get(m.Wrap(unreachable(t)))
+			assert.Equal(t, 401, resp.StatusCode)
+			assert.Equal(t, []string{want}, resp.Header.Values("WWW-Authenticate"))
 			assert.Equal(t, httplimit.InflightStats{Rejected: 1}, m.Stats(), "a request without a key is no failure")
 		}
 	})
@@ -328,13 +320,6 @@ func TestAChallengeThatCannotBeSentIsRefused(t *testing.T) {
 
 // A gateway reads only the answer's status to a sub-request.
 func TestPlainHTTPRefusesRPCsByTheStatus(t *testing.T) {
-	serve := func(h http.Handler, method, target string, header http.Header) *http.Response {
-		r := httptest.NewRequest(method, target, nil)
-		r.Header = header
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, r)
-		return w.Result()
-	}
 	passes := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	for name, row := range map[string]struct {
 		method, target string
@@ -350,6 +335,8 @@ func TestPlainHTTPRefusesRPCsByTheStatus(t *testing.T) {
 		"a stream":      {"POST", "/a.B/C", http.Header{"Content-Type": {"application/connect+json"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			r := httptest.NewRequest(row.method, row.target, nil)
+			r.Header = row.header
 			is := func(resp *http.Response, status int) {
 				t.Helper()
 				assert.Equal(t, status, resp.StatusCode)
@@ -357,24 +344,24 @@ func TestPlainHTTPRefusesRPCsByTheStatus(t *testing.T) {
 				assert.Empty(t, resp.Header.Get("Grpc-Status"))
 			}
 			m := ratelimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerMinute(1)), &httplimit.Options{PlainHTTP: true}))
-			assert.Equal(t, 204, serve(m.Wrap(passes), row.method, row.target, row.header).StatusCode)
-			denied := serve(m.Wrap(passes), row.method, row.target, row.header)
+			assert.Equal(t, 204, send(m.Wrap(passes), r).StatusCode)
+			denied := send(m.Wrap(passes), r)
 			is(denied, 429)
 			assert.Equal(t, "60", denied.Header.Get("Retry-After"))
 			assert.NotEmpty(t, denied.Header.Get("RateLimit"))
 
 			m = ratelimit.Must(httplimit.PerIP(ratelimit.Blocked(), &httplimit.Options{PlainHTTP: true}))
-			is(serve(m.Wrap(passes), row.method, row.target, row.header), 403)
+			is(send(m.Wrap(passes), r), 403)
 			m, err := httplimit.PerKey(ratelimit.Unlimited(), httplimit.Header("X-Tenant"), &httplimit.Options{PlainHTTP: true})
 			require.NoError(t, err)
-			is(serve(m.Wrap(passes), row.method, row.target, row.header), 400)
+			is(send(m.Wrap(passes), r), 400)
 
 			l := ratelimit.Must(inflight.New(1, &inflight.Options[string]{}))
 			busy := ratelimit.Must(httplimit.NewInflight(l, func(*http.Request) (string, error) { return "", nil }, &httplimit.InflightOptions{PlainHTTP: true}))
 			permit, err := l.TryAcquire("", 1)
 			require.NoError(t, err)
 			defer permit.Release()
-			is(serve(busy.Wrap(passes), row.method, row.target, row.header), 503)
+			is(send(busy.Wrap(passes), r), 503)
 		})
 	}
 }

@@ -49,3 +49,10 @@ func TestInflightAllocatesOnlyForLimitsThatLearn(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(100, calls["fixed"]))
 	assert.LessOrEqual(t, testing.AllocsPerRun(100, calls["adaptive"]), 3.0, "the mark, the request and the writer")
 }
+
+// discard is a writer that costs nothing itself.
+type discard struct{ header http.Header }
+
+func (d *discard) Header() http.Header         { return d.header }
+func (d *discard) WriteHeader(int)             {}
+func (d *discard) Write(b []byte) (int, error) { return len(b), nil }

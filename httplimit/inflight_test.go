@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,7 +19,6 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
-	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
@@ -229,6 +226,8 @@ func TestAnAdaptiveLimitOfATransportLearnsFromOutcomes(t *testing.T) {
 	assert.Equal(t, inflight.Success, httplimit.ResponseOutcome(ok, status(404), nil))
 	assert.Equal(t, inflight.Dropped, httplimit.ResponseOutcome(ok, status(429), nil))
 	assert.Equal(t, inflight.Dropped, httplimit.ResponseOutcome(ok, status(503), nil))
+	retries := &http.Response{StatusCode: 503, Header: fields("Retry-After: 1")}
+	assert.Equal(t, inflight.Dropped, httplimit.ResponseOutcome(ok, retries, nil), "a Retry-After is no evidence of overload")
 	assert.Equal(t, inflight.Dropped, httplimit.ResponseOutcome(ok, nil, context.DeadlineExceeded))
 	assert.Equal(t, inflight.Cancelled, httplimit.ResponseOutcome(ok, nil, io.ErrUnexpectedEOF))
 	assert.Equal(t, inflight.Cancelled, httplimit.ResponseOutcome(ok, status(500), nil))
@@ -365,81 +364,6 @@ func TestInflightReportsAKeyThatCouldNotBeLookedUp(t *testing.T) {
 	w := send(m.Wrap(unreachable(t)), with())
 	assert.Equal(t, 500, w.StatusCode)
 	assert.Equal(t, httplimit.InflightStats{Failed: 1}, m.Stats())
-}
-
-// replicas is a backend of 8 servers that each take 20 ms. A share of them is dead: requests to these get a 503 after 1
-// ms. The 503 may have a Retry-After, as those of proxies and overloaded servers do.
-type replicas struct {
-	servers chan struct{}
-	dead    atomic.Int32 // the share of requests sent to it, in per cent
-
-	retryAfter bool
-}
-
-func (b *replicas) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer := func(status int) (*http.Response, error) {
-		h := http.Header{}
-		if b.retryAfter {
-			h.Set("Retry-After", "1")
-		}
-		return &http.Response{StatusCode: status, Header: h, Body: http.NoBody, Request: r}, nil
-	}
-	if rand.Int32N(100) < b.dead.Load() {
-		time.Sleep(time.Millisecond)
-		return answer(http.StatusServiceUnavailable)
-	}
-	b.servers <- struct{}{}
-	defer func() { <-b.servers }()
-	time.Sleep(time.Duration(rand.ExpFloat64() * float64(20*time.Millisecond)))
-	return answer(http.StatusOK)
-}
-
-// A Retry-After is no evidence of overload: a lower limit does not make a dead replica answer. Each run counts.
-func TestADeadReplicaThatAnswersWithRetryAfterDoesNotLowerTheLimit(t *testing.T) {
-	testsize.Sequential(t)
-	for name, adaptive := range map[string]func() inflight.Algorithm{
-		"Learn": inflight.Learn(nil), "Learn with Timeout": inflight.Learn(&inflight.LearnOptions{Timeout: 200 * time.Millisecond}),
-	} {
-		for _, dead := range []int{30, 50} {
-			t.Run(fmt.Sprintf("%s, %d %%", name, dead), func(t *testing.T) {
-				for run := range testsize.Of(6, 60) {
-					synctest.Test(t, func(t *testing.T) {
-						rate := rateBesideADeadReplica(t, adaptive, dead, run%2 == 0)
-						assert.Greater(t, rate, 0.85*float64(8-8*dead/100)*50, "answers a second in run %d", run)
-					})
-				}
-			})
-		}
-	}
-}
-
-// rateBesideADeadReplica counts the good answers a second while a share of the replicas is dead.
-func rateBesideADeadReplica(t *testing.T, adaptive func() inflight.Algorithm, dead int, retryAfter bool) float64 {
-	backend := &replicas{servers: make(chan struct{}, 8), retryAfter: retryAfter}
-	limiter := ratelimit.Must(inflight.New(400, &inflight.Options[string]{Adaptive: adaptive}))
-	transport := ratelimit.Must(httplimit.NewTransport(backend, nil, &httplimit.TransportOptions{Inflight: limiter}))
-	var good atomic.Int64
-	send := func(d time.Duration) { // 800 requests a second, twice the backend's capacity
-		for begin := time.Now(); time.Since(begin) < d; time.Sleep(time.Duration(rand.ExpFloat64() * float64(time.Second/800))) {
-			go func() {
-				r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://backend/", nil)
-				if resp, err := transport.RoundTrip(r); err == nil && resp.StatusCode == http.StatusOK {
-					good.Add(1)
-				}
-			}()
-		}
-	}
-	send(15 * time.Second)
-	backend.dead.Store(int32(dead))
-	for range 8 * dead / 100 {
-		backend.servers <- struct{}{}
-	}
-	send(5 * time.Second) // it finds out that a lower limit does not help
-	good.Store(0)
-	send(10 * time.Second)
-	answered := float64(good.Load()) / 10
-	time.Sleep(time.Minute) // all requests end
-	return answered
 }
 
 // An event stream lasts as long as its client listens, which is no evidence about the backend.

@@ -2,7 +2,6 @@ package httplimit_test
 
 import (
 	"io"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/ban"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/keyfunc"
@@ -19,10 +17,6 @@ import (
 
 func TestStatusOfAMissingKeyIsChosen(t *testing.T) {
 	l := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
-	m := middleware(t, ratelimit.Map(l, httplimit.BearerToken), httplimit.Options{KeyCode: http.StatusUnauthorized})
-	resp := send(m.Wrap(unreachable(t)), with())
-	assert.Equal(t, http.StatusUnauthorized, resp.StatusCode)
-	assert.Equal(t, `{"type":"about:blank","title":"Unauthorized","status":401,"detail":"The key that requests are limited by is missing or malformed."}`+"\n", body(t, resp))
 	i := ratelimit.Must(httplimit.NewInflight(ratelimit.Must(inflight.New[keyfunc.Hash](1, nil)), httplimit.BearerToken, &httplimit.InflightOptions{KeyCode: 422}))
 	assert.Equal(t, 422, send(i.Wrap(unreachable(t)), with()).StatusCode)
 	for _, code := range []int{-1, 1, 200, 399, 500} {
@@ -31,17 +25,6 @@ func TestStatusOfAMissingKeyIsChosen(t *testing.T) {
 		_, err = httplimit.NewInflight(ratelimit.Must(inflight.New[keyfunc.Hash](1, nil)), httplimit.BearerToken, &httplimit.InflightOptions{KeyCode: code})
 		assert.ErrorContains(t, err, "httplimit: InflightOptions.KeyCode is")
 	}
-}
-
-func TestEachOutcomeReachesOnDecision(t *testing.T) {
-	var seen []httplimit.Outcome
-	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(1))), httplimit.Options{
-		OnDecision: func(e httplimit.Event) { seen = append(seen, e.Outcome) },
-	})
-	h := m.Wrap(http.NotFoundHandler())
-	send(h, with())
-	send(h, with())
-	assert.Equal(t, []httplimit.Outcome{httplimit.OutcomeAllowed, httplimit.OutcomeDenied}, seen)
 }
 
 // A request is charged by its response: by a header field, and by its length.
@@ -73,27 +56,6 @@ func TestTheResponseGivesTheCost(t *testing.T) {
 		SettleResponse: func(*http.Request, httplimit.Response, int) int { return 0 },
 	})
 	assert.EqualError(t, err, "httplimit: Options.Settle and Options.SettleResponse are both given")
-}
-
-// A client's fault is no failure of the server: it has its own outcome, and one plain text.
-func TestARequestWithoutAKeyIsRejectedInPlainWords(t *testing.T) {
-	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(9)), nil))
-	all := ratelimit.Must(ratelimit.All(ratelimit.By(perKey, httplimit.APIKey("X-API-Key"))))
-	log := new(strings.Builder)
-	var seen httplimit.Event
-	m := middleware(t, all, httplimit.Options{
-		Logger: slog.New(slog.NewTextHandler(log, nil)), OnDecision: func(e httplimit.Event) { seen = e },
-	})
-	assert.Equal(t, http.StatusBadRequest, get(m.Wrap(unreachable(t))).StatusCode)
-	assert.Equal(t, httplimit.OutcomeRejected, seen.Outcome)
-	assert.EqualError(t, seen.Err, "no key: no X-Api-Key")
-	assert.Equal(t, httplimit.Stats{Rejected: 1}, m.Stats())
-	assert.Contains(t, log.String(), `level=INFO msg="httplimit: request not decided" outcome=rejected error="no key: no X-Api-Key"`)
-
-	mapped := ratelimit.Map(perKey, httplimit.APIKey("X-API-Key"))
-	m = middleware(t, ratelimit.Must(ban.New(nil, mapped, mapped)), httplimit.Options{OnDecision: func(e httplimit.Event) { seen = e }})
-	assert.Equal(t, http.StatusBadRequest, get(m.Wrap(unreachable(t))).StatusCode)
-	assert.EqualError(t, seen.Err, "no key: no X-Api-Key", "the bans, which are asked first, have the same key")
 }
 
 func TestPerKey(t *testing.T) {

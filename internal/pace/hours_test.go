@@ -1,0 +1,67 @@
+package pace_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/weir-go/ratelimit/internal/dev/apis"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
+)
+
+// play plays an hour of Transports.
+func play(t *testing.T, api apis.API, processes int, e apis.Event) (r apis.Result) {
+	if testsize.Race {
+		t.Skip("it would take seconds, and the tests of single requests run the same code")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		r = apis.Play{API: api, Processes: processes, Event: e, Seed: 1, Client: apis.Transport}.Run(t.Context())
+		t.Logf("%-24s %d %-8s %v", api.Name, processes, e, r)
+	})
+	return r
+}
+
+// A server that answers with Retry-After alone, or with nothing, refuses little of an hour's requests, of one process and of eight. Without a
+// pace, it refuses half of them and more.
+func TestAPaceIsLearntFromServersWithoutFigures(t *testing.T) {
+	for _, name := range []string{"own, Retry-After alone", "Notion", "Slack"} {
+		for _, processes := range []int{1, 8} {
+			t.Run(fmt.Sprint(name, " ", processes), func(t *testing.T) {
+				r := play(t, apis.Named(name)[0], processes, apis.Calm)
+				assert.Greater(t, r.Goodput, .95)
+				assert.Less(t, r.Share(), .1)
+			})
+		}
+	}
+}
+
+// Eight processes share what a server's figures show: of a bucket in any dialect, also where only the answers show that it refills.
+func TestEightProcessesShareABucketThatRefills(t *testing.T) {
+	for _, name := range []string{"own, draft 11", "own, draft 06", "own, X-, epoch", "Anthropic", "Shopify"} {
+		t.Run(name, func(t *testing.T) {
+			api := apis.Named(name)[0]
+			r := play(t, api, 8, apis.Calm)
+			assert.Greater(t, r.Goodput, .97)
+			assert.Less(t, r.Share(), .07, "usually a third of that")
+			least, most := r.Spread()
+			assert.Greater(t, least, -.25)
+			assert.Less(t, most, .25)
+			assert.Less(t, r.Silence, 3*api.Cycle(8))
+		})
+	}
+}
+
+// After half an hour in which no request is served, the former pace applies, and the server's limit is used in full again.
+func TestAnOutageOfHalfAnHourIsNotLearntAsAPace(t *testing.T) {
+	for _, e := range []apis.Event{apis.Outage, apis.Failing} {
+		t.Run(string(e), func(t *testing.T) {
+			r := play(t, apis.Named("own, Retry-After alone")[0], 4, e)
+			assert.Greater(t, r.Goodput, .95)
+			assert.Less(t, r.Failed, 1000, "of connections or 500s, which 40 workers would make 10,000s of")
+			assert.Less(t, r.Silence, 75*time.Second)
+		})
+	}
+}
