@@ -106,7 +106,7 @@ func TestKeyFunctionsOfClientCalls(t *testing.T) {
 	_, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{Cost: func(c *grpclimit.Call) int { seen = c; return 1 }})
 	client := testgrpc.NewTestServiceClient(dial(t, start(t, newScript(nil).server()), dialling...))
 	served := metadata.NewIncomingContext(peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}}), metadata.Pairs("name", "of the call that the program serves"))
-	ok(named(served, "x"), t, client, "unary")
+	ok(metadata.AppendToOutgoingContext(served, "name", "x"), t, client, "unary")
 	assert.Regexp(t, `^dns:///127\.0\.0\.1:\d+$`, seen.Target)
 	assert.Equal(t, "/grpc.testing.TestService/UnaryCall", seen.FullMethod)
 	md, _ := metadata.FromOutgoingContext(seen.Context())
@@ -370,18 +370,6 @@ func TestStreamLeavesNothingBehindHoweverItEnds(t *testing.T) {
 			})
 		}
 	}
-}
-
-func TestStreamThatCannotBeOpenedLeavesNothingBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
-		conn := connInBubble(t, newScript(nil).server(), dialling...)
-		require.NoError(t, conn.Close())
-		_, err := testgrpc.NewTestServiceClient(conn).FullDuplexCall(t.Context())
-		assert.Equal(t, codes.Canceled, status.Code(err))
-		assert.Zero(t, c.Keys())
-		assert.Equal(t, httplimit.TransportStats{Sent: 1}, c.Stats())
-	})
 }
 
 // canned is a stream that ignores call options.

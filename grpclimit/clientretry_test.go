@@ -2,9 +2,8 @@ package grpclimit_test
 
 import (
 	"context"
-	"fmt"
+	"io"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -17,6 +16,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
 )
 
 // A denial has no headers. If a handler has sent headers, it has begun to work.
@@ -88,59 +88,71 @@ func TestCallerGetsTheRefusalIfTheRetryRunsOutOfTime(t *testing.T) {
 	}
 }
 
-// If a key function or a cost panics, only its own call ends.
-func TestPanicOfAClientsFunctionHoldsUpNoOther(t *testing.T) {
+// A function of the options may panic, or an invoker, for example in another interceptor. Only its own call ends, and nothing of it is left.
+func TestAPanicLeavesNothingOfACall(t *testing.T) {
+	armed, permits := false, ratelimit.Must(inflight.New[string](1, nil))
+	boom := func() {
+		if armed {
+			panic("now")
+		}
+	}
 	for name, opts := range map[string]grpclimit.ClientOptions{
-		"Cost": {Cost: func(c *grpclimit.Call) int { return panicOn(c) }},
-		"Key":  {Key: func(c *grpclimit.Call) string { return fmt.Sprint(panicOn(c)) }},
+		"Cost":                      {Cost: func(*grpclimit.Call) int { boom(); return 1 }},
+		"Key":                       {Key: func(*grpclimit.Call) string { boom(); return "" }},
+		"Outcome":                   {Inflight: permits, Outcome: func(_ *grpclimit.Call, _ error, usual inflight.Outcome) inflight.Outcome { boom(); return usual }},
+		"an invoker":                {},
+		"an invoker, under permits": {Inflight: permits},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			client, c := pacedInBubble(t, newScript(nil), unlimited(t), opts)
-			bad := metadata.AppendToOutgoingContext(t.Context(), "panic", "yes")
-			for way, do := range ways {
-				assert.Panics(t, func() { _ = do(bad, client) }, way)
-				ok(t.Context(), t, client, way)
+			l := forAll(t)
+			if opts.Inflight != nil {
+				l = nil
 			}
-			assert.Zero(t, c.Keys())
+			invoked := func() error {
+				if opts.Cost == nil && opts.Key == nil && opts.Outcome == nil {
+					boom()
+				}
+				return io.ErrUnexpectedEOF
+			}
+			c := ratelimit.Must(grpclimit.NewClient(l, &opts))
+			for way, call := range map[string]func() error{
+				"unary": func() error {
+					return c.UnaryClientInterceptor()(t.Context(), "/a/b", nil, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return invoked() })
+				},
+				"stream": func() error {
+					_, err := c.StreamClientInterceptor()(t.Context(), new(grpc.StreamDesc), nil, "/a/b", func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+						return nil, invoked()
+					})
+					return err
+				},
+			} {
+				armed = true
+				assert.PanicsWithValue(t, "now", func() { _ = call() }, way)
+				armed = false
+				assert.ErrorIs(t, call(), io.ErrUnexpectedEOF, "%s: the next one is sent", way)
+			}
+			assert.True(t, l == nil || c.Keys() == 0)
+			assert.Zero(t, permits.Totals().InFlight)
 		})
 	}
-}
-
-func panicOn(c *grpclimit.Call) int {
-	if md, _ := metadata.FromOutgoingContext(c.Context()); md.Get("panic") != nil {
-		panic("told to")
-	}
-	return 1
-}
-
-// An invoker may panic, for example in another interceptor. Its key is then as before.
-func TestPanicBehindTheClientHoldsUpNoOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := ratelimit.Must(grpclimit.NewClient(forAll(t), nil))
-		invoke := func(invoker grpc.UnaryInvoker) error {
-			return c.UnaryClientInterceptor()(t.Context(), "/a/b", nil, nil, nil, invoker)
-		}
-		assert.Panics(t, func() {
-			_ = invoke(func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { panic("boom") })
-		})
-		assert.Panics(t, func() {
-			_, _ = c.StreamClientInterceptor()(t.Context(), &grpc.StreamDesc{}, nil, "/a/b",
-				func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
-					panic("boom")
-				})
-		})
-		assert.NoError(t, invoke(func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil }))
-		assert.Zero(t, c.Keys())
-	})
 }
 
 // A connection that fails is no refusal by the server.
-func TestServerThatIsGoneRefusesNothing(t *testing.T) {
-	c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{MaxRetries: 3})
-	client := testgrpc.NewTestServiceClient(dial(t, freeAddress(t), dialling...))
-	for way, do := range ways {
-		assert.Equal(t, codes.Unavailable, status.Code(do(t.Context(), client)), way)
+func TestACallThatCannotBeSentLeavesNothing(t *testing.T) {
+	for want, fail := range map[codes.Code]func(*grpc.Server, *grpc.ClientConn){
+		codes.Unavailable: func(s *grpc.Server, _ *grpc.ClientConn) { s.Stop() },
+		codes.Canceled:    func(_ *grpc.Server, conn *grpc.ClientConn) { _ = conn.Close() },
+	} {
+		bubble(t, want.String(), func(t *testing.T) {
+			c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{MaxRetries: 3})
+			server := newScript(nil).server()
+			conn := connInBubble(t, server, dialling...)
+			fail(server, conn)
+			for way, do := range ways {
+				assert.Equal(t, want, status.Code(do(t.Context(), testgrpc.NewTestServiceClient(conn))), way)
+			}
+			assert.Equal(t, httplimit.TransportStats{Sent: 2}, c.Stats())
+			assert.Zero(t, c.Keys())
+		})
 	}
-	assert.Equal(t, httplimit.TransportStats{Sent: 2}, c.Stats())
-	assert.Zero(t, c.Keys())
 }

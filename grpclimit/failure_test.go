@@ -58,15 +58,9 @@ func cancelled() context.Context {
 	return ctx
 }
 
-func expired(t *testing.T) context.Context {
-	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Hour))
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// hurried returns a context whose deadline is close.
-func hurried(t *testing.T) context.Context {
-	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(time.Hour))
+// until returns a context with a deadline.
+func until(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
 	t.Cleanup(cancel)
 	return ctx
 }

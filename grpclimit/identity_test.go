@@ -28,126 +28,91 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// authority signs certificates.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+func uris(list ...string) (out []*url.URL) {
+	for _, u := range list {
+		out = append(out, ratelimit.Must(url.Parse(u)))
+	}
+	return out
 }
 
-func newAuthority(t *testing.T) *authority {
-	t.Helper()
+// issue returns a certificate of an authority, or that of a new authority if ca is nil.
+func issue(ca *tls.Certificate, template *x509.Certificate) tls.Certificate {
 	key := ratelimit.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	template.SerialNumber, template.NotBefore, template.NotAfter = big.NewInt(1), time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	parent, signer := template, any(key)
+	if ca != nil {
+		parent, signer = ca.Leaf, ca.PrivateKey
 	}
-	der := ratelimit.Must(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))
-	return &authority{ratelimit.Must(x509.ParseCertificate(der)), key}
+	der := ratelimit.Must(x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer))
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: ratelimit.Must(x509.ParseCertificate(der))}
 }
 
-func (a *authority) pool() *x509.CertPool {
-	pool := x509.NewCertPool()
-	pool.AddCert(a.cert)
-	return pool
-}
-
-// issue returns a certificate with a subject and URIs.
-func (a *authority) issue(t *testing.T, subject string, uris ...string) tls.Certificate {
-	t.Helper()
-	key := ratelimit.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		DNSNames: []string{"server.example"}, KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
-	}
-	if subject != "" {
-		template.Subject = pkix.Name{CommonName: subject, Organization: []string{"Example"}}
-	}
-	for _, u := range uris {
-		template.URIs = append(template.URIs, ratelimit.Must(url.Parse(u)))
-	}
-	der := ratelimit.Must(x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key))
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
-}
-
-// secured is a server that requires certificates. It records calls.
-type secured struct {
-	addr string
-	ca   *authority
-	keys chan string
-}
-
-func serveTLS(t *testing.T, auth tls.ClientAuthType, key func(*grpclimit.Call) (string, error)) *secured {
-	t.Helper()
-	s := &secured{ca: newAuthority(t), keys: make(chan string, 1)}
-	seen := ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), &ratelimit.Options[string]{OnDecision: func(e ratelimit.Event[string]) { s.keys <- e.Key }}))
-	i := interceptor(t, ratelimit.Map(seen, key), grpclimit.Options{})
-	server := grpc.NewServer(append(with(i), grpc.Creds(credentials.NewTLS(&tls.Config{
-		Certificates: []tls.Certificate{s.ca.issue(t, "")}, ClientAuth: auth, ClientCAs: s.ca.pool(),
-	})))...)
-	testgrpc.RegisterTestServiceServer(server, &service{})
-	s.addr = start(t, server)
-	return s
-}
-
-func (s *secured) call(t *testing.T, certs ...tls.Certificate) answer {
-	t.Helper()
-	conn := dial(t, s.addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
-		Certificates: certs, RootCAs: s.ca.pool(), ServerName: "server.example",
-	})))
-	return call(context.Background(), testgrpc.NewTestServiceClient(conn))
-}
-
-func TestTheIdentityOfAVerifiedCertificateIsAKey(t *testing.T) {
+func TestTheIdentityOfAClientsCertificateIsAKey(t *testing.T) {
 	const id = "spiffe://example.org/ns/prod/sa/billing"
-	s := serveTLS(t, tls.RequireAndVerifyClientCert, grpclimit.SPIFFEID)
-	assert.Equal(t, codes.OK, s.call(t, s.ca.issue(t, "billing", id)).code)
-	assert.Equal(t, id, <-s.keys)
-
-	s = serveTLS(t, tls.VerifyClientCertIfGiven, grpclimit.CertificateSubject)
-	assert.Equal(t, codes.OK, s.call(t, s.ca.issue(t, "billing", id)).code)
-	assert.Equal(t, "CN=billing,O=Example", <-s.keys)
-	assert.Equal(t, codes.InvalidArgument, s.call(t).code, "no certificate")
-	assert.Equal(t, codes.InvalidArgument, s.call(t, s.ca.issue(t, "", id)).code, "no subject")
-	assert.Equal(t, codes.InvalidArgument, s.call(t, s.ca.issue(t, strings.Repeat("x", 1025))).code, "a subject above 1 KiB")
-	assert.Empty(t, s.keys)
-}
-
-func TestAMalformedSPIFFEIDIsNoKey(t *testing.T) {
-	s := serveTLS(t, tls.RequireAndVerifyClientCert, grpclimit.SPIFFEID)
-	for name, uris := range map[string][]string{
-		"none":             nil,
-		"another URI":      {"https://example.org/billing"},
-		"several URIs":     {"spiffe://example.org/billing", "https://example.org/billing"},
-		"several IDs":      {"spiffe://example.org/billing", "spiffe://example.org/admin"},
-		"no trust domain":  {"spiffe:///billing"},
-		"no path":          {"spiffe://example.org"},
-		"a port":           {"spiffe://example.org:443/billing"},
-		"a user":           {"spiffe://me@example.org/billing"},
-		"a query":          {"spiffe://example.org/billing?admin=1"},
-		"a fragment":       {"spiffe://example.org/billing#admin"},
-		"above one KiB":    {"spiffe://example.org/" + strings.Repeat("x", 1024)},
-		"an opaque scheme": {"spiffe:billing"},
+	ca := issue(nil, &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
+	server := issue(&ca, &x509.Certificate{DNSNames: []string{"server.example"}})
+	client := issue(&ca, &x509.Certificate{Subject: pkix.Name{CommonName: "billing", Organization: []string{"Example"}}, URIs: uris(id), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	pool := x509.NewCertPool()
+	pool.AddCert(ca.Leaf)
+	for name, row := range map[string]struct {
+		auth  tls.ClientAuthType
+		key   func(*grpclimit.Call) (string, error)
+		certs []tls.Certificate
+		code  codes.Code
+		want  []string
+	}{
+		"an ID":                             {tls.RequireAndVerifyClientCert, grpclimit.SPIFFEID, []tls.Certificate{client}, codes.OK, []string{id}},
+		"a subject":                         {tls.VerifyClientCertIfGiven, grpclimit.CertificateSubject, []tls.Certificate{client}, codes.OK, []string{"CN=billing,O=Example"}},
+		"no certificate":                    {tls.VerifyClientCertIfGiven, grpclimit.CertificateSubject, nil, codes.InvalidArgument, nil},
+		"requested, and not verified":       {tls.RequestClientCert, grpclimit.SPIFFEID, []tls.Certificate{client}, codes.Internal, nil}, // the server is built wrongly
+		"required, and not verified":        {tls.RequireAnyClientCert, grpclimit.CertificateSubject, []tls.Certificate{client}, codes.Internal, nil},
+		"an optional one, and not verified": {tls.RequestClientCert, keyfunc.Optional(grpclimit.SPIFFEID), []tls.Certificate{client}, codes.Internal, nil},
 	} {
-		assert.Equal(t, codes.InvalidArgument, s.call(t, s.ca.issue(t, "billing", uris...)).code, name)
-	}
-	assert.Empty(t, s.keys)
-}
-
-func TestAnUnverifiedCertificateIsNoIdentity(t *testing.T) {
-	stranger := newAuthority(t).issue(t, "admin", "spiffe://example.org/admin")
-	for _, auth := range []tls.ClientAuthType{tls.RequestClientCert, tls.RequireAnyClientCert} {
-		for name, key := range map[string]func(*grpclimit.Call) (string, error){
-			"SPIFFE ID": grpclimit.SPIFFEID, "subject": grpclimit.CertificateSubject, "optional": keyfunc.Optional(grpclimit.SPIFFEID),
-		} {
-			s := serveTLS(t, auth, key)
-			assert.Equal(t, codes.Internal, s.call(t, stranger).code, "%s, %v: the server is built wrongly", name, auth)
-			assert.Empty(t, s.keys)
-		}
+		t.Run(name, func(t *testing.T) {
+			var keys []string
+			seen := ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), &ratelimit.Options[string]{OnDecision: func(e ratelimit.Event[string]) { keys = append(keys, e.Key) }}))
+			secured := grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{server}, ClientAuth: row.auth, ClientCAs: pool}))
+			addr := start(t, new(service).server(append(with(interceptor(t, ratelimit.Map(seen, row.key), grpclimit.Options{})), secured)...))
+			conn := dial(t, addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{Certificates: row.certs, RootCAs: pool, ServerName: "server.example"})))
+			assert.Equal(t, row.code, call(t.Context(), testgrpc.NewTestServiceClient(conn)).code)
+			assert.Equal(t, row.want, keys)
+		})
 	}
 }
 
-func TestWithoutTLSThereIsNoIdentity(t *testing.T) {
+// over returns a call over a connection whose client has a verified certificate.
+func over(leaf *x509.Certificate) *grpclimit.Call {
+	state := tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{leaf}}}
+	return grpclimit.NewCall(peer.NewContext(context.Background(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: state}}), "", nil)
+}
+
+func TestAMalformedIdentityIsNoKey(t *testing.T) {
+	long := strings.Repeat("x", 1025)
+	for name, row := range map[string]struct {
+		uris []string
+		want error
+	}{
+		"none":             {nil, keyfunc.ErrNoKey},
+		"another URI":      {[]string{"https://example.org/billing"}, keyfunc.ErrNoKey},
+		"several URIs":     {[]string{"spiffe://example.org/billing", "https://example.org/billing"}, keyfunc.ErrMalformedKey},
+		"several IDs":      {[]string{"spiffe://example.org/billing", "spiffe://example.org/admin"}, keyfunc.ErrMalformedKey},
+		"no trust domain":  {[]string{"spiffe:///billing"}, keyfunc.ErrMalformedKey},
+		"no path":          {[]string{"spiffe://example.org"}, keyfunc.ErrMalformedKey},
+		"a port":           {[]string{"spiffe://example.org:443/billing"}, keyfunc.ErrMalformedKey},
+		"a user":           {[]string{"spiffe://me@example.org/billing"}, keyfunc.ErrMalformedKey},
+		"a query":          {[]string{"spiffe://example.org/billing?admin=1"}, keyfunc.ErrMalformedKey},
+		"a fragment":       {[]string{"spiffe://example.org/billing#admin"}, keyfunc.ErrMalformedKey},
+		"above one KiB":    {[]string{"spiffe://example.org/" + long}, keyfunc.ErrMalformedKey},
+		"an opaque scheme": {[]string{"spiffe:billing"}, keyfunc.ErrMalformedKey},
+	} {
+		_, err := grpclimit.SPIFFEID(over(&x509.Certificate{URIs: uris(row.uris...)}))
+		assert.ErrorIs(t, err, row.want, name)
+		assert.NotErrorIs(t, err, keyfunc.ErrMisconfigured, name)
+	}
+	for subject, want := range map[string]error{"": keyfunc.ErrNoKey, long: keyfunc.ErrMalformedKey} {
+		_, err := grpclimit.CertificateSubject(over(&x509.Certificate{Subject: pkix.Name{CommonName: subject}}))
+		assert.ErrorIs(t, err, want)
+	}
 	for name, call := range map[string]*grpclimit.Call{"no peer": new(grpclimit.Call), "no TLS": callWith()} {
 		_, err := grpclimit.SPIFFEID(call)
 		assert.ErrorIs(t, err, keyfunc.ErrNoKey, name)
@@ -164,8 +129,7 @@ func TestSubjectsThatRepeatATypeAreDistinguished(t *testing.T) {
 		}
 		leaf := &x509.Certificate{RawSubject: ratelimit.Must(asn1.Marshal(subject))}
 		leaf.Subject.FillFromRDNSequence(&subject)
-		state := tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{leaf}}}
-		key, err := grpclimit.CertificateSubject(grpclimit.NewCall(peer.NewContext(context.Background(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: state}}), "", nil))
+		key, err := grpclimit.CertificateSubject(over(leaf))
 		require.NoError(t, err)
 		assert.False(t, seen[key], key)
 		seen[key] = true

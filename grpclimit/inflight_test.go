@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/weir-go/ratelimit"
@@ -221,15 +220,6 @@ func TestWhatAStreamsClientCausesIsCharged(t *testing.T) {
 	}
 }
 
-// contextStream is a stream with only a context.
-type contextStream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-func (s contextStream) Context() context.Context { return s.ctx }
-func (s contextStream) SetTrailer(metadata.MD)   {}
-
 // Under a limit of calls at the same time, a call or a stream holds its unit until its
 // handler ends, however long that takes. If the unit is lost, the handler's context ends.
 func TestACallHoldsItsUnitUntilItsHandlerEnds(t *testing.T) {
@@ -252,7 +242,7 @@ func TestACallHoldsItsUnitUntilItsHandlerEnds(t *testing.T) {
 			}
 			call := func() (err error) {
 				if row.stream {
-					return i.StreamServerInterceptor()(nil, contextStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: "/a/b"},
+					return i.StreamServerInterceptor()(nil, &fakeStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: "/a/b"},
 						func(_ any, s grpc.ServerStream) error { return handle(s.Context()) })
 				}
 				_, err = i.UnaryServerInterceptor()(t.Context(), nil, info, func(ctx context.Context, _ any) (any, error) { return nil, handle(ctx) })

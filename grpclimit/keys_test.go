@@ -97,62 +97,25 @@ func TestMethodsAndServicesAreKeys(t *testing.T) {
 	}
 }
 
-// TestAddressesAreFoundAsOverHTTP passes the same connection and header to both packages.
-func TestAddressesAreFoundAsOverHTTP(t *testing.T) {
-	proxies := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
-	options := map[string]httplimit.ClientIPOptions{
-		"hops":        {TrustedHops: 2},
-		"proxies":     {TrustedProxies: proxies},
-		"forwarded":   {TrustedProxies: proxies, Header: "Forwarded"},
-		"one address": {TrustedProxies: proxies, Header: "X-Real-IP"},
-	}
-	peers := []string{"10.0.0.1:80", "192.0.2.7:1234", "[::ffff:10.0.0.1]:80", "[fe80::1%eth0]:80"}
-	values := [][]string{nil, {"192.0.2.1", "198.51.100.1, 10.0.0.2"}, {"garbage"}, {"for=192.0.2.60;proto=https, for=10.0.0.2"}}
-	for name, o := range options {
-		overHTTP := ratelimit.Must(httplimit.ClientIP(o))
-		overGRPC := ratelimit.Must(grpclimit.ClientIP(o))
-		for _, remote := range peers {
-			for _, list := range values {
-				r := &http.Request{RemoteAddr: remote, Header: http.Header{"X-Forwarded-For": list, "Forwarded": list, "X-Real-Ip": list}}
-				var pairs []string
-				for _, v := range list {
-					pairs = append(pairs, "x-forwarded-for", v, "forwarded", v, "x-real-ip", v)
-				}
-				c := grpclimit.NewCall(incoming(tcp(remote), pairs...), "", nil)
-				want, wantErr := overHTTP(r)
-				got, err := overGRPC(c)
-				assert.Equal(t, want, got, "%s: %s %q", name, remote, list)
-				assert.Equal(t, wantErr, err, "%s: %s %q", name, remote, list)
-				want, wantErr = httplimit.RemoteIP(r)
-				got, err = grpclimit.RemoteIP(c)
-				assert.Equal(t, want, got)
-				assert.Equal(t, wantErr, err)
-			}
-		}
-	}
-	_, err := grpclimit.ClientIP(httplimit.ClientIPOptions{Header: "x real ip", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
-	assert.ErrorContains(t, err, "grpclimit: ClientIPOptions.Header")
-	_, err = grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: -1})
-	assert.EqualError(t, err, "grpclimit: ClientIPOptions.TrustedHops is -1, want 0 for none, or more")
-}
-
 // behindHTTP is an address as grpc-go has it behind net/http.
 type behindHTTP string
 
 func (behindHTTP) Network() string  { return "tcp" }
 func (n behindHTTP) String() string { return string(n) }
 
-// The file name of a Unix socket's client is no address. Its peer is a proxy on the same machine if TrustedHops or TrustUnixSockets say so.
-func TestPeersWithoutAnIPAddress(t *testing.T) {
+// Package edge tests how the client is found. The file name of a Unix socket's client is no address. Its peer is a proxy on the same machine if
+// TrustedHops or TrustUnixSockets say so.
+func TestTheClientIsFoundByThePeerAndTheMetadata(t *testing.T) {
 	socket := &net.UnixAddr{Name: "s", Net: "unix"}
-	fields := []string{"x-forwarded-for", "6.6.6.6, 203.0.113.1", "x-real-ip", "203.0.113.1"}
+	fields := []string{"x-forwarded-for", "6.6.6.6, 203.0.113.1", "x-real-ip", "203.0.113.1", "forwarded", "for=203.0.113.2;proto=https, for=10.0.0.2"}
 	inside := func(peer string) context.Context {
 		return context.WithValue(incoming(behindHTTP(peer), fields...), http.LocalAddrContextKey, socket)
 	}
 	key := func(o httplimit.ClientIPOptions) func(*grpclimit.Call) (netip.Addr, error) {
 		return ratelimit.Must(grpclimit.ClientIP(o))
 	}
-	proxies := key(httplimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+	trusted := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	proxies, forwarded := key(httplimit.ClientIPOptions{TrustedProxies: trusted}), key(httplimit.ClientIPOptions{TrustedProxies: trusted, Header: "Forwarded"})
 	sockets, single := key(httplimit.ClientIPOptions{TrustUnixSockets: true}), key(httplimit.ClientIPOptions{TrustUnixSockets: true, Header: "x-real-ip"})
 	for name, row := range map[string]struct {
 		ctx  context.Context
@@ -173,6 +136,10 @@ func TestPeersWithoutAnIPAddress(t *testing.T) {
 		"a trusted socket, one address":      {incoming(socket, fields...), single, "203.0.113.1"},
 		"a trusted socket behind net/http":   {inside("@"), sockets, "203.0.113.1"},
 		"the same, one address":              {inside("@"), single, "203.0.113.1"},
+		"a proxy":                            {incoming(tcp("10.0.0.1:80"), fields...), proxies, "203.0.113.1"},
+		"a proxy, as IPv4 in IPv6":           {incoming(tcp("[::ffff:10.0.0.1]:80"), fields...), proxies, "203.0.113.1"},
+		"a proxy that writes Forwarded":      {incoming(tcp("10.0.0.1:80"), fields...), forwarded, "203.0.113.2"},
+		"an address with a zone":             {incoming(tcp("[fe80::1%eth0]:80"), fields...), grpclimit.RemoteIP, "fe80::"},
 		"the client itself":                  {incoming(tcp("203.0.113.7:80"), fields...), sockets, "203.0.113.7"},
 		"the client itself, and one address": {incoming(tcp("203.0.113.7:80"), fields...), single, "203.0.113.7"},
 	} {
@@ -183,6 +150,11 @@ func TestPeersWithoutAnIPAddress(t *testing.T) {
 			assert.Equal(t, row.want, a.String(), name)
 		}
 	}
+}
+
+func TestMistakesOfClientIPAreNamed(t *testing.T) {
+	_, err := grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: -1})
+	assert.EqualError(t, err, "grpclimit: ClientIPOptions.TrustedHops is -1, want 0 for none, or more")
 }
 
 // fixed are attributes in a map.

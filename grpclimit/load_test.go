@@ -1,7 +1,6 @@
 package grpclimit_test
 
 import (
-	"context"
 	"io"
 	"strings"
 	"testing"
@@ -64,5 +63,5 @@ func TestRetryOutlivesItsConnection(t *testing.T) {
 	server, a := limitedServer(t, ratelimit.FixedWindow(ratelimit.Per(1, 700*time.Millisecond)), 1,
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 100 * time.Millisecond}))
 	client := testgrpc.NewTestServiceClient(dial(t, start(t, server), grpc.WithDefaultServiceConfig(retryPolicy)))
-	untilDenied(t, 2, a, "one", "MaxConnectionAge", func(ctx context.Context) error { return ways["unary"](ctx, client) })
+	untilDenied(t, 2, a, func() error { return ways["unary"](t.Context(), client) })
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -253,17 +254,12 @@ func (s *stub) Take(context.Context, *grpclimit.Call, int) (ratelimit.Decision, 
 type script struct {
 	mu      sync.Mutex
 	begin   time.Time
-	arrived []arrival
+	arrived []time.Duration   // the times of calls
 	answer  func(n int) reply // n is the number of the call, from 1; nil means OK
 	takes   time.Duration     // how long a call with OK is served
 }
 
-type arrival struct {
-	name string // the name in the call's metadata
-	at   time.Duration
-}
-
-// reply is a call's end.
+// reply is the end of a call.
 type reply struct {
 	err      error
 	pushback []string
@@ -282,14 +278,10 @@ func once(r reply) func(int) reply {
 }
 
 // next records a call and returns its answer.
-func (s *script) next(ctx context.Context, setTrailer func(metadata.MD)) error {
-	name := ""
-	if values := metadata.ValueFromIncomingContext(ctx, "name"); len(values) > 0 {
-		name = values[0]
-	}
+func (s *script) next(setTrailer func(metadata.MD)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.arrived = append(s.arrived, arrival{name, time.Since(s.begin)})
+	s.arrived = append(s.arrived, time.Since(s.begin))
 	if s.answer == nil {
 		s.mu.Unlock()
 		time.Sleep(s.takes)
@@ -306,13 +298,13 @@ func (s *script) next(ctx context.Context, setTrailer func(metadata.MD)) error {
 func (s *script) server() *grpc.Server {
 	server := new(service).server(
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			if err := s.next(ctx, func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) }); err != nil {
+			if err := s.next(func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) }); err != nil {
 				return nil, err
 			}
 			return handler(ctx, req)
 		}),
 		grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-			if err := s.next(ss.Context(), ss.SetTrailer); err != nil {
+			if err := s.next(ss.SetTrailer); err != nil {
 				return err
 			}
 			return handler(srv, ss)
@@ -321,13 +313,10 @@ func (s *script) server() *grpc.Server {
 }
 
 // times returns the times at which the calls arrived.
-func (s *script) times() (at []time.Duration) {
+func (s *script) times() []time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, a := range s.arrived {
-		at = append(at, a.at)
-	}
-	return at
+	return slices.Clone(s.arrived)
 }
 
 // refusing returns a status with a RetryInfo for each delay.
@@ -373,11 +362,6 @@ func pacedInBubble(t testing.TB, s *script, l ratelimit.Reserver[*grpclimit.Call
 	t.Helper()
 	c, dialling := paced(t, l, opts)
 	return inBubble(t, s.server(), dialling...), c
-}
-
-// named adds the call's name to its metadata, for the server.
-func named(ctx context.Context, name string) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, "name", name)
 }
 
 // ok makes a call that must succeed.

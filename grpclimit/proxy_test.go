@@ -140,7 +140,7 @@ func TestStockClientSucceedsAtItsFirstRetryThroughAProxy(t *testing.T) {
 			t.Run(name+" "+way, func(t *testing.T) {
 				server, a := limitedServer(t, thirdOfASecond, 1)
 				client := testgrpc.NewTestServiceClient(dial(t, proxied(t, start(t, server)), grpc.WithDefaultServiceConfig(retryPolicy)))
-				untilDenied(t, 2, a, "one", way, func(ctx context.Context) error { return do(ctx, client) })
+				untilDenied(t, 2, a, func() error { return do(t.Context(), client) })
 			})
 		}
 	}
@@ -153,7 +153,7 @@ func TestClientObeysAdviceThroughAProxy(t *testing.T) {
 			server, _ := limitedServer(t, thirdOfASecond, 1)
 			client := testgrpc.NewTestServiceClient(dial(t, proxied(t, start(t, server)), dialling...))
 			for c.Stats().Refused < 2 {
-				require.NoError(t, ways["unary"](outgoing("client", "one"), client))
+				require.NoError(t, ways["unary"](t.Context(), client))
 			}
 			assert.Equal(t, c.Stats().Refused, c.Stats().Retried)
 		})

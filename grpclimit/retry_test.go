@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
@@ -30,56 +28,39 @@ const retryPolicy = `{"methodConfig": [{"name": [{}], "retryPolicy": {
 	"maxAttempts": 5, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1,
 	"retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`
 
-// attempts counts the calls that arrive at a server, by client.
+// attempts counts the calls that a server has decided on.
 type attempts struct {
 	mu      sync.Mutex
-	arrived map[string]int
+	arrived int
 	waits   time.Duration // the waits that the server demands, in whole milliseconds
 }
 
-// decided records the wait that a denial demands.
+// decided counts a call, and records the wait that a denial demands.
 func (a *attempts) decided(e grpclimit.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.arrived++
 	a.waits += e.Decision.Delay
 	if e.Outcome == httplimit.OutcomeDenied {
 		a.waits += (e.Decision.RetryAfter + time.Millisecond - 1).Truncate(time.Millisecond)
 	}
 }
 
-func (a *attempts) note(ctx context.Context) {
+// take returns the number of attempts since the last call of take.
+func (a *attempts) take() (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.arrived[strings.Join(metadata.ValueFromIncomingContext(ctx, "client"), "")]++
-}
-
-func (a *attempts) unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	a.note(ctx)
-	return handler(ctx, req)
-}
-
-func (a *attempts) stream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	a.note(ss.Context())
-	return handler(srv, ss)
-}
-
-// take counts the a client's attempts since the last call of take.
-func (a *attempts) take(client string) int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	n := a.arrived[client]
-	a.arrived[client] = 0
+	n, a.arrived = a.arrived, 0
 	return n
 }
 
-// limitedServer counts attempts, and limits each client by the metadata "client".
+// limitedServer returns a server with one limit for all calls, and their number.
 func limitedServer(t testing.TB, limit ratelimit.Limit, cost int, opts ...grpc.ServerOption) (*grpc.Server, *attempts) {
 	t.Helper()
-	a := &attempts{arrived: map[string]int{}}
-	l := interceptor(t, ratelimit.Map(ratelimit.Must(ratelimit.New[string](limit, nil)), grpclimit.Metadata("client")), grpclimit.Options{
+	a := new(attempts)
+	l := interceptor(t, ratelimit.Map(ratelimit.Must(ratelimit.New[string](limit, nil)), everyone), grpclimit.Options{
 		Cost: func(*grpclimit.Call) int { return cost }, OnDecision: a.decided,
 	})
-	opts = append(opts, grpc.ChainUnaryInterceptor(a.unary), grpc.ChainStreamInterceptor(a.stream))
 	return new(service).server(append(opts, with(l)...)...), a
 }
 
@@ -131,11 +112,10 @@ func TestStockClientSucceedsAtItsFirstRetryExactly(t *testing.T) {
 				bubble(t, fmt.Sprintf("%v %s %s", d, name, way), func(t *testing.T) {
 					server, a := limitedServer(t, row.limit, row.cost)
 					client := inBubble(t, server, grpc.WithDefaultServiceConfig(retryPolicy))
-					ctx := metadata.AppendToOutgoingContext(t.Context(), "client", "one")
 					denied, begin := 0, time.Now()
 					for range 8 {
-						require.NoError(t, do(ctx, client))
-						n := a.take("one")
+						require.NoError(t, do(t.Context(), client))
+						n := a.take()
 						require.LessOrEqual(t, n, 2, "never denied twice")
 						denied += n - 1
 					}
@@ -166,21 +146,17 @@ func connInBubble(t testing.TB, server *grpc.Server, opts ...grpc.DialOption) *g
 }
 
 // untilDenied makes calls, for a minute at most, until the given number was denied, each exactly once.
-func untilDenied(t *testing.T, times int, a *attempts, key, name string, do func(context.Context) error) {
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "client", key)
+func untilDenied(t *testing.T, times int, a *attempts, do func() error) {
+	t.Helper()
 	end := time.Now().Add(time.Minute)
 	for denied := 0; denied < times; {
 		if time.Now().After(end) {
-			t.Logf("%s: denied %d times only: each call takes too long here to come too early", name, denied)
+			t.Logf("denied %d times only: each call takes too long here to come too early", denied)
 			return
 		}
-		if !assert.NoError(t, do(ctx), name) {
-			return
-		}
-		n := a.take(key)
-		if !assert.LessOrEqual(t, n, 2, "%s: denied twice", name) {
-			return
-		}
+		require.NoError(t, do())
+		n := a.take()
+		require.LessOrEqual(t, n, 2, "denied twice")
 		denied += n - 1
 	}
 }
@@ -200,11 +176,10 @@ func TestStockClientDoesNotRetryWithoutHope(t *testing.T) {
 			bubble(t, name+" "+way, func(t *testing.T) {
 				server, a := limitedServer(t, row.limit, row.cost)
 				client := inBubble(t, server, grpc.WithDefaultServiceConfig(retryPolicy))
-				ctx := metadata.AppendToOutgoingContext(t.Context(), "client", "one")
 				begin := time.Now()
-				assert.Equal(t, row.first, status.Code(do(ctx, client)))
-				assert.Equal(t, codes.ResourceExhausted, status.Code(do(ctx, client)))
-				assert.Equal(t, 2, a.take("one"), "each once")
+				assert.Equal(t, row.first, status.Code(do(t.Context(), client)))
+				assert.Equal(t, codes.ResourceExhausted, status.Code(do(t.Context(), client)))
+				assert.Equal(t, 2, a.take(), "each once")
 				assert.Zero(t, time.Since(begin))
 			})
 		}

@@ -62,7 +62,7 @@ func TestACallIsChargedByItsEnd(t *testing.T) {
 		"DeadlineExceeded, which the client set": {grpclimit.RefundServerErrors, context.Background(), status.Error(codes.DeadlineExceeded, ""), nil, 1},
 		"a context's error without a status":     {grpclimit.RefundServerErrors, context.Background(), fmt.Errorf("query: %w", context.Canceled), nil, 1},
 		"Unavailable after the client has gone":  {grpclimit.RefundServerErrors, cancelled(), gone, nil, 1},
-		"Unavailable after the deadline":         {grpclimit.RefundServerErrors, expired(t), gone, nil, 1},
+		"Unavailable after the deadline":         {grpclimit.RefundServerErrors, until(t, -time.Hour), gone, nil, 1},
 		"a message that the client broke":        {grpclimit.RefundServerErrors, context.Background(), broken, broken, 1},
 		"the same, behind a login that fails":    {logins, context.Background(), status.Error(codes.Unauthenticated, ""), broken, 1},
 		"the same, behind the handler's error":   {grpclimit.RefundServerErrors, context.Background(), gone, broken, 1},
