@@ -48,7 +48,7 @@ func unaryBy[K comparable](t testing.TB, key func(*grpclimit.Call) (K, error), o
 
 func TestAnAllowedUnaryCallAllocatesAtMostOnce(t *testing.T) {
 	testsize.Extra(t) // scripts/test compiles without inlining, so that calls allocate
-	if raceEnabled {
+	if testsize.Race {
 		t.Skip("the race detector allocates")
 	}
 	behindProxy := ratelimit.Must(grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}))
@@ -90,7 +90,7 @@ func (noTrailers) SetTrailer(metadata.MD) error { return nil }
 // Values that depend only on the limit are made once. In a flood, many denials share one answer, with the same wait.
 func TestADenialAllocatesLittle(t *testing.T) {
 	testsize.Extra(t) // scripts/test compiles without inlining, so that calls allocate
-	if raceEnabled {
+	if testsize.Race {
 		t.Skip("the race detector allocates")
 	}
 	ctx := grpc.NewContextWithServerTransportStream(incoming(tcp("10.0.0.1:4711")), noTrailers{})
@@ -152,7 +152,7 @@ func TestSharedAnswersAreRight(t *testing.T) {
 
 // A fixed limit ignores a call's outcome, so the context has no mark for it.
 func TestFixedInflightLimitMakesNoMark(t *testing.T) {
-	if raceEnabled {
+	if testsize.Race {
 		t.Skip("the race detector allocates")
 	}
 	ctx := context.Background()
@@ -220,18 +220,14 @@ func (l lingering) Take(ctx context.Context, c *grpclimit.Call, cost int) (ratel
 	return l.Reserver.Take(ctx, c, cost)
 }
 
+// Package edge tests which limiters may.
 func TestCallOfALimiterThatMayGoOnIsNotUsedAgain(t *testing.T) {
 	l := lingering{limiterOf(t, nil, ratelimit.Unlimited()), make(chan *grpclimit.Call, 10)}
-	for name, over := range map[string]ratelimit.Limiter[*grpclimit.Call]{
-		"itself": l,
-		"mapped": ratelimit.Map[*grpclimit.Call, *grpclimit.Call](l, func(c *grpclimit.Call) (*grpclimit.Call, error) { return c, nil }),
-	} {
-		i := interceptor(t, over, grpclimit.Options{})
-		for _, method := range []string{"/a/b", "/c/d"} {
-			_, err := i.UnaryServerInterceptor()(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: method}, answering(nil))
-			require.NoError(t, err)
-		}
-		assert.Equal(t, "/a/b", (<-l.calls).FullMethod, name)
-		assert.Equal(t, "/c/d", (<-l.calls).FullMethod, name)
+	i := interceptor(t, l, grpclimit.Options{})
+	for _, method := range []string{"/a/b", "/c/d"} {
+		_, err := i.UnaryServerInterceptor()(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: method}, answering(nil))
+		require.NoError(t, err)
 	}
+	assert.Equal(t, "/a/b", (<-l.calls).FullMethod)
+	assert.Equal(t, "/c/d", (<-l.calls).FullMethod)
 }

@@ -197,13 +197,6 @@ func TestACallersTrailersAreTheLastAttempts(t *testing.T) {
 	}
 }
 
-// forAll is a limiter that ignores the call.
-func forAll(t testing.TB) ratelimit.Reserver[*grpclimit.Call] {
-	t.Helper()
-	l := ratelimit.Must(ratelimit.New[struct{}](ratelimit.Unlimited(), nil))
-	return ratelimit.Must(ratelimit.All(ratelimit.Global[*grpclimit.Call](l)))
-}
-
 func TestKeysDoNotWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScript(once(denial(10 * time.Second)))
@@ -398,7 +391,7 @@ func TestStreamThatKnowsNoCallOptionsIsObeyedToo(t *testing.T) {
 		"denied mid-way":       {[]error{nil, refusing(codes.ResourceExhausted)}, metadata.Pairs("grpc-retry-pushback-ms", "3000"), true, 3 * time.Second},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			c := ratelimit.Must(grpclimit.NewClient(forAll(t), nil))
+			c := ratelimit.Must(grpclimit.NewClient(unlimited(t), nil))
 			call := func(errs ...error) {
 				s, err := c.StreamClientInterceptor()(t.Context(), &grpc.StreamDesc{ServerStreams: row.many}, nil, "/a/b",
 					func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -444,23 +437,31 @@ func TestCallersOptionsAreLeftAlone(t *testing.T) {
 }
 
 func TestNewClientRefusesOptionsThatCannotWork(t *testing.T) {
+	type options = grpclimit.ClientOptions
 	var none *ratelimit.Layered[*grpclimit.Call]
-	good := unlimited(t)
-	for want, row := range map[string]struct {
+	good, permits := unlimited(t), ratelimit.Must(inflight.New[string](1, nil))
+	itself := ratelimit.Must(ratelimit.New[*grpclimit.Call](ratelimit.Unlimited(), nil))
+	for _, row := range []struct {
 		l    ratelimit.Reserver[*grpclimit.Call]
-		opts grpclimit.ClientOptions
+		opts options
+		want string
 	}{
-		"NewClient: limiter is nil":      {nil, grpclimit.ClientOptions{}},
-		"limiter is nil":                 {none, grpclimit.ClientOptions{}},
-		"the call itself":                {ratelimit.Must(ratelimit.New[*grpclimit.Call](ratelimit.Unlimited(), nil)), grpclimit.ClientOptions{}},
-		"ClientOptions.MaxRetries is -1": {good, grpclimit.ClientOptions{MaxRetries: -1}},
-		"ClientOptions.MaxKeys is -1":    {good, grpclimit.ClientOptions{MaxKeys: -1}},
-		"ClientOptions.MaxServerWait is -1ns, want 0 for the default, or more": {good, grpclimit.ClientOptions{MaxServerWait: -1}},
-		"ClientOptions.MaxInFlight is -1, want 0 for any number, or more":      {good, grpclimit.ClientOptions{MaxInFlight: -1}},
+		{nil, options{}, "NewClient: limiter is nil"},
+		{none, options{}, "limiter is nil"},
+		{itself, options{}, "the call itself"},
+		{good, options{MaxRetries: -1}, "ClientOptions.MaxRetries is -1"},
+		{good, options{MaxKeys: -1}, "ClientOptions.MaxKeys is -1"},
+		{good, options{MaxServerWait: -1}, "ClientOptions.MaxServerWait is -1ns, want 0 for the default, or more"},
+		{good, options{MaxInFlight: -1}, "ClientOptions.MaxInFlight is -1, want 0 for any number, or more"},
+		{good, options{Outcome: func(*grpclimit.Call, error, inflight.Outcome) inflight.Outcome { return inflight.Ignored }},
+			"ClientOptions.Outcome is for an adaptive limit, and Inflight is not set"},
+		{nil, options{Inflight: permits, MaxRetries: 1}, "without a limiter only Key, MaxWait, Inflight and Outcome"},
+		{nil, options{Inflight: permits, MaxInFlight: 1}, "without a limiter only Key, MaxWait, Inflight and Outcome"},
+		{nil, options{Inflight: permits, Cost: func(*grpclimit.Call) int { return 1 }}, "without a limiter only Key, MaxWait, Inflight and Outcome"},
 	} {
 		c, err := grpclimit.NewClient(row.l, &row.opts)
 		assert.ErrorContains(t, err, "grpclimit: ")
-		assert.ErrorContains(t, err, want)
+		assert.ErrorContains(t, err, row.want)
 		assert.Nil(t, c)
 	}
 }

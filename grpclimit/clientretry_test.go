@@ -104,7 +104,7 @@ func TestAPanicLeavesNothingOfACall(t *testing.T) {
 		"an invoker, under permits": {Inflight: permits},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			l := forAll(t)
+			l := unlimited(t)
 			if opts.Inflight != nil {
 				l = nil
 			}

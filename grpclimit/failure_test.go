@@ -20,6 +20,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
@@ -101,14 +102,6 @@ func TestAnswersCanBeReplaced(t *testing.T) {
 	}
 }
 
-func TestInterceptorsAroundGetTheError(t *testing.T) {
-	i := interceptor(t, &stub{err: ratelimit.ErrExceedsLimit}, grpclimit.Options{})
-	_, err := i.UnaryServerInterceptor()(context.Background(), nil, &grpc.UnaryServerInfo{}, unreachable(t))
-	assert.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
-	assert.Equal(t, codes.ResourceExhausted, status.Code(err))
-	assert.Contains(t, err.Error(), "ResourceExhausted")
-}
-
 func TestADegradedDecisionIsMarkedInATrailer(t *testing.T) {
 	for _, allowed := range []bool{true, false} {
 		i := interceptor(t, &stub{decision: ratelimit.Decision{Allowed: allowed, Degraded: true, RetryAfter: time.Second}}, grpclimit.Options{DegradedTrailer: "X-Degraded"})
@@ -159,6 +152,16 @@ func TestMistakesAreRefused(t *testing.T) {
 	}
 	_, err := grpclimit.PerIP(ratelimit.Limit{}, nil)
 	assert.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
+	_, err = grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: -1})
+	assert.EqualError(t, err, "grpclimit: ClientIPOptions.TrustedHops is -1, want 0 for none, or more")
+
+	_, err = grpclimit.NewInflight(nil, everyone, nil)
+	assert.EqualError(t, err, "grpclimit: NewInflight: l is nil")
+	l := ratelimit.Must(inflight.New[string](1, nil))
+	_, err = grpclimit.NewInflight(l, everyone, &grpclimit.InflightOptions{MaxWait: -1})
+	assert.EqualError(t, err, "grpclimit: InflightOptions.MaxWait is -1ns, want 0 for none, or more")
+	_, err = grpclimit.NewInflight(l, everyone, &grpclimit.InflightOptions{KeyCode: 99})
+	assert.EqualError(t, err, "grpclimit: InflightOptions.KeyCode is 99, which does not exist")
 }
 
 func TestShadowLetsEverythingPassAndCounts(t *testing.T) {
@@ -221,20 +224,13 @@ func TestADenialInsideOfAnotherInterceptorHasOnePushback(t *testing.T) {
 	assert.Equal(t, []string{"3600000"}, a.pushback)
 }
 
-func TestTheZeroCallAnswersEverything(t *testing.T) {
-	c := new(grpclimit.Call)
-	assert.NotNil(t, c.Context())
-	_, err := grpclimit.RemoteIP(c)
-	assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
-	_, err = grpclimit.Metadata("x")(c)
-	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
-	_, err = grpclimit.Service(c)
-	assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
-	assert.False(t, c.ClientStream || c.ServerStream)
+func TestInterceptorsAroundGetTheError(t *testing.T) {
 	i := interceptor(t, &stub{err: ratelimit.ErrExceedsLimit}, grpclimit.Options{})
 	var none context.Context
-	_, err = i.UnaryServerInterceptor()(none, nil, &grpc.UnaryServerInfo{}, unreachable(t))
+	_, err := i.UnaryServerInterceptor()(none, nil, &grpc.UnaryServerInfo{}, unreachable(t))
+	assert.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	assert.Equal(t, codes.ResourceExhausted, status.Code(err))
+	assert.Contains(t, err.Error(), "ResourceExhausted")
 	err = i.StreamServerInterceptor()(nil, &fakeStream{received: []error{io.EOF}}, &grpc.StreamServerInfo{}, nil)
 	assert.Equal(t, codes.ResourceExhausted, status.Code(err))
 }

@@ -3,6 +3,7 @@ package grpclimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -108,26 +109,31 @@ func TestAPermitIsGivenBackAfterAnyPanic(t *testing.T) {
 	assert.Equal(t, []inflight.Outcome{inflight.Cancelled, inflight.Success, inflight.Success}, outcomes)
 }
 
-// Package edge tests each code's outcome.
-func TestAnAdaptiveLimitLearnsFromOutcomes(t *testing.T) {
-	unary, stream := grpclimit.NewCall(t.Context(), "", nil), grpclimit.NewCall(t.Context(), "", nil)
-	stream.ServerStream = true
-	assert.Equal(t, inflight.Success, grpclimit.UsualOutcome(unary, codes.OK))
-	assert.Equal(t, inflight.Dropped, grpclimit.UsualOutcome(unary, codes.Unavailable))
-	assert.Equal(t, inflight.Cancelled, grpclimit.UsualOutcome(grpclimit.NewCall(cancelled(), "", nil), codes.OK))
-	assert.Equal(t, inflight.Ignored, grpclimit.UsualOutcome(stream, codes.OK))
-}
-
-// Package edge tests the mistakes that all middlewares refuse.
-func TestMistakesOfInflightAreRefused(t *testing.T) {
-	l := ratelimit.Must(inflight.New[string](1, nil))
-	_, err := grpclimit.NewInflight(nil, everyone, nil)
-	assert.EqualError(t, err, "grpclimit: NewInflight: l is nil")
-	_, err = grpclimit.NewInflight(l, everyone, &grpclimit.InflightOptions{MaxWait: -1})
-	assert.EqualError(t, err, "grpclimit: InflightOptions.MaxWait is -1ns, want 0 for none, or more")
-	none, err := grpclimit.NewInflight(l, everyone, &grpclimit.InflightOptions{KeyCode: 99})
-	assert.Nil(t, none)
-	assert.EqualError(t, err, "grpclimit: InflightOptions.KeyCode is 99, which does not exist")
+// Package edge tests the outcome of each code.
+func TestAdaptiveLimitsLearnFromOutcomes(t *testing.T) {
+	for _, row := range []struct {
+		ctx    context.Context
+		stream bool
+		err    error
+		server inflight.Outcome
+		client inflight.Outcome
+	}{
+		{t.Context(), false, nil, inflight.Success, inflight.Success},
+		{t.Context(), true, nil, inflight.Ignored, inflight.Ignored},
+		{t.Context(), false, status.Error(codes.Unavailable, ""), inflight.Dropped, inflight.Dropped},
+		{t.Context(), false, status.Error(codes.ResourceExhausted, ""), inflight.Dropped, inflight.Dropped},
+		{cancelled(), false, nil, inflight.Cancelled, inflight.Cancelled},
+		// A server may return this code before the client's context ends.
+		{until(t, time.Hour), false, status.Error(codes.DeadlineExceeded, ""), inflight.Cancelled, inflight.Cancelled},
+		{t.Context(), false, errors.New("no status"), inflight.Cancelled, inflight.Cancelled},
+		{t.Context(), false, fmt.Errorf("not sent: %w", ratelimit.ErrLimited), inflight.Cancelled, inflight.Ignored},
+		{t.Context(), false, fmt.Errorf("not sent: %w", ratelimit.ErrTableFull), inflight.Cancelled, inflight.Ignored},
+	} {
+		served := grpclimit.NewCall(row.ctx, "", nil)
+		served.ServerStream = row.stream
+		assert.Equal(t, row.server, grpclimit.UsualOutcome(served, status.Code(row.err)), "%v", row.err)
+		assert.Equal(t, row.client, grpclimit.ResponseOutcome(grpclimit.NewClientCall(row.ctx, row.stream), row.err), "%v", row.err)
+	}
 }
 
 // An inner limiter refuses calls in all ways. The handler returns the refusals, changes them or hides them.

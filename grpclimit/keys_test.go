@@ -152,11 +152,6 @@ func TestTheClientIsFoundByThePeerAndTheMetadata(t *testing.T) {
 	}
 }
 
-func TestMistakesOfClientIPAreNamed(t *testing.T) {
-	_, err := grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: -1})
-	assert.EqualError(t, err, "grpclimit: ClientIPOptions.TrustedHops is -1, want 0 for none, or more")
-}
-
 // fixed are attributes in a map.
 type fixed map[string]string
 

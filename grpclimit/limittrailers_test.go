@@ -95,58 +95,47 @@ func TestTrailersOfAStreamContainTheRemainingBudgetAtItsEnd(t *testing.T) {
 	})
 }
 
-// The trailers have whole seconds, while RetryInfo has milliseconds.
-func TestClientWaitsByTheMostPreciseAdvice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		i := interceptor(t, limiterOf(t, nil, ratelimit.TokenBucket(ratelimit.PerSecond(5), 1)), grpclimit.Options{LimitTrailers: true})
-		server := new(service).server(with(i)...)
-		require.Equal(t, codes.OK, status.Code(ways["unary"](context.Background(), inBubble(t, server)))) // by another client
-		_, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{MaxRetries: 1})
-		client, begin := inBubble(t, server, dialling...), time.Now()
-		ok(context.Background(), t, client, "unary")
-		assert.Equal(t, 200*time.Millisecond, time.Since(begin))
-	})
+// A client that obeys the remaining budget is never refused, and not later than it must: the trailers have whole seconds, while RetryInfo has
+// milliseconds.
+func TestAClientKeepsToTheBudgetInTrailers(t *testing.T) {
+	for name, row := range map[string]struct {
+		limit ratelimit.Limit
+		calls int
+		took  time.Duration
+		want  httplimit.Stats // of the server
+	}{
+		"the budget of windows":      {ratelimit.FixedWindow(ratelimit.PerMinute(3)), 7, 2 * time.Minute, httplimit.Stats{Allowed: 7}},
+		"of which another has spent": {ratelimit.TokenBucket(ratelimit.PerSecond(5), 1), 1, 200 * time.Millisecond, httplimit.Stats{Allowed: 2, Denied: 1}},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			i := interceptor(t, limiterOf(t, nil, row.limit), grpclimit.Options{LimitTrailers: true})
+			server := new(service).server(with(i)...)
+			if row.calls == 1 {
+				ok(t.Context(), t, inBubble(t, server), "unary")
+			}
+			_, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{MaxRetries: 1})
+			client, begin := inBubble(t, server, dialling...), time.Now()
+			for range row.calls {
+				ok(t.Context(), t, client, "unary")
+			}
+			assert.Equal(t, row.took, time.Since(begin))
+			assert.Equal(t, row.want, i.Stats())
+		})
+	}
 }
 
-// A client that obeys the remaining budget is never refused.
-func TestClientKeepsToTheBudgetInTrailers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		i := interceptor(t, limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.PerMinute(3))), grpclimit.Options{LimitTrailers: true})
-		server := new(service).server(with(i)...)
-		c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
-		client := inBubble(t, server, dialling...)
-		begin := time.Now()
-		for range 7 {
-			ok(context.Background(), t, client, "unary")
-		}
-		assert.Equal(t, 2*time.Minute, time.Since(begin).Truncate(time.Minute))
-		assert.Equal(t, httplimit.Stats{Allowed: 7}, i.Stats())
-		assert.Equal(t, uint64(2), c.Stats().Waited)
-	})
-}
-
-// TestNestedInterceptorsAnnounceEachNameOnce expects one policy for each name in a response.
+// Package limitfields tests the names.
 func TestNestedInterceptorsAnnounceEachNameOnce(t *testing.T) {
-	clock := new(ratelimittest.Clock)
 	per := func(n int) *grpclimit.Interceptor {
-		return interceptor(t, limiterOf(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(n))), grpclimit.Options{LimitTrailers: true})
+		return interceptor(t, limiterOf(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(n))), grpclimit.Options{LimitTrailers: true})
 	}
-	a, b, c := per(9), per(3), per(4)
-	client := serve(t, new(service), grpc.ChainUnaryInterceptor(a.UnaryServerInterceptor(), b.UnaryServerInterceptor(), c.UnaryServerInterceptor()))
-	call := func() (codes.Code, []string) {
-		var trailer metadata.MD
-		_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{}, grpc.Trailer(&trailer))
-		return status.Code(err), append(trailer["ratelimit-policy"], trailer["ratelimit"]...)
-	}
-	code, announced := call()
-	assert.Equal(t, codes.OK, code)
-	assert.Equal(t, []string{`"default";q=9;w=60`, `"default-2";q=3;w=60`, `"default-3";q=4;w=60`,
-		`"default";r=8;t=60`, `"default-2";r=2;t=60`, `"default-3";r=3;t=60`}, announced)
-	call()
-	call()
-	code, announced = call()
-	assert.Equal(t, codes.ResourceExhausted, code)
-	assert.Equal(t, []string{`"default";q=9;w=60`, `"default-2";q=3;w=60`, `"default";r=5;t=60`, `"default-2";r=0;t=60`}, announced)
+	client := serve(t, new(service), with(per(9), per(1), per(4))...)
+	a := call(t.Context(), client)
+	assert.Equal(t, []string{`"default";q=9;w=60`, `"default-2";q=1;w=60`, `"default-3";q=4;w=60`}, a.trailer["ratelimit-policy"])
+	assert.Equal(t, []string{`"default";r=8;t=60`, `"default-2";r=0;t=60`, `"default-3";r=3;t=60`}, a.trailer["ratelimit"])
+	a = call(t.Context(), client)
+	assert.Equal(t, []string{`"default";q=9;w=60`, `"default-2";q=1;w=60`}, a.trailer["ratelimit-policy"])
+	assert.Equal(t, []string{`"default";r=7;t=60`, `"default-2";r=0;t=60`}, a.trailer["ratelimit"])
 }
 
 func TestTheTrailerHasTheSameWaitAsRetryInfo(t *testing.T) {

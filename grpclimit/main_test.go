@@ -133,6 +133,13 @@ func (s *service) server(opts ...grpc.ServerOption) *grpc.Server {
 func start(t testing.TB, server *grpc.Server) (addr string) {
 	t.Helper()
 	lis := ratelimit.Must(net.Listen("tcp", "127.0.0.1:0"))
+	listen(t, server, lis)
+	return lis.Addr().String()
+}
+
+// listen serves on a listener until the test ends.
+func listen(t testing.TB, server *grpc.Server, lis net.Listener) {
+	t.Helper()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -141,7 +148,6 @@ func start(t testing.TB, server *grpc.Server) (addr string) {
 		}
 	}()
 	t.Cleanup(func() { server.Stop(); <-done })
-	return lis.Addr().String()
 }
 
 func dial(t testing.TB, addr string, opts ...grpc.DialOption) *grpc.ClientConn {
@@ -296,7 +302,7 @@ func (s *script) next(setTrailer func(metadata.MD)) error {
 }
 
 func (s *script) server() *grpc.Server {
-	server := new(service).server(
+	return new(service).server(
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 			if err := s.next(func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) }); err != nil {
 				return nil, err
@@ -309,7 +315,6 @@ func (s *script) server() *grpc.Server {
 			}
 			return handler(srv, ss)
 		}))
-	return server
 }
 
 // times returns the times at which the calls arrived.

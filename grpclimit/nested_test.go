@@ -1,7 +1,6 @@
 package grpclimit_test
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -32,18 +31,27 @@ func remaining(t *testing.T, l ratelimit.Limiter[*grpclimit.Call]) int {
 }
 
 func TestTheOuterInterceptorGivesBackWhatTheInnerOneRefuses(t *testing.T) {
-	one := func(t *testing.T) *grpclimit.Interceptor { return hourly(t, 1, grpclimit.Options{}) }
+	one := func(t *testing.T) []grpc.ServerOption { return with(hourly(t, 1, grpclimit.Options{})) }
+	aborted := func(grpclimit.Event, *status.Status) *status.Status { return status.New(codes.Aborted, "") }
 	for name, row := range map[string]struct {
-		opts  grpclimit.Options
-		inner func(*testing.T) []grpc.ServerOption
+		opts   grpclimit.Options
+		inner  func(*testing.T) []grpc.ServerOption
+		served int
 	}{
-		"a rate":             {grpclimit.Options{}, func(t *testing.T) []grpc.ServerOption { return with(one(t)) }},
-		"a rate, two deep":   {grpclimit.Options{}, func(t *testing.T) []grpc.ServerOption { return with(hourly(t, 60, grpclimit.Options{}), one(t)) }},
-		"settled":            {grpclimit.Options{Settle: grpclimit.RefundServerErrors}, func(t *testing.T) []grpc.ServerOption { return with(one(t)) }},
-		"a shadow around it": {grpclimit.Options{Shadow: true}, func(t *testing.T) []grpc.ServerOption { return with(one(t)) }},
+		"a rate": {grpclimit.Options{}, one, 1},
+		"a rate, two deep": {grpclimit.Options{}, func(t *testing.T) []grpc.ServerOption {
+			return append(with(hourly(t, 60, grpclimit.Options{})), one(t)...)
+		}, 1},
+		"settled":            {grpclimit.Options{Settle: grpclimit.RefundServerErrors}, one, 1},
+		"a shadow around it": {grpclimit.Options{Shadow: true}, one, 1},
 		"an error of its own": {grpclimit.Options{}, func(t *testing.T) []grpc.ServerOption {
-			return with(hourly(t, 1, grpclimit.Options{OnDenied: func(grpclimit.Event, *status.Status) *status.Status { return status.New(codes.Aborted, "") }}))
-		}},
+			return with(hourly(t, 1, grpclimit.Options{OnDenied: aborted}))
+		}, 1},
+		"an Inflight": {grpclimit.Options{}, func(t *testing.T) []grpc.ServerOption {
+			full := ratelimit.Must(inflight.New[string](1, nil))
+			_ = ratelimit.Must(full.TryAcquire("everyone", 1))
+			return with(ratelimit.Must(grpclimit.NewInflight(full, everyone, nil)))
+		}, 0},
 	} {
 		for _, stream := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
@@ -61,8 +69,8 @@ func TestTheOuterInterceptorGivesBackWhatTheInnerOneRefuses(t *testing.T) {
 						served++
 					}
 				}
-				assert.Equal(t, 1, served)
-				assert.Equal(t, 99, remaining(t, l))
+				assert.Equal(t, row.served, served)
+				assert.Equal(t, 100-served, remaining(t, l))
 			})
 		}
 	}
@@ -98,21 +106,4 @@ func TestMiddlewareOfHTTPGivesBackWhatAnInterceptorRefuses(t *testing.T) {
 	d, err := keyed.Peek(t.Context(), "k", 1)
 	require.NoError(t, err)
 	assert.Equal(t, 99, d.Remaining)
-}
-
-func TestWhatAnInflightInsideShedsIsGivenBack(t *testing.T) {
-	l := limiterOf(t, new(ratelimittest.Clock), window(100))
-	i := ratelimit.Must(grpclimit.NewInflight(ratelimit.Must(inflight.New[string](1, nil)), everyone, nil))
-	outer, inner := interceptor(t, l, grpclimit.Options{}).UnaryServerInterceptor(), i.UnaryServerInterceptor()
-	nested := func(ctx context.Context, h grpc.UnaryHandler) error {
-		_, err := outer(ctx, nil, info, func(ctx context.Context, req any) (any, error) { return inner(ctx, req, info, h) })
-		return err
-	}
-	require.NoError(t, nested(t.Context(), func(ctx context.Context, _ any) (any, error) {
-		for range 10 {
-			assert.Equal(t, codes.Unavailable, status.Code(nested(ctx, unreachable(t))))
-		}
-		return nil, nil
-	}))
-	assert.Equal(t, 99, remaining(t, l))
 }

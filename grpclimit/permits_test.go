@@ -2,8 +2,6 @@ package grpclimit_test
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,46 +46,7 @@ func TestClientHoldsAPermitForAsLongAsACallTakes(t *testing.T) {
 	})
 }
 
-// Package edge tests each code's outcome.
-func TestAClientsAdaptiveLimitLearnsFromOutcomes(t *testing.T) {
-	unary, stream := &grpclimit.Call{}, &grpclimit.Call{ServerStream: true}
-	for _, row := range []struct {
-		call *grpclimit.Call
-		err  error
-		want inflight.Outcome
-	}{
-		{unary, nil, inflight.Success},
-		{stream, nil, inflight.Ignored},
-		{unary, status.Error(codes.ResourceExhausted, ""), inflight.Dropped},
-		// also if the server returns this code before the context ends
-		{grpclimit.NewClientCall(until(t, time.Hour), false), status.Error(codes.DeadlineExceeded, ""), inflight.Cancelled},
-		{unary, errors.New("no status"), inflight.Cancelled},
-		{unary, fmt.Errorf("not sent: %w", ratelimit.ErrLimited), inflight.Ignored},
-		{unary, fmt.Errorf("not sent: %w", ratelimit.ErrTableFull), inflight.Ignored},
-	} {
-		assert.Equal(t, row.want, grpclimit.ResponseOutcome(row.call, row.err), "%v %v", row.call.ServerStream, row.err)
-	}
-}
-
-func TestOptionsOfAClientThatNeedALimiterOrPermits(t *testing.T) {
-	permits := ratelimit.Must(inflight.New[string](1, nil))
-	for name, o := range map[string]*grpclimit.ClientOptions{
-		"MaxRetries":  {Inflight: permits, MaxRetries: 1},
-		"MaxInFlight": {Inflight: permits, MaxInFlight: 1},
-		"Cost":        {Inflight: permits, Cost: func(*grpclimit.Call) int { return 1 }},
-	} {
-		_, err := grpclimit.NewClient(nil, o)
-		assert.ErrorContains(t, err, "without a limiter only Key, MaxWait, Inflight and Outcome", name)
-	}
-	_, err := grpclimit.NewClient(nil, nil)
-	assert.ErrorContains(t, err, "NewClient: limiter is nil")
-	_, err = grpclimit.NewClient(byTarget(t, ratelimit.Unlimited()), &grpclimit.ClientOptions{
-		Outcome: func(_ *grpclimit.Call, _ error, usual inflight.Outcome) inflight.Outcome { return usual },
-	})
-	assert.ErrorContains(t, err, "ClientOptions.Outcome is for an adaptive limit, and Inflight is not set")
-}
-
-// The context contains the call's cost. Later the real cost is settled.
+// The context contains the cost of the call. Later the real cost is settled.
 func TestClientChargesTheDeclaredCost(t *testing.T) {
 	for way := range ways {
 		bubble(t, way, func(t *testing.T) {

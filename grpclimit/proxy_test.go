@@ -9,10 +9,6 @@ import (
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,6 +22,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/dev/nginx"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
@@ -92,18 +89,31 @@ func TestAServerBehindNetHTTP(t *testing.T) {
 
 func TestAUnixSocketHasNoAddress(t *testing.T) {
 	i := ratelimit.Must(grpclimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(2)), &grpclimit.Options{Logger: quiet}))
-	server := new(service).server(with(i)...)
 	path := t.TempDir() + "/s"
-	lis := ratelimit.Must(net.Listen("unix", path))
-	done := make(chan struct{})
-	go func() { defer close(done); assert.NoError(t, server.Serve(lis)) }()
-	defer func() { server.Stop(); <-done }()
+	listen(t, new(service).server(with(i)...), ratelimit.Must(net.Listen("unix", path)))
 	client := testgrpc.NewTestServiceClient(dial(t, "unix:"+path))
 	assert.Equal(t, codes.InvalidArgument, call(context.Background(), client).code)
 }
 
 // proxies start HTTP/2 proxies of several makes.
-var proxies = map[string]func(t *testing.T, backend string) (addr string){"net/http": proxy, "nginx": nginx}
+var proxies = map[string]func(t *testing.T, backend string) (addr string){"net/http": proxy, "nginx": func(t *testing.T, backend string) string {
+	testsize.Extra(t)
+	return nginx.Start(t, fmt.Sprintf(nginxConf, "%s", backend))
+}}
+
+const nginxConf = `
+events {}
+http {
+	server {
+		listen %s http2;
+		client_max_body_size 0;
+		location / {
+			grpc_pass grpc://%s;
+			grpc_set_header X-Forwarded-For $http_from;
+		}
+	}
+}
+`
 
 // A proxy passes a denial on unchanged: of a unary call, of a stream as it opens, and of a stream that is open.
 func TestDenialsArriveWholeThroughAProxy(t *testing.T) {
@@ -134,29 +144,20 @@ func TestDenialsArriveWholeThroughAProxy(t *testing.T) {
 // thirdOfASecond permits one call in a third of a second.
 var thirdOfASecond = ratelimit.FixedWindow(ratelimit.Per(1, time.Second/3))
 
-func TestStockClientSucceedsAtItsFirstRetryThroughAProxy(t *testing.T) {
+func TestClientsSucceedAtTheirFirstRetryThroughAProxy(t *testing.T) {
+	_, own := paced(t, unlimited(t), grpclimit.ClientOptions{MaxRetries: 1})
+	stock := []grpc.DialOption{grpc.WithDefaultServiceConfig(retryPolicy)}
 	for name, proxied := range proxies {
-		for way, do := range ways {
-			t.Run(name+" "+way, func(t *testing.T) {
+		for client, row := range map[string]struct {
+			dialling []grpc.DialOption
+			way      string
+		}{"stock, unary": {stock, "unary"}, "stock, stream": {stock, "stream"}, "own": {own, "unary"}} {
+			t.Run(name+" "+client, func(t *testing.T) {
 				server, a := limitedServer(t, thirdOfASecond, 1)
-				client := testgrpc.NewTestServiceClient(dial(t, proxied(t, start(t, server)), grpc.WithDefaultServiceConfig(retryPolicy)))
-				untilDenied(t, 2, a, func() error { return do(t.Context(), client) })
+				client := testgrpc.NewTestServiceClient(dial(t, proxied(t, start(t, server)), row.dialling...))
+				untilDenied(t, 2, a, func() error { return ways[row.way](t.Context(), client) })
 			})
 		}
-	}
-}
-
-func TestClientObeysAdviceThroughAProxy(t *testing.T) {
-	for name, proxied := range proxies {
-		t.Run(name, func(t *testing.T) {
-			c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{MaxRetries: 1})
-			server, _ := limitedServer(t, thirdOfASecond, 1)
-			client := testgrpc.NewTestServiceClient(dial(t, proxied(t, start(t, server)), dialling...))
-			for c.Stats().Refused < 2 {
-				require.NoError(t, ways["unary"](t.Context(), client))
-			}
-			assert.Equal(t, c.Stats().Refused, c.Stats().Retried)
-		})
 	}
 }
 
@@ -173,67 +174,4 @@ func TestLargeMessagesAreDeniedThroughAProxy(t *testing.T) {
 			assertDenied(t, a.read(err), time.Hour)
 		})
 	}
-}
-
-const nginxConf = `
-daemon off;
-master_process off;
-pid %[1]s/pid;
-error_log %[1]s/error.log;
-events {}
-http {
-	access_log off;
-	client_body_temp_path %[1]s/body;
-	proxy_temp_path %[1]s/proxy;
-	fastcgi_temp_path %[1]s/fastcgi;
-	uwsgi_temp_path %[1]s/uwsgi;
-	scgi_temp_path %[1]s/scgi;
-	server {
-		listen %[2]s http2;
-		client_max_body_size 0;
-		location / {
-			grpc_pass grpc://%[3]s;
-			grpc_set_header X-Forwarded-For $http_from;
-		}
-	}
-}
-`
-
-// nginx starts nginx as a proxy. Clients send their address in "from", as with proxy.
-func nginx(t *testing.T, backend string) (addr string) {
-	t.Helper()
-	testsize.Extra(t)
-	program, err := exec.LookPath("nginx")
-	if err != nil {
-		t.Skip("nginx is not installed")
-	}
-	addr = freeAddress(t)
-	dir := t.TempDir()
-	conf, log := filepath.Join(dir, "conf"), filepath.Join(dir, "error.log")
-	require.NoError(t, os.WriteFile(conf, fmt.Appendf(nil, nginxConf, dir, addr, backend), 0o600))
-	cmd := exec.Command(program, "-p", dir, "-c", conf, "-e", log)
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		assert.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
-		if err := cmd.Wait(); err != nil || t.Failed() {
-			text, _ := os.ReadFile(log)
-			t.Logf("nginx: %v\n%s", err, text)
-		}
-	})
-	require.Eventually(t, func() bool {
-		conn, err := net.Dial("tcp", addr)
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
-	}, 20*time.Second, 10*time.Millisecond)
-	return addr
-}
-
-// freeAddress returns an address on which no process listens.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	lis := ratelimit.Must(net.Listen("tcp", "127.0.0.1:0"))
-	require.NoError(t, lis.Close())
-	return lis.Addr().String()
 }

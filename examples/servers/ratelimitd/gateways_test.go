@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit/internal/dev/nginx"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
@@ -38,7 +39,7 @@ type gateway struct {
 
 var gateways = map[string]gateway{
 	"nginx": {"nginx", http.StatusInternalServerError, func(t testing.TB, at func(string) string) *exec.Cmd {
-		return nginx(t, at(configuration(t, "nginx.conf")))
+		return nginx.Command(t, at(configuration(t, "nginx.conf")))
 	}},
 	"caddy": {"caddy", http.StatusBadGateway, func(t testing.TB, at func(string) string) *exec.Cmd {
 		dir := t.TempDir()
@@ -56,17 +57,6 @@ var gateways = map[string]gateway{
 		cmd.Dir = dir
 		return cmd
 	}},
-}
-
-// nginx returns a command that runs the program with a configuration, and writes only into its own folder.
-func nginx(t testing.TB, config string) *exec.Cmd {
-	dir := t.TempDir()
-	own := "http {\n    access_log off;\n"
-	for _, path := range []string{"client_body_temp_path", "proxy_temp_path", "fastcgi_temp_path", "uwsgi_temp_path", "scgi_temp_path"} {
-		own += fmt.Sprintf("    %s %s;\n", path, filepath.Join(dir, path))
-	}
-	write(t, dir, "nginx.conf", strings.Replace(config, "http {\n", own, 1))
-	return exec.Command("nginx", "-p", dir, "-c", "nginx.conf", "-e", "stderr", "-g", "daemon off; master_process off; pid "+filepath.Join(dir, "pid")+";")
 }
 
 func write(t testing.TB, dir, name, text string) {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit/internal/dev/nginx"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
@@ -46,7 +47,7 @@ func TestLoad(t *testing.T) {
 		} else {
 			config = limits.ReplaceAllString(config, "")
 		}
-		server := nginx(t, config)
+		server := nginx.Command(t, config)
 		stopServer := launch(t, server, "127.0.0.1:"+port)
 		latencies := offer(t, client(t, "127.0.0.1"), "http://127.0.0.1:"+port+"/a", 1000, *load)
 		stopServer()
