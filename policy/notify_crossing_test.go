@@ -27,26 +27,16 @@ func TestEachCrossingIsOneNotice(t *testing.T) {
 			Engine:      policy.Memory(&policy.MemoryOptions{Clock: clock}),
 			OnThreshold: func(at policy.Threshold) { noted = append(noted, fmt.Sprintf("0 %s %d", at.Key, at.Percent)) },
 		}))
-		request := func(user, plan string) policy.Attributes { return policy.Attributes{"user": user, "plan": plan} }
+		request := func(user, plan string) policy.Request { return policy.Attributes{"user": user, "plan": plan} }
+		subject := func(user, plan string) policy.Request {
+			return policy.Subject{Rule: "quota", Key: []string{user}, Plan: plan}
+		}
 		random := rand.New(rand.NewPCG(testsize.Seed(seed), 1))
 		n := crossings.Play(t, testsize.Seed(seed), crossings.Fleet{
-			Processes: []crossings.Process{{
-				Take: func(user, plan string, cost int) bool { return p.Allow(request(user, plan), cost) },
-				Reserve: func(user, plan string, cost int) (func(int), bool) {
-					res, err := p.Reserve(t.Context(), request(user, plan), cost, 0)
-					require.NoError(t, err)
-					return func(actual int) { require.NoError(t, res.Settle(actual)) }, res.Allowed
-				},
-				Adjust: func(user, plan string, delta int) {
-					require.NoError(t, p.Adjust(t.Context(), policy.Subject{Rule: "quota", Key: []string{user}, Plan: plan}, delta))
-				},
-				Reset: func(user string) {
-					require.NoError(t, p.Reset(t.Context(), policy.Subject{Rule: "quota", Key: []string{user}}))
-				},
-			}},
-			Advance: func() { clock.Advance(time.Duration(random.Int64N(int64(4 * time.Second)))) },
-			Window:  func() int { return clock.Wall().Hour() + 24*clock.Wall().Day() },
-			Notices: func() []string { all := noted; noted = nil; return all },
+			Processes: []crossings.Process{crossings.ProcessOf[policy.Request](t, p, request, subject)},
+			Advance:   func() { clock.Advance(time.Duration(random.Int64N(int64(4 * time.Second)))) },
+			Window:    func() int { return clock.Wall().Hour() + 24*clock.Wall().Day() },
+			Notices:   func() []string { all := noted; noted = nil; return all },
 		}, 20, 10_000)
 		assert.Greater(t, n, 100)
 	}

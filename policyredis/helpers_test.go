@@ -181,6 +181,3 @@ func fleet(t *testing.T, server *redistest.Server, text string, processes int, o
 		time.Sleep(time.Minute) // a pool that is closed tries no server again
 	})
 }
-
-// alike are the options of processes that do not differ.
-func alike(int) policy.Options { return policy.Options{} }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/internal/dev/crossings"
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
@@ -60,20 +59,11 @@ func TestAFleetHasOneNoticeOfEachCrossing(t *testing.T) {
 			began := time.Now().Add(-time.Second) // when the clock stood at 0
 			var processes []crossings.Process
 			for _, p := range all {
-				request := func(user, plan string) policy.Attributes { return policy.Attributes{"user": user, "plan": plan} }
-				processes = append(processes, crossings.Process{
-					Take: func(user, plan string, cost int) bool { return take(t, p, request(user, plan), cost).Allowed },
-					Reserve: func(user, plan string, cost int) (func(int), bool) {
-						res := reserve(t, p, request(user, plan), cost)
-						return func(actual int) { require.NoError(t, res.Settle(actual)) }, res.Allowed
-					},
-					Adjust: func(user, plan string, delta int) {
-						require.NoError(t, p.Adjust(t.Context(), policy.Subject{Rule: "quota", Key: []string{user}, Plan: plan}, delta))
-					},
-					Reset: func(user string) {
-						require.NoError(t, p.Reset(t.Context(), policy.Subject{Rule: "quota", Key: []string{user}}))
-					},
-				})
+				processes = append(processes, crossings.ProcessOf[policy.Request](t, p, func(user, plan string) policy.Request {
+					return policy.Attributes{"user": user, "plan": plan}
+				}, func(user, plan string) policy.Request {
+					return policy.Subject{Rule: "quota", Key: []string{user}, Plan: plan}
+				}))
 			}
 			random := rand.New(rand.NewPCG(seed, 1))
 			assert.Greater(t, crossings.Play(t, seed, crossings.Fleet{

@@ -7,6 +7,10 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
 )
 
 // Process is one process of the fleet. Its rule has a window, and limits of
@@ -16,6 +20,33 @@ type Process struct {
 	Reserve func(user, plan string, cost int) (settle func(actual int), allowed bool)
 	Adjust  func(user, plan string, delta int)
 	Reset   func(user string)
+}
+
+// Rules are rules of which one, named "quota", is the process's.
+type Rules[R any] interface {
+	ratelimit.Reserver[R]
+	ratelimit.Adjuster[R]
+	ratelimit.Resetter[R]
+}
+
+// ProcessOf returns a process that sends requests, and changes the budgets of subjects.
+func ProcessOf[R any](t *testing.T, p Rules[R], request, subject func(user, plan string) R) Process {
+	return Process{
+		Take: func(user, plan string, cost int) bool {
+			d, err := p.Take(t.Context(), request(user, plan), cost)
+			require.NoError(t, err)
+			return d.Allowed
+		},
+		Reserve: func(user, plan string, cost int) (func(int), bool) {
+			res, err := p.Reserve(t.Context(), request(user, plan), cost, 0)
+			require.NoError(t, err)
+			return func(actual int) { require.NoError(t, res.Settle(actual)) }, res.Allowed
+		},
+		Adjust: func(user, plan string, delta int) {
+			require.NoError(t, p.Adjust(t.Context(), subject(user, plan), delta))
+		},
+		Reset: func(user string) { require.NoError(t, p.Reset(t.Context(), subject(user, ""))) },
+	}
 }
 
 // Shares are the percentages at which the rule sends notices.

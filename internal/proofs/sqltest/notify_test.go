@@ -36,25 +36,11 @@ func playFleetOnDatabase(t *testing.T, made func(string) policy.Engine, seed uin
 			OnThreshold: func(at policy.Threshold) { noted = append(noted, fmt.Sprintf("%d %s %d", i, at.Key, at.Percent)) },
 		})
 		require.NoError(t, err)
-		request := func(user, plan string) policy.Attributes { return policy.Attributes{"user": user, "plan": plan} }
-		processes = append(processes, crossings.Process{
-			Take: func(user, plan string, cost int) bool {
-				d, err := p.Take(t.Context(), request(user, plan), cost)
-				require.NoError(t, err)
-				return d.Allowed
-			},
-			Reserve: func(user, plan string, cost int) (func(int), bool) {
-				res, err := p.Reserve(t.Context(), request(user, plan), cost, 0)
-				require.NoError(t, err)
-				return func(actual int) { require.NoError(t, res.Settle(actual)) }, res.Allowed
-			},
-			Adjust: func(user, plan string, delta int) {
-				require.NoError(t, p.Adjust(t.Context(), policy.Subject{Rule: "quota", Key: []string{user}, Plan: plan}, delta))
-			},
-			Reset: func(user string) {
-				require.NoError(t, p.Reset(t.Context(), policy.Subject{Rule: "quota", Key: []string{user}}))
-			},
-		})
+		request := func(user, plan string) policy.Request { return policy.Attributes{"user": user, "plan": plan} }
+		subject := func(user, plan string) policy.Request {
+			return policy.Subject{Rule: "quota", Key: []string{user}, Plan: plan}
+		}
+		processes = append(processes, crossings.ProcessOf[policy.Request](t, p, request, subject))
 	}
 	n := crossings.Play(t, seed, crossings.Fleet{
 		Processes: processes,
