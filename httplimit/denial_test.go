@@ -198,6 +198,7 @@ func TestTheAnswerToARequestWithoutItsKeySaysSo(t *testing.T) {
 				assert.Equal(t, "application/problem+json", resp.Header.Get("Content-Type"))
 				text := body(t, resp)
 				assert.JSONEq(t, fmt.Sprintf(`{"type":"about:blank","title":%q,"status":%d,"detail":"The key that requests are limited by is missing or malformed."}`, title, want), text)
+				assert.Equal(t, byte('\n'), text[len(text)-1])
 				assert.ErrorContains(t, reported, row.cause)
 				assert.Contains(t, log.String(), row.cause)
 				assert.Contains(t, log.String(), `level=INFO msg="httplimit: request not decided" outcome=rejected error=`)
