@@ -523,9 +523,7 @@ func TestReloadsLoseNoDecisionAndNoSpending(t *testing.T) {
 	for i := range reloads {
 		require.NoError(t, plain.Update(parsed(t, text(i+1))))
 	}
-	for admitted.Load() < capacity && !t.Failed() {
-		time.Sleep(time.Millisecond)
-	}
+	assert.Eventually(t, func() bool { return admitted.Load() >= capacity || t.Failed() }, time.Minute, time.Millisecond)
 	stop.Store(true)
 	wg.Wait()
 	assert.Equal(t, int64(capacity), admitted.Load())
