@@ -51,12 +51,12 @@ func TestADeadReplicaDoesNotLowerTheLimit(t *testing.T) {
 	}
 }
 
-// rateBesideADeadReplica returns the number of good answers a second while a share of the replicas is dead.
+// rateBesideADeadReplica counts the good answers a second while a share of the replicas is dead.
 func rateBesideADeadReplica(adaptive func() inflight.Algorithm, dead int) float64 {
 	backend := &replicas{servers: make(chan struct{}, 8)}
 	limiter := ratelimit.Must(inflight.New(400, &inflight.Options[string]{Adaptive: adaptive}))
 	var good atomic.Int64
-	send := func(d time.Duration) { // 800 calls a second, twice the capacity of the backend
+	send := func(d time.Duration) { // 800 calls a second, twice the backend's capacity
 		for begin := time.Now(); time.Since(begin) < d; time.Sleep(time.Duration(rand.ExpFloat64() * float64(time.Second/800))) {
 			go func() {
 				permit, err := limiter.TryAcquire("backend", 1)
