@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// cut is the number of bits that are kept of an address, for each family.
-// 0 keeps a whole IPv4 address, and the first 64 bits of an IPv6 address.
+// cut is how many bits are kept of an address, for each family. 0 keeps
+// a whole IPv4 address, and the first 64 bits of an IPv6 address.
 type cut struct{ v4, v6 int }
 
 // of returns an address cut to its network. Like a request's address,

@@ -56,8 +56,8 @@ func (q *query) reserveStack(ctx context.Context, maxDelay time.Duration) (*rate
 	return res, err
 }
 
-// decideAlways calls decide, which decides on the charges of a query with the stack.
-// It then charges the rules that are always charged, unless decide has charged them.
+// decideAlways calls decide, which decides on a query's charges with the stack. It
+// then charges the rules that are always charged, unless decide has charged them.
 func (q *query) decideAlways(ctx context.Context, n *notifier, decide func() (ratelimit.Decision, error)) (ratelimit.Decision, error) {
 	if !q.in.always || !slices.ContainsFunc(q.charges.List, func(ch charge) bool { return q.in.rules[ch.Rule].always() }) {
 		return decide()
@@ -133,7 +133,7 @@ func (q *query) emptyIn(allowed ratelimit.Decision) ratelimit.Decision {
 	return d
 }
 
-// standing returns the state of a key under a rule, before show.
+// standing returns a key's state under a rule, before show.
 func (d *decider) standing(ctx context.Context, ch *charge) (ratelimit.Decision, error) {
 	one := *ch
 	one.Cost = 1

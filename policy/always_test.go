@@ -25,7 +25,7 @@ func onClock(t testing.TB, rules string) (*policy.Policies, *ratelimittest.Clock
 	return p, clock
 }
 
-// standing returns the remaining budget of a rule with one key, and its debt.
+// standing returns a rule's remaining budget with one key, and its debt.
 func standing(t testing.TB, p *policy.Policies, rule string, key ...string) [2]int {
 	t.Helper()
 	d, err := p.Peek(t.Context(), policy.Subject{Rule: rule, Key: key}, 0)

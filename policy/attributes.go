@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The attributes that [HTTP] sets and that have a meaning for rules.
+// [HTTP] sets these attributes, and rules give them a meaning.
 const (
 	attrMethod = "method"
 	attrHost   = "host"

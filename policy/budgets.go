@@ -19,7 +19,7 @@ type decider struct {
 	rules       []*rule
 	pools       bool            // whether keys of a rule share one limit
 	memory      bool            // whether the limiters are those of Memory
-	clock       ratelimit.Clock // the clock of Memory, or nil
+	clock       ratelimit.Clock // Memory's clock, or nil
 }
 
 // newDecider returns the decider of rules, or nil if there are none.
@@ -186,8 +186,7 @@ func wrapped(i int, r *rule, y ratelimit.Layer[*charges]) ratelimit.Layer[*charg
 
 var errNotCharged = errors.New("policy: the rule does not apply to this request")
 
-// wall returns the clock for the dates of rules: the clock of the
-// budgets in memory if it has dates, otherwise this machine's.
+// wall returns the clock for rules' dates: the clock of the budgets in memory if it has dates, otherwise this machine's.
 func (d *decider) wall() func() time.Time {
 	if d != nil {
 		if clock, ok := d.clock.(interface{ Wall() time.Time }); ok {

@@ -35,13 +35,12 @@ func (p *Policies) Allow(r Request, cost int) bool {
 	return allowed
 }
 
-// Take charges the cost to all rules that match the request, or to none: see
-// [ratelimit.Layered.Take]. Rules with Share decide last, one after the other. If one denies,
-// the charges of the others are given back. If no rule matches, the request is allowed.
+// Take charges the cost to all matching rules, or to none: see [ratelimit.Layered.Take]. Rules with Share decide last, one
+// after the other. If one denies, the charges of the others are given back. If no rule matches, the request is allowed.
 //
 // After an error nothing is charged. The errors are the engine's and these: [keyfunc.ErrNoKey] for a
 // missing attribute, [keyfunc.ErrMalformedKey] for an attribute above 1 KiB or an invalid IP address, and
-// [keyfunc.ErrMisconfigured] for a cost that is not a whole number, unless it comes from a header field.
+// [keyfunc.ErrMisconfigured] for a cost that is no whole number, unless it comes from a header field.
 func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.Decision, err error) {
 	q := p.newQuery(r, cost)
 	if q.answered() {
@@ -57,14 +56,14 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 	return d, err
 }
 
-// Reserve is Take with a charge that can be settled: see [ratelimit.Layered.Reserve]. For at most maxDelay it waits
-// in the line of a rule with Share. Only Cancel refunds the charges of rules with a Cost. A rule with Actual settles
-// at the request's attribute of that name, which Settle reads from r. For example, r is a map that the program has
-// completed by then. If the attribute is missing, the rule settles as one without Actual: at the argument of Settle,
-// or at its Cost if it has one. Settle then returns [keyfunc.ErrNoKey], unless the rule is Optional. If the
-// attribute is no whole number, the charge stays, and Settle returns [keyfunc.ErrMisconfigured]. In both cases it
-// settles the other rules. Settle(0), which is Cancel, does not read the attribute, and neither do Take and Wait.
-// The reservation holds the keys of its charges, and the request only if a rule of the set has Actual.
+// Reserve is Take with a charge that can be settled: see [ratelimit.Layered.Reserve]. It waits for at most
+// maxDelay in the line of a rule with Share. If a rule has a Cost, only Cancel refunds its charge. A rule with
+// Actual settles at the request's attribute with that name, and Settle reads it from r. For example, r is a map,
+// completed by the program by then. If the attribute is missing, the rule settles as one without Actual: at
+// Settle's argument, or at its Cost if it has one. Settle then returns [keyfunc.ErrNoKey], unless the rule is
+// Optional. If the attribute is no whole number, the charge stays, and Settle returns [keyfunc.ErrMisconfigured].
+// In both cases it settles the other rules. Settle(0), which is Cancel, does not read the attribute, and neither
+// do Take and Wait. The reservation holds its charges' keys, and the request only if a rule in the set has Actual.
 func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	q := p.newQuery(r, cost)
 	if q.answered() {
@@ -87,9 +86,9 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 }
 
 // Wait is like Take, but waits until the rules allow the cost: see [ratelimit.Wait]. It uses the set in
-// force at the call until it returns. But a new limit or new weights of a rule with Share apply to calls in
-// line, too. In the line of such a rule a call holds its charges of the other rules. While one of the other
-// rules denies, the call tries again each second. Calls are then not served first come, first served.
+// force at the call until it returns. But if a rule with Share gets a new limit or new weights, they apply
+// to calls in line, too. In such a rule's line a call holds its charges under the other rules. While another
+// rule denies, the call tries again each second. Calls are then not served first come, first served.
 func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	q := p.newQuery(r, cost)
 	defer p.free(q)
@@ -112,12 +111,12 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	return err
 }
 
-// Repay charges the store with the spending that a stand-in has allowed during an outage. Call it on the [Options.StandIn];
-// on other policies it does nothing. Package failover calls it when the store is back. Each key is charged with the spending
-// that still counts under the stand-in's limits: for example at most a minute's spending under a limit by the minute, and
-// all under a month's quota. Spending above the rest of a budget becomes Debt. A reservation is charged with its real cost,
-// once it is settled. Each charge is made once. Rules with Share, and keys beyond the last 65,536 of a rule, are left out.
-// An error that wraps [ratelimit.ErrUnavailable] leaves the rest for the next call. Repay is safe for concurrent use.
+// Repay charges the store with what a stand-in has allowed during an outage. Call it on the [Options.StandIn]; on other
+// policies it does nothing. Package failover calls it when the store is back. Each key is charged with the spending that
+// still counts under the stand-in's limits: for example at most a minute's spending under a limit by the minute, and all
+// under a month's quota. Spending above a budget's rest becomes Debt. A reservation is charged with its real cost, once
+// it is settled. Each charge is made once. Rules with Share, and keys beyond a rule's last 65,536, are left out. An
+// error that wraps [ratelimit.ErrUnavailable] leaves the rest for the next call. Repay is safe for concurrent use.
 func (p *Policies) Repay(ctx context.Context) error {
 	if b := p.debts.Load(); b != nil {
 		return b.repay(wait.OrBackground(ctx))

@@ -4,7 +4,7 @@ import "github.com/weir-go/ratelimit"
 
 // charge is one rule's charge for a request.
 type charge struct {
-	Rule  int              // the index of its Budget
+	Rule  int              // its Budget's index
 	Key   string           // the budget's key; it may be a secret
 	Plan  string           // the plan of the limit, or ""
 	Cost  int              // the units to charge
@@ -13,6 +13,6 @@ type charge struct {
 	Real  int              // the real cost of a settled charge, if its rule settles
 	Limit *ratelimit.Limit // the key's limit; it must not be changed
 
-	Weight int    // the weight of a key that shares Limit; 0 for a key with its own budget
+	Weight int    // the key's weight if it shares Limit; 0 if it has its own budget
 	Tariff string // the request's plan, even if it has no weight; set if Weight is not 0
 }

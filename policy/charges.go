@@ -11,7 +11,7 @@ import (
 
 // charges are a request's charges, one for each rule that applies.
 type charges struct {
-	List []charge // in the order of the rules; it must not be changed
+	List []charge // in the rules' order; it must not be changed
 	Bare bool     // whether to ignore the rules' own costs and shadows
 
 	rules []*rule // the rules with a grace, under which results are shown; nil if no rule has one
@@ -21,14 +21,14 @@ type charges struct {
 	given   int     // the caller's real cost
 	failed  []error
 
-	// The results of the rules:
+	// The rules' results:
 	results []stats.RuleDecision // one for each charge, if there is a hook; it may keep them
 	beside  []int                // charges of rules that are always charged, in addition to the stack's
 	rest    []int                // charges of shadows that a reservation settles
 	denied  []int                // the charges that a rule has denied, even if it is a shadow
 	shadows bool                 // whether one of the rules is a shadow
 
-	// The spending of the keys, if a rule sends notices of it:
+	// The keys' spending, if a rule sends notices of it:
 	opens     *notices.Opens // nil if none does
 	followed  []*rule        // the set's rules
 	estimates bool           // whether the charges are estimates, which are settled later

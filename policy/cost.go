@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Cost is the cost that a rule charges. In a file it is a number, an attribute's name, or
-// "" for Caller. The zero Cost selects the cost of the defaults, or otherwise the caller's.
+// Cost is what a rule charges. In a file it is a number, an attribute's name, or ""
+// for Caller. The zero Cost selects the defaults' cost, or otherwise the caller's.
 type Cost struct {
 	Number    int    // a fixed cost, if positive
 	Attribute string // the attribute with the cost, a whole number from 0

@@ -38,8 +38,8 @@ func (c *costing) of(r Request, cost int) (n int, fixed bool, err error) {
 // prices are the costs of [Rule.Costs], prepared for decisions.
 type prices struct {
 	all []costing
-	// the conditions of the costs: first those that match if one reading
-	// of the path does, and then those that match only if all readings do
+	// the costs' conditions: first those that match if one reading of
+	// the path does, and then those that match only if all readings do
 	rules []*match.Rule
 	index *match.Index
 }
@@ -74,7 +74,7 @@ type pricing struct {
 	prices *prices // nil if there are none
 }
 
-// pricingOf returns the pricing of a valid rule. Its costs may use the wildcards of routes.
+// pricingOf returns the pricing of a valid rule. Its costs may use routes' wildcards.
 func pricingOf(r *Rule, named lists, routes []match.Pattern) pricing {
 	p := pricing{costingOf(r.Cost), pricesOf(r, named, routes)}
 	p.base.weight = p.base.weight.of(routes)

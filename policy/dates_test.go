@@ -40,7 +40,7 @@ func TestRulesAndOverridesAreInForceForATime(t *testing.T) {
 		acme, bob int
 	}{
 		{"2025-12-31T22:00:00Z", 10, 10},
-		{"2025-12-31T23:00:00Z", 300, 100}, // the instant of the beginning
+		{"2025-12-31T23:00:00Z", 300, 100}, // the beginning's instant
 		{"2026-01-04T23:00:00Z", 300, 100},
 		{"2026-01-05T00:00:00Z", 600, 100},
 		{"2026-01-09T17:00:00Z", 600, 100},

@@ -8,40 +8,40 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/shares"
 )
 
-// Engine returns the limiter that holds a rule's budgets. [Memory] is one, and so are those of package policysql, for budgets in a
-// database, and module policyredis. An engine on another store is a function:
+// Engine returns the limiter that holds a rule's budgets. [Memory] is one. Package policysql has one for
+// budgets in a database, and module policyredis one for Redis. An engine on another store is a function:
 //
 //	func(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 //		return sqllimit.New(db, b.Limit, &sqllimit.Options{Name: b.Name})
 //	}
 //
-// The limiters of a set's rules must be of one store, which decides on them together: see [ratelimit.Joinable].
-// A set of one rule may have any limiter. A decision may have another limit than the limiter's own, and then
-// contains it. A limiter may implement [ratelimit.Peeker], [ratelimit.Adjuster] and [ratelimit.Resetter]. For
-// [Policies.Each] it may have an Each as sqllimit's have, and for [Policies.Flush] a Flush as lease's have.
+// The limiters of a set's rules must have one store, which decides on them together: see [ratelimit.Joinable].
+// If a set has one rule, it may have any limiter. A decision may have another limit than the limiter's own, and
+// then contains it. A limiter may implement [ratelimit.Peeker], [ratelimit.Adjuster] and [ratelimit.Resetter].
+// For [Policies.Each] it may have an Each as sqllimit's have, and for [Policies.Flush] a Flush as lease's have.
 //
-// New, Update and [Check] call the engine from many goroutines: for each rule, for each further limit of the rule, and for
-// the limits in attributes of [Rule.LimitFrom]. So they find out whether the store can count that limit. A call must change
-// nothing, because the set may be refused. before is the limiter of the rule with that name in the previous set, or nil. If
+// New, Update and [Check] call the engine from many goroutines: for each rule, for each further limit, and for limits in
+// [Rule.LimitFrom] attributes. So they find out whether the store can count that limit. A call must change nothing,
+// because the set may be refused. before is the limiter that the rule with that name had in the previous set, or nil. If
 // a limiter holds its spending itself, the engine must return that limiter again, and it must be a [ratelimit.Describer],
 // because the rule may have another limit now. An engine may serve several [Policies] at the same time.
 type Engine func(b Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error)
 
-// Budget is the part of a rule that an engine receives. The engine must not change it.
+// Budget is what an engine receives for a rule. The engine must not change it.
 type Budget struct {
-	Name   string            // the name of the budgets: the rule's Budget, or else its Name; case is ignored
-	Key    []string          // the attributes of its keys
+	Name   string            // the budgets' name: the rule's Budget, or else its Name; case is ignored
+	Key    []string          // its keys' attributes
 	Limit  ratelimit.Limit   // has the rule's Name
 	Others []ratelimit.Limit // the limits of plans and overrides
 
-	// If Share is positive, all keys share Limit, and Share is the weight of keys without their own weight.
-	// The limiter must be one of package fair, of redislimit.NewFair, or another Reserver with a SetLimit,
+	// If Share is positive, all keys share Limit, and Share is the weight of keys without their own weight. The
+	// limiter must come from package fair or redislimit.NewFair, or be another Reserver that has a SetLimit and
 	// whose Describe reports Shared. It calls Weight. An engine without such limiters returns an error. The
 	// engine must return before again even if its limit differs: SetLimit is called when the set is in force.
 	Share  int
-	Weight func(key string) int // returns the weight of a key during a call for it; nil if Share is 0
+	Weight func(key string) int // returns a key's weight during a call for it; nil if Share is 0
 
-	Set []Budget // all budgets of the set, without their own Set; nil if a single limit is checked
+	Set []Budget // the set's budgets, without their own Set; nil if a single limit is checked
 }
 
 // checkLimit returns an error if the engine's store cannot count a limit of a rule.

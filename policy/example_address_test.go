@@ -24,7 +24,7 @@ func ExampleHTTP_behindAProxy() {
 	}
 	proxies := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 
-	// proxies are the networks of your proxies
+	// proxies are your proxies' networks
 	client, err := httplimit.ClientIP(httplimit.ClientIPOptions{Header: "CF-Connecting-IP", TrustedProxies: proxies})
 	if err != nil {
 		log.Fatal(err)

@@ -15,7 +15,7 @@ import (
 // Explanation lists the rules that match a request, with their decisions.
 type Explanation struct {
 	KillSwitch bool
-	Exempt     string      // the name of the rule that exempts the request
+	Exempt     string      // the rule that exempts the request, by name
 	Rules      []Explained // the rules that match, in order
 	Err        error       // the rules that match, in order
 }
@@ -24,13 +24,13 @@ type Explanation struct {
 type Explained struct {
 	Rule     string
 	Shadow   bool
-	Dated    bool            // whether the time is outside of the rule's From and Until: see Skipped
+	Dated    bool            // whether now is outside the rule's From and Until: see Skipped
 	Skipped  string          // why the rule does not decide, for example a missing attribute
-	Instead  string          // the name of the rule that replaces it
+	Instead  string          // the rule that replaces it, by name
 	Key      string          // it may contain a secret
 	Plan     string          // the plan whose limit holds, or ""
 	Override bool            // whether an override determines the limit
-	Given    string          // the attribute of LimitFrom, if it determines the limit
+	Given    string          // LimitFrom's attribute, if it determines the limit
 	Limit    ratelimit.Limit // the limit that applies
 	Share    int             // the key's weight in Limit, which it shares with others; 0 if it has its own budget
 	Cost     int
@@ -40,8 +40,8 @@ type Explained struct {
 	Decision *ratelimit.Decision // the rule's own decision; nil if the engine cannot peek
 }
 
-// Explain returns the rules that match a request, with the decision that each would
-// make now. It charges nothing. A negative cost and a nil request are errors.
+// Explain returns the rules that match a request, and how each would decide
+// now. It charges nothing. A negative cost and a nil request are errors.
 func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
 	g := p.now()
 	if err := check(r, cost); err != nil {

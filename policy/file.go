@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/poll"
 )
 
-// The times of a file's watcher:
+// How long a file's watcher waits:
 const (
 	// filePoll is the time between two checks of a file without a notification:
 	// some file systems send none, and a folder far up may be replaced.
@@ -37,8 +37,8 @@ const (
 
 // File returns a source that reads a policy file. It notices a change within 100 ms, or within 30 s if the operating system
 // reports no changes. The file may be replaced, and its path may contain links that move, as in a Kubernetes ConfigMap. A
-// file written in place is read after half a second without a change, so that it may be read half written. The files of
-// [Set.Lists] are read and watched as the rules are. Their paths are relative to the folder of path. Links are followed.
+// file written in place is read after half a second without a change, so that it may be read half written. The [Set.Lists]
+// files are read and watched as the rules are. Their paths are relative to path's folder. Links are followed.
 func File(path string) Source { return &file{path: path, watch: fsnotify.NewWatcher} }
 
 type file struct {
@@ -46,7 +46,7 @@ type file struct {
 	watch func() (*fsnotify.Watcher, error)
 
 	mu       sync.Mutex
-	watchers int  // the number of running watchers
+	watchers int  // running watchers
 	known    hash // the last content that a watcher has found unchanged for long enough
 }
 
@@ -132,7 +132,7 @@ func (f *file) read() content {
 	return c
 }
 
-// beside returns the path of a file in the folder of another. It does
+// beside returns a file's path in the folder of another. It does
 // not clean the path, because ".." after a link leads elsewhere.
 func beside(path, name string) string {
 	folder := len(path)
@@ -172,7 +172,7 @@ func readText(path string) (t text) {
 	return text{data: data}
 }
 
-// hash returns a hash of the whole content. Without lists it is the hash of the rules.
+// hash returns a hash of the whole content. Without lists it is the rules' hash.
 func (c *content) hash() hash {
 	own := c.text.hash()
 	if len(c.lists) == 0 {
@@ -214,8 +214,8 @@ type fileWatch struct {
 	changes chan struct{}
 	last    hash                   // the latest content that was reported
 	folders map[string]os.FileInfo // the watched folders
-	entries []string               // the names of the entries in these folders that lead to the file
-	lists   []string               // the files of the lists when the rules were last read
+	entries []string               // the entries' names in these folders that lead to the file
+	lists   []string               // the lists' files when the rules were last read
 }
 
 func (w *fileWatch) run(ctx context.Context) {

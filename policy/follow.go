@@ -22,17 +22,18 @@ type Source interface {
 	Changes(ctx context.Context) <-chan struct{}
 }
 
-// The first and the maximum time after which [Follow] tries again after a failure. The time doubles with each failure.
+// After a failure [Follow] waits, at first this long and at most
+// that long, and tries again. The wait doubles with each failure.
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 5 * time.Second
 )
 
-// Follow puts each set of a source in force until the context ends, and then returns the context's error. A set
+// Follow puts a source's sets in force until the context ends, and then returns the context's error. A set
 // that is invalid or cannot be loaded changes nothing: Follow logs its error, records it in [Policies.Stats],
 // and tries again after 100 ms, later every 5 s. But if such a file or database sets the kill switch, Follow
 // sets it for the set in force. A set from Update, or a switch from the page of package admin, stays until the
-// source has another set. Follow logs the first 20 warnings of [Check] about each set that it puts in force.
+// source has another set. For each set that it puts in force, Follow logs the first 20 warnings from [Check].
 // Run one Follow for each Policies, but none for an [Options.StandIn], which gets each set from its Policies.
 func Follow(ctx context.Context, p *Policies, src Source) error {
 	p.mustBeMade()
@@ -79,7 +80,7 @@ type follower struct {
 	src Source
 
 	last *Set // the latest set of the source that was put in force; nil before the first
-	kill bool // the latest kill switch of the source
+	kill bool // the source's latest kill switch
 	read bool // whether the source had a kill switch
 
 	logged   string // the error that was logged last, "" after a success

@@ -29,7 +29,7 @@ func versioned(version string) string {
 	return fmt.Sprintf("version: %s\nrules:\n- {name: api, key: user, limit: fixed-window 5/h}\n", version)
 }
 
-// logs collects the lines of a logger.
+// logs collects a logger's lines.
 type logs struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -19,7 +19,7 @@ type generation struct {
 	rules    []*rule
 	names    []string
 	index    *match.Index  // finds the rules by their numbers, and the replacements by the numbers after those
-	replaces []replacement // in the order of the rules
+	replaces []replacement // in the rules' order
 	decider  *decider      // nil if there are no rules
 	notifies bool          // whether a rule has thresholds
 	settles  bool          // whether a rule has Actual
@@ -80,7 +80,7 @@ type left struct {
 // After some seconds, leases have given their units back without that.
 const remembered = time.Minute
 
-// position returns the index of the rule with an id, or -1 if there is none.
+// position returns the rule's index with an id, or -1 if there is none.
 func (g *generation) position(id string) int {
 	return slices.IndexFunc(g.rules, func(r *rule) bool { return r.id == id })
 }

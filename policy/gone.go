@@ -18,7 +18,7 @@ type gone map[string]former
 type former struct {
 	rule    *rule
 	limiter ratelimit.Limiter[string]
-	at      time.Duration // the time of the removal, by its clock
+	at      time.Duration // the removal's time, by its clock
 	since   time.Time     // the same time, by the wall clock
 }
 

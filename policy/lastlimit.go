@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/lastlimit"
 )
 
-// lastLimits are the limits of the last decisions on keys, if they differ from the limits of their
-// rules. Stores do not keep these limits, while a table in memory does. It is safe for concurrent use.
+// lastLimits are the limits of the last decisions on keys, if they differ from their rules' limits.
+// Stores do not keep these limits, while a table in memory does. It is safe for concurrent use.
 type lastLimits struct {
 	mu   sync.RWMutex
 	keys map[ruleKey]*ratelimit.Limit
@@ -20,7 +20,7 @@ type ruleKey struct{ rule, key string }
 // maxLastLimits is the maximum number of keys with a last limit.
 const maxLastLimits = 1 << 16
 
-// note records the limits of a decision under a set's rules.
+// note records a decision's limits under a set's rules.
 func (l *lastLimits) note(rules []*rule, c *charges) {
 	for i := range c.List {
 		ch := &c.List[i]

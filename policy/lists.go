@@ -23,15 +23,15 @@ const (
 // List is the values that a match may name by @NAME: see [Set.Lists].
 // In a file it is either another file's name or the values.
 type List struct {
-	// File is the path of a file beside the rules, with slashes, without ".." and not absolute. The file has a value on
+	// File is a file's path beside the rules, with slashes, without ".." and not absolute. The file has a value on
 	// each line. Space around the value, empty lines and comments are ignored. A comment begins with "#" at a line's
-	// beginning or after a space. A list of at most 4 MiB and 100,000 values is read by [File]; the file may be empty.
+	// beginning or after a space. [File] reads at most 4 MiB and 100,000 values from a list; the file may be empty.
 	File string
-	// Values are the values. If File is empty, the program sets them. Otherwise they are read
-	// from it. [New] refuses a set with a list that was not read, for example a set from [Parse].
+	// Values are the values. If File is empty, the program sets them. Otherwise they are
+	// read from it. [New] refuses a set if a list was not read, for example after [Parse].
 	Values []string
 
-	lines []int // the line of each value in File; nil if it was not read
+	lines []int // each value's line in File; nil if it was not read
 }
 
 // MarshalJSON returns the file or the values.
@@ -70,7 +70,7 @@ func literal(v string) string {
 	return v
 }
 
-// of returns the values, with the values of lists in place of their names.
+// of returns the values, with lists' values in place of their names.
 func (l lists) of(values []string) []string {
 	if !slices.ContainsFunc(values, func(v string) bool { return strings.HasPrefix(v, "@") }) {
 		return values
@@ -80,8 +80,8 @@ func (l lists) of(values []string) []string {
 	return all
 }
 
-// each calls f for each value of a match, with the values of lists in place of their names. f receives
-// the index of the match's value, the value, and a function that adds the place in a list to an error.
+// each calls f for each value of a match, with lists' values in place of their names. f receives the
+// index of the match's value, the value, and a function that adds the place in a list to an error.
 func (l lists) each(values []string, f func(j int, v string, in func(error) error)) {
 	for j, v := range values {
 		name, ok := listIn(v)
@@ -108,8 +108,8 @@ func (l lists) known(v string) error {
 	return fmt.Errorf(`no list %q%s; a text that begins with "@" is written with "@@"`, name, maybe(name, slices.Sorted(maps.Keys(l))))
 }
 
-// eachChecked calls check for each value of a match, with the values of lists in place
-// of their names. It reports an error at the match's value, with the place in the list.
+// eachChecked calls check for each value of a match, with lists' values in place of
+// their names. It reports an error at the match's value, with the place in the list.
 func (l lists) eachChecked(field string, values []string, report reporter, check func(v string, listed bool) error) {
 	at := func(j int) string { return fmt.Sprintf("%s[%d]", field, j) }
 	for j, v := range values {
@@ -156,7 +156,7 @@ func (l lists) check(unread bool, report func(*Error)) {
 	}
 }
 
-// checkBeside returns an error if a path can leave the folder of the rules.
+// checkBeside returns an error if a path can leave the rules' folder.
 func checkBeside(path string) error {
 	switch {
 	case checkText(path) != nil:
@@ -201,7 +201,7 @@ func readList(data []byte) (values []string, lines []int) {
 	return values, lines
 }
 
-// load reads the files of the lists with beside, and reports the files that it cannot read.
+// load reads the lists' files with beside, and reports the files that it cannot read.
 func (l lists) load(beside func(file string) ([]byte, error), report func(*Error)) {
 	for _, name := range slices.Sorted(maps.Keys(l)) {
 		list := l[name]

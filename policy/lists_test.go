@@ -81,7 +81,7 @@ func TestAMatchNamesTheValuesOfAList(t *testing.T) {
 	}
 }
 
-// Routes, the matches of costs and the defaults may name lists, too.
+// Routes, costs' matches and the defaults may name lists, too.
 func TestListsOfRoutesCostsAndDefaults(t *testing.T) {
 	set, err := policy.Parse([]byte(`
 lists: {dear: [POST /export, /search/], eu: [de, fr]}

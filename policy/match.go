@@ -15,11 +15,11 @@ type Match struct {
 	// Attributes lists the values that an attribute may have. For "ip" they may be networks. In a file a single
 	// value needs no brackets. Here and in the other fields, "@NAME" stands for a list's values: see [Set.Lists].
 	Attributes map[string][]string `yaml:"attributes,omitempty" json:"attributes,omitempty"`
-	// Not lists the values that an attribute must not have. A request without the attribute matches. The
-	// key "route" lists patterns that must not match. The keys "prefix:NAME" and "suffix:NAME" list
-	// beginnings and ends that the attribute NAME must not have. A file writes them as prefix: {NAME: …}.
+	// Not lists the values that an attribute must not have. A request without the attribute matches.
+	// The key "route" lists patterns that must not match. The keys "prefix:NAME" and "suffix:NAME"
+	// list how the attribute NAME must not begin or end. A file writes them as prefix: {NAME: …}.
 	Not map[string][]string `yaml:"not,omitempty" json:"not,omitempty"`
-	// Prefix and Suffix list the permitted beginnings and ends of an attribute, which must not be missing.
+	// Prefix and Suffix list an attribute's permitted beginnings and ends. The attribute must not be missing.
 	Prefix map[string][]string `yaml:"prefix,omitempty" json:"prefix,omitempty"`
 	Suffix map[string][]string `yaml:"suffix,omitempty" json:"suffix,omitempty"`
 	// Absent lists attributes that must be missing or empty.
@@ -54,7 +54,7 @@ func (m *Match) eachCondition(f func(field, attribute string, kind match.Kind, v
 	}
 }
 
-// The parts of [Match.Not] that are not attributes.
+// These parts of [Match.Not] are no attributes.
 const (
 	notPrefix = "prefix:"
 	notSuffix = "suffix:"

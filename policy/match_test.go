@@ -413,5 +413,5 @@ func TestStatsDoNotWaitForAnUpdate(t *testing.T) {
 	assert.Equal(t, "v2", p.Stats().Version)
 }
 
-// complete returns the rules of a set with their defaults.
+// complete returns a set's rules with their defaults.
 func complete(set *policy.Set) []policy.Rule { return byhand.Complete(set).([]policy.Rule) }

@@ -9,21 +9,20 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/limits"
 )
 
-// MemoryOptions are the [ratelimit.Options] of each rule. A rule with
+// MemoryOptions are each rule's [ratelimit.Options]. A rule with
 // Share uses only MaxKeys and Clock, and has a line of package fair.
 type MemoryOptions struct {
 	MaxKeys  int
 	OnFull   ratelimit.Overflow
 	Remember int
 	Clock    ratelimit.Clock
-	// Processes is the number of processes that use such an engine as the stand-in for a shared
-	// store: see package failover. The engine divides every limit of the rules, plans, overrides and
-	// attributes by it, as [failover.Share] does, and rounds up. So all processes together admit
-	// about the whole limit. Zero and one divide nothing. If negative, [New] returns an error.
+	// Processes is how many processes use such an engine as the stand-in for a shared store: see package failover. The engine
+	// divides every limit by it, also those from plans, overrides and attributes, as [failover.Share] does, and rounds up. So
+	// all processes together admit about the whole limit. Zero and one divide nothing. If negative, [New] returns an error.
 	Processes int
 }
 
-// Memory returns an engine in this process's memory. Rules of the same name in two Policies have budgets of their own.
+// Memory returns an engine in this process's memory. Rules with the same name in two Policies have their own budgets.
 func Memory(opts *MemoryOptions) Engine {
 	var o MemoryOptions
 	if opts != nil {
@@ -49,12 +48,11 @@ func Memory(opts *MemoryOptions) Engine {
 	}
 }
 
-// table is the limiter of [Memory]. Sets that are in use at the same time share the
-// tables of their rules, and so the spending, but not the limits. Each set decides under
-// its own limits, so a decision by an earlier set does not use the limits of the next.
+// table is the limiter of [Memory]. Sets that are in use at the same time share their rules' tables, and so the spending, but
+// not the limits. Each set decides under its own limits, so a decision by an earlier set does not use the limits of the next.
 type table struct {
 	*ratelimit.Keyed[string]
-	processes int // the number of processes that share each limit
+	processes int // processes that share each limit
 	clock     ratelimit.Clock
 }
 
@@ -67,7 +65,7 @@ func (t *table) counts(limit ratelimit.Limit) bool {
 // memoryPool is the limiter of [Memory] for a rule with Share.
 type memoryPool struct {
 	*fair.Limiter[string]
-	processes int // the number of processes that share the limit
+	processes int // processes that share the limit
 	clock     ratelimit.Clock
 }
 

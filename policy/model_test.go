@@ -426,7 +426,7 @@ func (a query) reported() string {
 	return text
 }
 
-// requests returns the query of a rule for a request.
+// requests returns a rule's query for a request.
 func (rule modelRule) requests(r attrs, cost int) (a query, applies bool, err error) {
 	a = query{modelRule: rule, cost: cost}
 	missing := false

@@ -10,15 +10,15 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/notices"
 )
 
-// Threshold is a notice that a charge has crossed a share of a key's limit: see [Rule.Notify].
+// Threshold reports that a charge has crossed a share of a key's limit: see [Rule.Notify].
 type Threshold struct {
 	Rule    string
 	Key     string // it may be a secret; several values are one text: see [ValuesOf]
 	Plan    string // the limit's plan, if a plan determines it
-	Percent int    // per cent of the limit's capacity
+	Percent int    // share of the limit's capacity, in per cent
 	Shadow  bool
 	// Decision is the rule's decision, with its Limit. Its Remaining and Debt are
-	// those after the charge. They count estimates of open reservations as spent.
+	// those after the charge. They count open reservations' estimates as spent.
 	Decision ratelimit.Decision
 }
 

@@ -22,9 +22,9 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/jsontree"
 )
 
-// Parse reads YAML or JSON of at most 4 MiB. Unknown fields, duplicates, anchors, aliases and a second document are
-// errors. A file without the field rules is an error, too, because it may be half written. A file with "rules: []"
-// limits nothing. The error is an [*Error]. Parse reads no other file: use [File] for a set with a [List] in a file.
+// Parse reads YAML or JSON of at most 4 MiB. Unknown fields, duplicates, anchors, aliases and a second document
+// are errors. A file without the field rules is an error, too, because it may be half written. A file with "rules:
+// []" limits nothing. The error is an [*Error]. Parse reads no other file: if a [List] is in a file, use [File].
 func Parse(data []byte) (*Set, error) { return parseBeside(data, nil) }
 
 // parseBeside is Parse with the files of lists, which it reads with beside. If beside is nil, they are not read.
@@ -43,7 +43,7 @@ func parseBeside(data []byte, beside func(file string) ([]byte, error)) (*Set, e
 // With engines, it also returns the errors with which [New] on one would refuse the set. It does not call a
 // store, so policyredis.New(client, opts) needs no server here. It does not change an engine that is in use.
 //
-// The files of lists are not read. The command policy check reads and checks them.
+// Check does not read lists' files. The command policy check reads and checks them.
 func Check(data []byte, engines ...Engine) (*Set, []*Error) { return checkAll(data, nil, engines) }
 
 // checkAll is Check with the files of lists, which it reads with beside. If beside is nil, they are not read.
@@ -179,7 +179,7 @@ func (p *parser) tree(data []byte) (*yaml.Node, error) {
 	return doc.Content[0], nil
 }
 
-// syntaxError moves the line number from the text of the YAML library's error to the field of an Error.
+// syntaxError moves the line number from the text of the YAML library's error to an Error's field.
 func syntaxError(err error, data []byte) error {
 	e := &Error{}
 	if at := (*yaml.LoadError)(nil); errors.As(err, &at) {
@@ -231,7 +231,7 @@ type parser struct {
 	anchor error // the error about the first mapping with an anchor
 }
 
-// located adds the place of the field to an error of validate.
+// located adds the field's place to an error of validate.
 func (p *parser) located(e *Error) *Error {
 	for field := e.Field; field != ""; field = parent(field) {
 		if n, ok := p.at[field]; ok {
@@ -263,8 +263,8 @@ func (p *parser) mapping(n *yaml.Node, field string, known fields) error {
 	})
 }
 
-// fieldText returns the name of a field for an error. In an override
-// without the field key it returns no name, because the name may be a key.
+// fieldText returns a field's name for an error. In an override without
+// the field key it returns no name, because the name may be a key.
 func (p *parser) fieldText(name string) string {
 	if p.keyless {
 		return "field"
@@ -544,7 +544,7 @@ func valueOf(n *yaml.Node, field string) *yaml.Node {
 
 func (p *parser) match(m *Match) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
-		if len(n.Content) == 0 { // an empty field is set, so that the match of the defaults does not apply: see [Match.leftOut]
+		if len(n.Content) == 0 { // an empty field is set, so that the defaults' match does not apply: see [Match.leftOut]
 			m.Attributes = map[string][]string{}
 		}
 		return p.mapping(n, field, fields{
@@ -554,7 +554,7 @@ func (p *parser) match(m *Match) func(*yaml.Node, string) error {
 	}
 }
 
-// values reads lists of values, by the names of attributes.
+// values reads lists of values, by attributes' names.
 func (p *parser) values(to *map[string][]string) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
 		*to = map[string][]string{}
@@ -567,7 +567,7 @@ func (p *parser) values(to *map[string][]string) func(*yaml.Node, string) error 
 	}
 }
 
-// not reads lists of values, by the names of attributes. prefix and suffix have further lists: see [Match.Not].
+// not reads lists of values, by attributes' names. prefix and suffix have further lists: see [Match.Not].
 func (p *parser) not(to *map[string][]string) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
 		*to = map[string][]string{}

@@ -31,34 +31,34 @@ type Options struct {
 	OnDecision func(Decision)
 	// OnThreshold is called for rules with [Rule.Notify] when a charge crosses a share of the limit. Take, Wait, Settle
 	// and Adjust call it if the key's spending was below the share before the charge and is not below it after the
-	// charge. The engine's answer contains both. So each crossing is one call, in the process that charges, even if
-	// many processes share the budgets. A charge that crosses several shares makes one call for each, the lowest first.
+	// charge. The engine's answer contains both. So each crossing makes one call, in the charging process, even if many
+	// processes share the budgets. A charge that crosses several shares makes one call for each, the lowest first.
 	//
 	// Reserve does not call it, because its estimate is no spending until Settle, which calls it for the real
-	// cost. Units under [ratelimit.Concurrent] are in use from Reserve on. The spending is the units that were
-	// spent and not regained, less the estimates of open reservations. The estimate of a reservation that is never
-	// settled counts as open until the key is fresh. The engines in memory, on Redis and in a database know the
-	// estimates of all processes. They answer a Settle and an Adjust with the spending before and after it. Leases
-	// and engines of other authors do not. With those, the estimates of other processes count as spent, and a Peek
+	// cost. Units under [ratelimit.Concurrent] are in use from Reserve on. The spending is what was spent and
+	// not regained, less the estimates of open reservations. If a reservation is never settled, its estimate
+	// counts as open until the key is fresh. The engines in memory, on Redis and in a database know all
+	// processes' estimates. They answer a Settle and an Adjust with the spending before and after it. Leases,
+	// and engines by other authors, do not. With those, other processes' estimates count as spent, and a Peek
 	// follows each Settle or Adjust. If other calls charge the key before that Peek, the crossing may be missed.
 	//
-	// A denial for lack of budget makes a call for 100 %, even if some units are left, once for each process until the
-	// key is fresh again. The charge that spends the last unit then makes no further call. Limits other than fixed
-	// windows and calendars regain all the time, so that traffic near a share may cross it every second. Under them a
-	// process calls again for a share only after it has found the key fresh, or with less than a quarter of the share
-	// spent. For both rules, each Policies remembers the last calls of up to 65,536 keys. For further keys a call may
-	// be made too early. A limit that becomes lower makes no call, and neither does a set with other shares.
+	// A denial for lack of budget makes a call for 100 %, even if some units are left, once for each process until
+	// the key is fresh again. The charge that spends the last unit then makes no further call. Limits other than
+	// fixed windows and calendars regain all the time, so traffic near a share may cross it every second. Under them
+	// a process calls again for a share only after it has found the key fresh, or with less than a quarter of the
+	// share spent. For both rules, each Policies remembers the last calls for up to 65,536 keys. For further keys a
+	// call may be made too early. A limit that becomes lower makes no call, and neither does a set with other shares.
 	//
 	// It runs in the caller's goroutine, while no lock is held.
 	OnThreshold func(Threshold)
-	// ReuseRules saves 176 bytes for each rule of a decision. OnDecision must then not keep the Rules.
+	// ReuseRules saves 176 bytes per decision and rule. OnDecision must then not keep the Rules.
 	ReuseRules bool
-	// Logger logs the events of [Follow]. It defaults to slog.Default().
+	// Logger logs [Follow]'s events. It defaults to slog.Default().
 	Logger *slog.Logger
-	// StandIn are the policies that decide while these cannot, for example as the second limiter of package failover. New,
-	// Update and Follow put each set in force either in both or, if one engine refuses it, in neither. Update and Follow
-	// of the StandIn do the same. A StandIn may have a StandIn of its own. It can be the StandIn of only one Policies.
-	// When package failover calls Repay, the spending that the StandIn has allowed is charged here. Nil means none.
+	// StandIn are the policies that decide while these cannot, for example as the second limiter of package failover.
+	// New, Update and Follow put each set in force either in both or, if one engine refuses it, in neither. Update
+	// and Follow of the StandIn do the same. A StandIn may have its own StandIn. It can be the StandIn of only one
+	// Policies. When package failover calls Repay, what the StandIn has allowed is charged here. Nil means none.
 	StandIn *Policies
 }
 
@@ -76,13 +76,13 @@ type Policies struct {
 	killed     atomic.Uint64
 	badLimits  atomic.Uint64
 	exempt     atomic.Uint64
-	unknown    map[string]*atomic.Uint64 // the number of unknown plans since New, by a rule's id; guarded by updating
+	unknown    map[string]*atomic.Uint64 // unknown plans since New, by a rule's id; guarded by updating
 	denials    *sketch.Sketch
 	lasts      lastLimits
 	queries    sync.Pool // has *query, so that a decision allocates nothing
 
 	standIn *Policies             // gets each set together with this one; nil if there is none
-	debts   atomic.Pointer[debts] // the debts of a StandIn; nil if this is none
+	debts   atomic.Pointer[debts] // a StandIn's debts; nil if this is none
 
 	updating sync.Mutex // held while a set is put in force; locked before the StandIn's, and before mu
 	lead     *Policies  // the policies whose StandIn this is, or nil; guarded by updating
@@ -130,7 +130,7 @@ func (p *Policies) mustBeMade() {
 	}
 }
 
-// Stats returns the counters and the state of the policies.
+// Stats returns the policies' counters and state.
 func (p *Policies) Stats() stats.Policies {
 	p.mustBeMade()
 	s := p.now()
@@ -165,8 +165,8 @@ func (p *Policies) Stats() stats.Policies {
 }
 
 // Flush gives back the units that the rules' limiters hold for this process, for example
-// leases, and waits until they are back. Call it on shutdown, after the last decision. The
-// limiters of [Memory], for example, hold none. Flush returns the errors of all limiters.
+// leases, and waits until they are back. Call it on shutdown, after the last decision.
+// Limiters from [Memory], for example, hold none. Flush returns all limiters' errors.
 func (p *Policies) Flush(ctx context.Context) error {
 	return p.now().flush(ctx)
 }

@@ -245,7 +245,7 @@ rules:
 	assert.Equal(t, map[string]int{"requests": 98, "heavy": 80, "tokens": 700, "bytes": 2999}, standing())
 }
 
-// ruleLeft returns the remaining budget of one rule without a key. It uses a set with that rule alone, on the same engine.
+// ruleLeft returns one rule's remaining budget without a key. It uses a set with that rule alone, on the same engine.
 func ruleLeft(t *testing.T, p *policy.Policies, name string) int {
 	t.Helper()
 	ex, err := p.Explain(attrs{"tokens": "0"}, 0)

@@ -30,7 +30,7 @@ type plan string
 
 func (p plan) Attribute(name string) (string, bool) { return string(p), name == attrPlan && p != "" }
 
-// HTTP returns the attributes of an HTTP request, and those of more, which have precedence. More may be nil.
+// HTTP returns an HTTP request's attributes. Those in more have precedence. More may be nil.
 //
 //   - method, and host (in lower case; the port for CONNECT only);
 //   - path, escaped as it was sent. Servers read a path in several ways: they split it before or after decoding it, and clean it
@@ -100,7 +100,7 @@ func unreadable(r Request) error {
 	return errOpaque
 }
 
-// query returns the value of a parameter in the URL's query if there is
+// query returns a parameter's value in the URL's query if there is
 // exactly one. It ignores malformed pairs, as [net/url.URL.Query] does.
 func (h *httpRequest) query(name string) (string, bool) {
 	if !strings.Contains(h.r.URL.RawQuery, "=") {
@@ -110,7 +110,7 @@ func (h *httpRequest) query(name string) (string, bool) {
 	return v, err == nil
 }
 
-// cookie returns the value of a cookie if there is exactly one.
+// cookie returns a cookie's value if there is exactly one.
 func (h *httpRequest) cookie(name string) (string, bool) {
 	cookies := h.r.CookiesNamed(name)
 	if len(cookies) != 1 || cookies[0].Value == "" {

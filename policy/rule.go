@@ -20,21 +20,21 @@ import (
 type rule struct {
 	*Rule
 	lists     lists                                 // the set's lists
-	id        string                                // the id of the budgets
+	id        string                                // the budgets' id
 	limit     ratelimit.Limit                       // the limit under which the rule denies, with its name and Grace; the limits below have them, too
 	whole     ratelimit.Limit                       // the file's limit; in a stand-in that enforces a share of it, it is above limit
 	part      func(ratelimit.Limit) ratelimit.Limit // returns the share of a limit in such a stand-in; otherwise nil
 	plans     map[string]*ratelimit.Limit
 	overrides map[string][]override      // by the key's joined values
 	wall      func() time.Time           // the clock for From and Until
-	planOf    map[ratelimit.Limit]string // each limit's plan, including the limits of plans in earlier sets
+	planOf    map[ratelimit.Limit]string // each limit's plan, including plans' limits in earlier sets
 	match     match.Rule                 // selects the rule's requests
 
 	pool  *shares.Pool  // the limit that its keys share; nil if Share is 0
 	terms *shares.Terms // the weights of the keys that share it
 
-	thresholds []int                       // the percentages of Notify, in order
-	given      *limits.Cache               // the limits of LimitFrom; nil if there is none
+	thresholds []int                       // Notify's percentages, in order
+	given      *limits.Cache               // LimitFrom's limits; nil if there is none
 	countable  func(ratelimit.Limit) error // the engine's check of a limit
 	badLimits  *atomic.Uint64
 
@@ -275,11 +275,11 @@ func (c *rule) limitAfter(key string, last ratelimit.Limit) (ratelimit.Limit, st
 	return *limit, holds
 }
 
-// ValuesOf splits a key's text, as in [Denials] and [Decision], into the values of the
-// attributes of the rule's Key. It returns fewer values if the text is not such a key.
+// ValuesOf splits a key's text, as in [Denials] and [Decision], into the values of
+// the rule's Key attributes. It returns fewer values if the text is not such a key.
 func ValuesOf(key string, attributes int) []string { return joined.Values(key, attributes) }
 
-// givenLimit reads the attribute of LimitFrom. It is a limit, or a number of units to which it scales the rule's limit.
+// givenLimit reads LimitFrom's attribute. It is a limit, or a number of units to which it scales the rule's limit.
 func (c *rule) givenLimit(text string) (l ratelimit.Limit, err error) {
 	if units, failed := strconv.Atoi(text); failed == nil {
 		l, err = limits.Scaled(c.whole, units, text)

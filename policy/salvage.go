@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// filesOf returns the files of the lists in a file of rules. The rest of the file may be invalid.
+// filesOf returns the lists' files in a file of rules. The rest of the file may be invalid.
 func filesOf(data []byte) (files []string) {
 	if !bytes.Contains(data, []byte("lists")) || len(data) > maxSize {
 		return nil

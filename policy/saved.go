@@ -13,13 +13,13 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/joined"
 )
 
-// Saved returns an iterator over the keys that are not fresh, of all rules in force, with the spending of
-// each. Store them for [Policies.Restore] when the program starts again. For example, a monthly quota in
-// memory then survives a deploy. The notes of [ratelimit.Keyed.Saved] apply. A Subject's Plan is empty. The
-// iterator skips budgets of engines other than [Memory], which outlive the program in their store. It also
-// skips the keys of a rule with Share. They have no budgets of their own, and their parts depend on waiting
-// calls, which end with the program. Their one limit, a token bucket, is full after a restart, so all together
-// are served at most one Burst more. If the Burst is a quota of days, keep such a rule's budgets on Redis.
+// Saved returns an iterator over all keys that are not fresh, under the rules in force, with their spending.
+// Store them for [Policies.Restore] when the program starts again. For example, a monthly quota in memory then
+// survives a deploy. The notes on [ratelimit.Keyed.Saved] apply. A Subject's Plan is empty. With another
+// engine than [Memory], the iterator skips the budgets: they outlive the program in their store. It also skips
+// the keys if a rule has Share. They have no budgets of their own, and their parts depend on waiting calls,
+// which end with the program. Their one limit, a token bucket, is full after a restart, so all together are
+// served at most one Burst more. If the Burst is a quota of days, keep such a rule's budgets on Redis.
 func (p *Policies) Saved() iter.Seq2[Subject, ratelimit.Saved] {
 	g := p.now()
 	return func(yield func(Subject, ratelimit.Saved) bool) {
@@ -41,13 +41,12 @@ func (p *Policies) Saved() iter.Seq2[Subject, ratelimit.Saved] {
 	}
 }
 
-// Restore charges keys with the spending that [Policies.Saved] returned, when elapsed
-// has passed since: see [ratelimit.Keyed.Restore], whose notes apply here. Call it
-// before the traffic begins. A rule that has been renamed is found by its Budget.
+// Restore charges keys for the spending from [Policies.Saved], elapsed after it was saved. The notes on
+// [ratelimit.Keyed.Restore] apply. Call it before the traffic begins. A rule that has been renamed is found by its Budget.
 //
-// Restore skips pairs of rules that are not in force, pairs with keys that the rule does not have, and damaged pairs.
-// It joins their errors. Each error names a rule and the position of a pair among that rule's pairs, from 0, but no
-// key. With an engine other than [Memory], and for a rule with Share, the error wraps [errors.ErrUnsupported].
+// Restore skips a pair if its rule is not in force, if the rule has no such key, or if it is damaged. It joins
+// their errors. Each error names a rule and the pair's position among that rule's pairs, from 0, but no key.
+// With an engine other than [Memory], and for a rule with Share, the error wraps [errors.ErrUnsupported].
 func (p *Policies) Restore(seq iter.Seq2[Subject, ratelimit.Saved], elapsed time.Duration) error {
 	if seq == nil {
 		return optional.Nil("policy: Restore: seq")

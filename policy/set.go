@@ -20,8 +20,8 @@ type Set struct {
 	KillSwitch bool `yaml:"kill_switch,omitempty" json:"kill_switch,omitempty"`
 	// Attributes lists the attributes that the program supplies. If it is set, [Check] warns of other attributes.
 	Attributes []string `yaml:"attributes,omitempty" json:"attributes,omitempty"`
-	// Lists are values that a value of a [Match] can name, even in costs. For example, "@bad" stands for the
-	// values of the list bad. For "ip" the values are addresses and networks. "@@bad" is the text "@bad".
+	// Lists are values that a [Match] can name, even in costs. For example, "@bad" stands for the values
+	// in the list bad. For "ip" the values are addresses and networks. "@@bad" is the text "@bad".
 	Lists    map[string]List `yaml:"lists,omitempty" json:"lists,omitempty"`
 	Defaults *Defaults       `yaml:"defaults,omitempty" json:"defaults,omitempty"`
 	// Rules are the rules. All that match a request apply, in this order.
@@ -49,7 +49,7 @@ func inYAML(v any) (*yaml.Node, error) {
 	return n, err
 }
 
-// quote puts the texts of a tree in quotes that some readers of YAML would take for another value, for example yes.
+// quote puts a tree's texts in quotes that some readers of YAML would take for another value, for example yes.
 func quote(n *yaml.Node) error {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" {
 		return n.Encode(n.Value)
@@ -62,7 +62,7 @@ func quote(n *yaml.Node) error {
 	return nil
 }
 
-// Defaults are the values of fields that a [Rule] leaves out. A rule with
+// Defaults are the values for fields that a [Rule] leaves out. A rule with
 // Allow uses only their Match, and a rule with Share does not use their Plans.
 type Defaults struct {
 	Match Match                      `yaml:"match,omitempty" json:"match,omitzero"`
@@ -102,18 +102,17 @@ func (s *Set) complete() []Rule {
 	return rules
 }
 
-// Rule is a limit, and the condition on requests to which it applies.
+// Rule is a limit, and a condition: which requests it applies to.
 type Rule struct {
 	// Name is a letter, followed by letters, digits, "_" and "-", at most 128 characters
 	// in all. Names that differ only in case are the same. Budgets belong to a name.
 	Name        string `yaml:"name" json:"name"`
 	Description string `yaml:"description,omitempty" json:"description,omitempty"`
-	// Budget is the name of the budgets if it is not Name. For example, a rule that is renamed keeps its
-	// spending under its old name. No other rule may have budgets of that name. It has the form of a Name.
+	// Budget names the budgets if that is not Name. For example, a renamed rule keeps its spending
+	// under its old name. No other rule may have budgets with that name. It is written like a Name.
 	Budget string `yaml:"budget,omitempty" json:"budget,omitempty"`
-	// From and Until bound the time in which the rule is in force: from From, and before
-	// Until. A zero time is no bound. At other times the rule counts as Disabled. The clock
-	// is that of this machine, or [MemoryOptions.Clock] if it has a method Wall() time.Time.
+	// From and Until bound when the rule is in force: from From, and before Until. A zero time is no bound. At other times
+	// the rule counts as Disabled. The clock is this machine's, or [MemoryOptions.Clock] if it has a method Wall() time.Time.
 	From  time.Time `yaml:"from,omitempty" json:"from,omitzero"`
 	Until time.Time `yaml:"until,omitempty" json:"until,omitzero"`
 	Match Match     `yaml:"match,omitempty" json:"match,omitzero"`
@@ -129,50 +128,50 @@ type Rule struct {
 	Instead []string `yaml:"instead,omitempty" json:"instead,omitempty"`
 	// Limit is for keys without another limit. Its Name is ignored.
 	Limit ratelimit.Limit `yaml:"limit,omitempty" json:"limit,omitzero"`
-	// Plans are limits by the attribute "plan". A change of plan keeps the spending.
+	// Plans are limits by the attribute "plan". Another plan keeps the spending.
 	Plans map[string]ratelimit.Limit `yaml:"plans,omitempty" json:"plans,omitzero"`
-	// If Share is positive, all keys share Limit by weight, instead of having their own budgets: see package fair.
-	// Share is the weight of a key without its own weight, at most 2^20. Limit must be a token bucket. Key must not
+	// If Share is positive, all keys share Limit by weight, and have no budgets of their own: see package fair. A
+	// key without its own weight has the weight Share, at most 2^20. Limit must be a token bucket. Key must not
 	// be empty, and LimitFrom and Notify must be. Plans and Overrides have no limits except [ratelimit.Unlimited]
-	// and [ratelimit.Blocked], whose keys do not share Limit. A change of Limit or of a weight keeps the spending,
-	// and applies at once to waiting calls. If a rule gets or loses Share, its budgets begin anew.
+	// and [ratelimit.Blocked], whose keys do not share Limit. A changed Limit or weight keeps the spending, and
+	// applies at once to waiting calls. If a rule gets or loses Share, its budgets begin anew.
 	Share int `yaml:"share,omitempty" json:"share,omitempty"`
 	// Shares are weights by the attribute "plan", in a rule with Share.
 	Shares map[string]int `yaml:"shares,omitempty" json:"shares,omitempty"`
-	// LimitFrom names an attribute with the limit of a request's key. The value is a limit's text, or a
-	// number of units that scales Limit. For example, 10 under "token-bucket 100/s burst 200" gives 10/s
-	// burst 20. The number 0 is [ratelimit.Blocked]. LimitFrom takes precedence over Plans. If the attribute
-	// is missing, Plans and Limit apply. If its value is not a limit, Limit applies, and [Policies.Stats]
-	// counts the value. Only the program may supply the attribute: headers, queries and cookies are refused.
+	// LimitFrom names an attribute with the limit for a request's key. The value is a limit's text, or a number
+	// that scales Limit to so many units. For example, 10 under "token-bucket 100/s burst 200" gives 10/s burst
+	// 20. The number 0 is [ratelimit.Blocked]. LimitFrom takes precedence over Plans. If the attribute is
+	// missing, Plans and Limit apply. If its value is not a limit, Limit applies, and [Policies.Stats] counts
+	// the value. Only the program may supply the attribute: headers, queries and cookies are refused.
 	LimitFrom string `yaml:"limit_from,omitempty" json:"limit_from,omitempty"`
-	// Notify lists shares of the limit, for example "80%". A charge that crosses one calls [Options.OnThreshold].
+	// Notify lists shares of the limit, such as "80%". A charge that crosses one calls [Options.OnThreshold].
 	Notify []string `yaml:"notify,omitempty" json:"notify,omitempty"`
-	// Grace is a share of the limit allowed in addition. For example, with "10%" the rule
-	// denies above 110 % of the units of a window or of a bucket's burst, rounded down. Limit,
+	// Grace allows a share of the limit in addition. For example, with "10%" the rule denies
+	// above 110 % of the units of a window or of a bucket's burst, rounded down. Limit,
 	// Remaining and Notify refer to the limit itself, and Debt is the spending above it.
 	Grace string `yaml:"grace,omitempty" json:"grace,omitempty"`
-	// Overrides are limits of single keys. They take precedence over plans and LimitFrom.
+	// Overrides are single keys' limits. They take precedence over plans and LimitFrom.
 	Overrides []Override `yaml:"overrides,omitempty" json:"overrides,omitempty"`
 	// Cost replaces the caller's cost, unless that is 0.
 	Cost Cost `yaml:"cost,omitempty" json:"cost,omitzero"`
-	// Costs are the costs of some requests: the first one whose Match matches replaces Cost. If
-	// a path can be read in several ways (see [HTTP]) with several costs, the highest applies.
+	// Costs apply to some requests: the first whose Match matches replaces Cost. If a path
+	// can be read in several ways (see [HTTP]) with several costs, the highest applies.
 	Costs []Cost `yaml:"costs,omitempty" json:"costs,omitempty"`
 	// Charge is "always" or empty. With "always" the rule's cost is charged even if this rule or
 	// another one denies the request. If necessary the cost becomes a debt, at most as large as
 	// 100 years regain. So a client that continues while it is denied is denied for longer. A cost
 	// of 0 is denied while the budget is exhausted. Other rules are charged all or none, as usual.
 	//
-	// Use it for costs that are known only afterwards. For example, decide with a cost of 0, and charge the tokens
-	// later. Take and Reserve charge always. Wait charges only a cost that passes. The charge of an allowed reservation
-	// is settled as any other. With a store, a denial's charge takes one more round trip. Its figures take another one
-	// under sliding windows, leaky buckets and, with a debt, calendars. After an error nothing is charged, except after
-	// [ratelimit.ErrExceedsLimit]. The rule must not have Share or a limit that is [ratelimit.Concurrent].
+	// Use it for costs that become known only afterwards. For example, decide with a cost of 0, and charge the tokens
+	// later. Take and Reserve charge always. Wait charges only a cost that passes. An allowed reservation's charge is
+	// settled as any other. With a store, a denial's charge takes one more round trip. Its figures take another one
+	// under sliding windows, leaky buckets and, with a debt, calendars. After an error nothing is charged, except
+	// after [ratelimit.ErrExceedsLimit]. The rule must have neither Share nor a [ratelimit.Concurrent] limit.
 	Charge string `yaml:"charge,omitempty" json:"charge,omitempty"`
-	// Actual names an attribute with the real cost, a whole number from 0. The
-	// settlement of a [Policies.Reserve] uses it instead of the argument of Settle.
+	// Actual names an attribute with the real cost, a whole number from 0. When
+	// a [Policies.Reserve] is settled, it is used instead of Settle's argument.
 	Actual string `yaml:"actual,omitempty" json:"actual,omitempty"`
-	// Optional skips the rule for requests that lack an attribute named by Key or Cost. Otherwise they fail.
+	// Optional skips the rule for requests without an attribute that Key or Cost names. Otherwise they fail.
 	Optional bool `yaml:"optional,omitempty" json:"optional,omitempty"`
 	// Shadow makes the rule count and report, but never deny.
 	Shadow bool `yaml:"shadow,omitempty" json:"shadow,omitempty"`
@@ -184,13 +183,13 @@ type Rule struct {
 // MarshalYAML returns the fields, as JSON has them.
 func (r Rule) MarshalYAML() (any, error) { return inYAML(r) }
 
-// Override is the limit of a single key, or its weight in a rule with Share.
+// Override is a single key's limit, or its weight in a rule with Share.
 type Override struct {
 	Key   []string        `yaml:"key" json:"key"` // one for each attribute of the rule's Key
 	Limit ratelimit.Limit `yaml:"limit,omitempty" json:"limit,omitzero"`
 	Share int             `yaml:"share,omitempty" json:"share,omitempty"` // in place of Limit
-	// From and Until bound the time in which the limit is in force, as in a Rule. A key may have several limits if their
-	// times do not overlap; a limit without a time applies at all other times. With Share, From and Until are zero.
+	// From and Until bound when the limit is in force, as in a Rule. A key may have several limits if their times
+	// do not overlap; a limit without a time applies at all other times. With Share, From and Until are zero.
 	From  time.Time `yaml:"from,omitempty" json:"from,omitzero"`
 	Until time.Time `yaml:"until,omitempty" json:"until,omitzero"`
 }

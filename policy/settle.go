@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/held"
 )
 
-// settles reports whether a settlement of the rule's charge needs more than the argument of Settle or the rule's cost.
+// settles reports whether a settlement of the rule's charge needs more than Settle's argument or the rule's cost.
 func (c *rule) settles() bool { return c.Actual != "" || c.pricing.prices != nil }
 
 // settledAs returns a reservation with the charges of inner. To settle it, it calls settle.

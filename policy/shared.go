@@ -252,7 +252,7 @@ func limitOr(l, other ratelimit.Limit) ratelimit.Limit {
 	return l
 }
 
-// reservation returns the reservation of all charges, so that the real cost can be settled.
+// reservation returns all charges' reservation, so that the real cost can be settled.
 func (p *sharedPass) reservation(err error) (*ratelimit.Reservation, error) {
 	if err != nil || !p.d.Allowed {
 		return ratelimit.NewReservation(p.d, nil), err
@@ -265,7 +265,7 @@ func (p *sharedPass) reservation(err error) (*ratelimit.Reservation, error) {
 	return res, nil
 }
 
-// settleShared settles the charges of all rules. The rule's own cost stays, unless nothing was done.
+// settleShared settles all rules' charges. The rule's own cost stays, unless nothing was done.
 func settleShared(stack *ratelimit.Reservation, all []pooled, actual int) error {
 	var errs []error
 	for i := range slices.Backward(all) {

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/notices"
 )
 
-// follow makes the charges follow the spending of their keys.
+// follow makes the charges follow their keys' spending.
 func (c *charges) follow(o *notices.Opens, rules []*rule) {
 	c.opens, c.followed = o, rules
 	c.changes = slices.Grow(c.changes[:0], len(c.List))[:len(c.List)]
@@ -20,8 +20,8 @@ func (c *charges) isEstimate(ch *charge) bool {
 	return c.estimates && ch.Limit.Algorithm != ratelimit.AlgorithmConcurrent
 }
 
-// Following, Follows, Charged, Opened and Corrected make the charges follow the spending of their keys: see follower in ratelimit's
-// follow.go.
+// Following, Follows, Charged, Opened and Corrected make the charges
+// follow their keys' spending: see follower in ratelimit's follow.go.
 func (c *charges) Following() bool { return c.opens != nil }
 
 func (c *charges) Follows(rule int) bool {

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/notices"
 )
 
-// Subject names one key of a rule, as a request of [Policies.Peek], [Policies.Adjust] and [Policies.Reset].
+// Subject names one key of a rule, as a request to [Policies.Peek], [Policies.Adjust] and [Policies.Reset].
 type Subject struct {
 	Rule string   // the rule's name, in any case
 	Key  []string // a value for each attribute of the rule's Key; for "ip/24" an address or its network, for "query:", "cookie:" and header fields with credentials the value or its hash
@@ -27,8 +27,8 @@ func (s Subject) Attribute(name string) (string, bool) {
 	return plan(s.Plan).Attribute(name)
 }
 
-// Peek returns the decision that Take would make, and charges nothing. For a [Subject], it returns the decision
-// of the Subject's rule alone, even if the rule is a shadow or the kill switch is on. The errors are Take's, and
+// Peek returns Take's decision, and charges nothing. For a [Subject], it returns the decision by the Subject's
+// rule alone, even if the rule is a shadow or the kill switch is on. The errors are Take's, and
 // [errors.ErrUnsupported] if the engine cannot peek. For a Subject it is an error if no such rule or key exists.
 func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Decision, error) {
 	q := p.about(r, cost, true)
@@ -51,12 +51,12 @@ func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Dec
 }
 
 // Adjust charges delta to a [Subject]'s budget. If delta is negative, it refunds, even above the limit. For any other
-// request it adjusts the budgets of all rules that match, except shadows and rules with a Cost. Under the kill switch it
-// only refunds. A refund above the spending restores the full budget, and no more. For a Subject, Adjust then returns an
-// error that wraps [ratelimit.ErrExceedsLimit] and contains both figures. Ignore the error if the refund should only undo
-// spending. To raise the limit until some time, write an entry with until in overrides instead. The engine's answer
-// contains the spending, so no other call can come between. An engine that answers without it, such as a lease, and a rule
-// with Share return no such error. The page of package admin refuses such a refund. The other errors are those of Peek.
+// request it adjusts the budgets under all matching rules, except shadows and rules with a Cost. Under the kill switch
+// it only refunds. A refund above the spending restores the full budget, and no more. For a Subject, Adjust then returns
+// an error that wraps [ratelimit.ErrExceedsLimit] and contains both figures. Ignore the error if the refund should only
+// undo spending. To raise the limit until some time, write an entry with until in overrides instead. The engine's answer
+// contains the spending, so no other call can come between. An engine that answers without it, such as a lease, and a
+// rule with Share return no such error. Package admin's page refuses such a refund. The other errors are Peek's.
 func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
 	return p.keep(r, delta > 0, func(g *generation, c *charges) error {
 		if delta >= 0 || !c.Bare {
@@ -75,8 +75,8 @@ func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
 	})
 }
 
-// Reset restores the full budget of a [Subject]'s key. For any other request, it does
-// so for the request's key in each rule that matches. The errors are those of Peek.
+// Reset restores the full budget of a [Subject]'s key. For any other request, it
+// does so for the request's key in each matching rule. The errors are Peek's.
 func (p *Policies) Reset(ctx context.Context, r Request) error {
 	return p.keep(r, false, func(g *generation, c *charges) error {
 		err := g.decider.reset(ctx, c)
@@ -113,10 +113,10 @@ func (p *Policies) keep(r Request, charges bool, do func(*generation, *charges) 
 	return err
 }
 
-// Each calls visit with each key of a rule and the decision for a cost of 1, until visit returns false. If rule is "",
-// it visits the keys of all rules that are not disabled and have no Share. The decisions' Limits then contain the names
-// of the rules, and keys on Redis are scanned once for all rules. In memory, a decision uses the limit of the key's plan
-// at its last decision. A store's keys come from all processes. For these it uses the limit of the last decision in this
+// Each calls visit with each key of a rule and the decision for a cost of 1, until visit returns false. If rule is "", it
+// visits all rules' keys, except those of disabled rules and rules with Share. The decisions' Limits then contain the
+// rules' names, and keys on Redis are scanned once for all rules. In memory, a decision uses the limit for the key's plan
+// at its last decision. A store's keys come from all processes. For these it uses the limit at the last decision in this
 // process, or otherwise the rule's limit without plans. Each returns the engine's error. If the engine cannot list keys,
 // or if the rule has a Share, the error wraps [errors.ErrUnsupported]. It is also an error if no such rule is in force.
 func (p *Policies) Each(ctx context.Context, rule string, visit func(key []string, d ratelimit.Decision) bool) error {
@@ -206,13 +206,13 @@ func (p *Policies) about(r Request, cost int, asDecided bool) *query {
 	return q
 }
 
-// about fills the query with the budget of a subject: see charge.
+// about fills the query with a subject's budget: see charge.
 func (q *query) about(p *Policies, s Subject, own bool) {
 	q.charges.Bare = true
 	q.err = p.charge(q.in, s, own, &q.charges)
 }
 
-// charge adds the charge of a subject to c. If own is true, it uses the limit of the key's last decision, if that is known.
+// charge adds a subject's charge to c. If own is true, it uses the limit of the key's last decision, if that is known.
 func (p *Policies) charge(g *generation, s Subject, own bool, c *charges) error {
 	i := g.find(s.Rule)
 	if i < 0 {

@@ -25,7 +25,7 @@ func TestEvictedKeysAreRemembered(t *testing.T) {
 			ann := policy.Attributes{"user": "ann"}
 			require.True(t, p.Allow(ann, 1))
 			require.False(t, p.Allow(ann, 1))
-			mistaken := 0 // the number of new keys mistaken for a remembered one: these are denied, and take no place
+			mistaken := 0 // new keys mistaken for a remembered one: these are denied, and take no place
 			for i := range 500 {
 				user := policy.Attributes{"user": fmt.Sprint("invented", i)}
 				if !p.Allow(user, 1) {

@@ -13,7 +13,7 @@ import (
 )
 
 // New returns a set's policies. A nil set limits nothing. The error is
-// an [*Error] about the first mistake in the set, or the engine's error.
+// an [*Error] about the set's first mistake, or the engine's error.
 func New(set *Set, opts *Options) (*Policies, error) {
 	p := &Policies{denials: sketch.New(), gone: gone{}}
 	p.notifier.lasts = &p.lasts

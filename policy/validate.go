@@ -82,7 +82,7 @@ func (s *Set) checkHead(report func(*Error)) {
 	}
 }
 
-// checkBudgets checks that the names of budgets are unique.
+// checkBudgets checks that budgets' names are unique.
 func checkBudgets(rules []Rule, report func(*Error)) {
 	owner := make(map[string]int, len(rules))
 	for i := range rules {
@@ -108,7 +108,7 @@ func checkBudgets(rules []Rule, report func(*Error)) {
 	}
 }
 
-// checkInstead checks the rules that replace others. names are the indices of the rules by lower-case name.
+// checkInstead checks the rules that replace others. names are the rules' indices by lower-case name.
 func checkInstead(rules []Rule, names map[string]int, report func(*Error)) {
 	all := slices.Sorted(maps.Keys(names))
 	instead := make([][]int, len(rules))
@@ -162,7 +162,7 @@ func noRule(name string, all []string) error {
 	return fmt.Errorf("no rule %q", name)
 }
 
-// cycleIn returns the rules of a cycle, or nil if there is none.
+// cycleIn returns a cycle's rules, or nil if there is none.
 func cycleIn(next [][]int) []int {
 	const onPath, done = 1, 2
 	state := make([]int, len(next))
@@ -194,7 +194,7 @@ func cycleIn(next [][]int) []int {
 	return nil
 }
 
-// validate reports the errors of the defaults, even if no rule uses them. It returns the fields that have one.
+// validate reports the defaults' errors, even if no rule uses them. It returns the fields that have one.
 func (d *Defaults) validate(named lists, add func(*Error)) (wrong map[string]bool) {
 	if d == nil {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// check checks the match in a field, and adds the patterns of its routes to a tree.
+// check checks the match in a field, and adds its routes' patterns to a tree.
 func (m *Match) check(field string, named lists, tree *match.Tree, report reporter) {
 	if m.Route != nil {
 		checkRoutes(field+".route", m.Route, named, tree, report)

@@ -72,7 +72,7 @@ func (r *Rule) neverMatches(named lists, report reporter) {
 	r.contradicts(named, report)
 }
 
-// contradicts reports a rule whose other conditions exclude the methods of its routes.
+// contradicts reports a rule whose other conditions exclude its routes' methods.
 func (r *Rule) contradicts(named lists, report reporter) {
 	wanted, given := r.Match.Attributes[attrMethod]
 	wanted = named.of(wanted)
@@ -89,7 +89,7 @@ func (r *Rule) contradicts(named lists, report reporter) {
 	report("match.attributes.method", errors.New("no route of the rule is for one of these methods: no request matches"))
 }
 
-// supplied is the list of attributes in the texts of warnings.
+// supplied is the list of attributes in warnings' texts.
 const supplied = "policy.HTTP supplies method, host, path, route, ip, header:NAME, query:NAME and cookie:NAME"
 
 // unsupplied reports attributes that no request has. If the set declares attributes, those are all names that

@@ -1,4 +1,4 @@
-// Package admin is a web page for operators of package policy. It also serves JSON.
+// Package admin is a web page for operators who use package policy. It also serves JSON.
 //
 //	http.Handle("/limits", operatorsOnly(admin.New(policies, nil)))
 package admin
@@ -29,7 +29,7 @@ type Options struct {
 	Write bool
 	// ShowKeys shows keys. If false, answers, errors and logs have codes instead.
 	ShowKeys bool
-	// HashKey makes the codes equal to those of an audit.Log with this HashKey. If empty, each process has random codes.
+	// HashKey makes the codes equal to an audit.Log's with this HashKey. If empty, each process has random codes.
 	HashKey []byte
 	// Failovers are the failovers that the page shows, by name.
 	Failovers map[string]Failover

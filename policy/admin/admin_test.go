@@ -182,7 +182,7 @@ func TestAdminChangesBudgets(t *testing.T) {
 	}
 }
 
-// TestAdminTakesKeysFromNoURL sends the fields of a form in the URL, where they must have no effect.
+// TestAdminTakesKeysFromNoURL sends a form's fields in the URL, where they must have no effect.
 func TestAdminTakesKeysFromNoURL(t *testing.T) {
 	s := serve(t, admin.Options{Write: true})
 	r := httptest.NewRequest(http.MethodPost, "/?do=reset&rule=users&key=secret-ann", nil)

@@ -24,7 +24,7 @@ import (
 // maxForm is the maximum number of bytes of a POST.
 const maxForm = 64 << 10
 
-// post performs the action of a POST.
+// post performs a POST's action.
 func (a *admin) post(w http.ResponseWriter, r *http.Request, v *view) error {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	err := r.ParseForm()

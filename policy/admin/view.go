@@ -192,7 +192,7 @@ func (a *admin) rule(r *policy.Rule) rule {
 	return v
 }
 
-// complete returns the rules of a set with their defaults.
+// complete returns a set's rules with their defaults.
 func complete(set *policy.Set) []policy.Rule { return byhand.Complete(set).([]policy.Rule) }
 
 // code returns a key's code.

@@ -38,7 +38,7 @@ type Options struct {
 	Dialect sqllimit.Dialect
 	// Every is the time between two writes. It defaults to 1 s.
 	Every time.Duration
-	// MaxPending bounds the number of rows that wait. Further rows are dropped and counted. It defaults to 10,000.
+	// MaxPending bounds how many rows wait. Further rows are dropped and counted. It defaults to 10,000.
 	MaxPending int
 	// Timeout bounds each query and each attempt to write. It defaults to 5 s.
 	Timeout time.Duration
@@ -48,7 +48,7 @@ type Options struct {
 	// MaxRows bounds each rule's rows and minute in this process.
 	// Further keys share one row that has no key. It defaults to 1,000.
 	MaxRows int
-	// Keep is the time after which rows are deleted. It defaults to 30 days; if negative, rows are kept.
+	// Keep is how long rows are kept. It defaults to 30 days; if negative, rows are kept.
 	Keep time.Duration
 	// Shadows also writes the denials of shadow rules. Their rules' names begin with "shadow:".
 	Shadows bool
@@ -56,13 +56,13 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Stats are the counters of a [Log].
+// Stats are a [Log]'s counters.
 type Stats struct {
 	Denials   uint64 // denials recorded, one for each rule that denied
 	Written   uint64 // denials written
 	Dropped   uint64 // denials dropped, because the queue was full or the database refused a row
 	Pending   int    // rows that are not written yet
-	LastError error  // the error of the last write, or nil if it succeeded
+	LastError error  // the last write's error, or nil if it succeeded
 }
 
 // Log writes denials to a database. Make one with [New]. It is safe for concurrent use.
@@ -73,19 +73,19 @@ type Log struct {
 	done chan struct{}
 
 	writing chan struct{} // has room for one value, which the writing goroutine holds
-	taken   uint64        // the number of rows that the database has accepted; guarded by writing
+	taken   uint64        // rows that the database has accepted; guarded by writing
 	blamed  error         // why the last refused row was dropped; guarded by writing
 
 	mu       sync.Mutex // guards the fields below; never held during I/O
 	pending  map[violationKey]*violation
-	finished uint64 // the number of rows that a Flush has written or dropped
-	inFlight int    // the number of rows being written; with pending, at most MaxPending
+	finished uint64 // rows that a Flush has written or dropped
+	inFlight int    // rows being written; with pending, at most MaxPending
 	stats    Stats
 	logged   time.Time
 	closed   bool
-	minute   int64                        // the minute of rows
+	minute   int64                        // rows' minute
 	rows     map[string]map[string]string // for each rule, the keys that have their own row in this minute, each mapped to itself
-	keys     int                          // the number of keys in rows, over all rules
+	keys     int                          // keys in rows, over all rules
 }
 
 // violationKey identifies a row of the table.
@@ -181,8 +181,8 @@ func (a *Log) OnDecision(d policy.Decision) {
 	}
 }
 
-// Of returns a function that records the denials of a limiter without rules. Pass it as [ratelimit.Options.OnDecision],
-// or as the same option of another engine. The limiter's name replaces the rule's, and key returns a key's text.
+// Of returns a function that records denials for a limiter without rules. Pass it as [ratelimit.Options.OnDecision],
+// or as another engine's option with that name. The limiter's name replaces the rule's, and key returns a key's text.
 func Of[K any](a *Log, limiter string, key func(K) string) func(ratelimit.Event[K]) {
 	a.mustBeMade()
 	if key == nil {
@@ -332,7 +332,7 @@ func (a *Log) mergeLocked(v *violation) {
 	}
 }
 
-// merge adds the counts of another row with the same key. Either row may be the later one.
+// merge adds another row's counts with the same key. Either row may be the later one.
 func (v *violation) merge(w *violation) {
 	first, count, refusedAt := v.FirstAt, v.Count, max(v.refusedAt, w.refusedAt)
 	if w.FirstAt.Before(first) {

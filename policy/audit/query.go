@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// sweepRows is the number of rows that one statement deletes. It is small, so that no statement locks the table for long.
+// sweepRows is how many rows one statement deletes. It is small, so that no statement locks the table for long.
 const sweepRows = 1000
 
 // sweep deletes rows older than [Options.Keep].
@@ -71,14 +71,14 @@ func (a *Log) sweepBatch(ctx context.Context, before time.Time) (int64, error) {
 	return result.RowsAffected()
 }
 
-// Filter selects the rows of a [Log.Query] and sums them up. The zero Filter selects the latest rows.
+// Filter selects rows for [Log.Query] and sums them up. The zero Filter selects the latest rows.
 type Filter struct {
 	// Since and Until bound the instant of a row's last denial: at
 	// Since or later, and before Until. A zero instant is no bound.
 	Since, Until time.Time
 	// Rule is a rule's name. If empty, all rules are selected.
 	Rule string
-	// Shadows selects only the denials of shadow rules, which [Options.Shadows] writes.
+	// Shadows selects only shadow rules' denials, which [Options.Shadows] writes.
 	Shadows bool
 	// Key has a value for each attribute of a rule's Key, not hashed. If nil, all keys are selected.
 	Key []string
@@ -104,8 +104,8 @@ type Violation struct {
 	Degraded        bool
 }
 
-// Query returns the rows that the filter selects, or sums of them. Rows that still wait in this process are not included:
-// see [Log.Flush]. With MySQL the data source of rows needs parseTime=true. The error is the filter's or the database's.
+// Query returns the rows that the filter selects, or their sums. Rows that still wait in this process are not included: see
+// [Log.Flush]. With MySQL the data source needs parseTime=true to return rows. The error is the filter's or the database's.
 func (a *Log) Query(ctx context.Context, f Filter) (all []Violation, err error) {
 	a.mustBeMade()
 	if f.ByKey && f.ByRule {

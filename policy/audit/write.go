@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// batch is the number of rows that one transaction writes.
+// batch is how many rows one transaction writes.
 const batch = 200
 
 // Flush writes the waiting rows, for at most Timeout. After an error, the other rows wait for the next
@@ -79,14 +79,14 @@ func (a *Log) giveBack(rows []*violation) {
 	}
 }
 
-// note records the result of an attempt. It must be called before the next one begins.
+// note records an attempt's result. It must be called before the next one begins.
 func (a *Log) note(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.stats.LastError = err
 }
 
-// report logs the result of an attempt.
+// report logs an attempt's result.
 func (a *Log) report(ctx context.Context, err error) {
 	a.mu.Lock()
 	quiet := err == nil || ctx.Err() != nil || time.Since(a.logged) < time.Second

@@ -1,9 +1,9 @@
-// Package policysql keeps the budgets of package policy in a PostgreSQL or MySQL database, so that a fleet shares them and a monthly
-// quota survives a deploy without Redis.
+// Package policysql keeps package policy's budgets in a PostgreSQL or MySQL database:
+// a fleet shares them, and a monthly quota survives a deploy, without Redis.
 //
 //	policies, err := policy.New(set, &policy.Options{Engine: policysql.New(db, nil)})
 //
-// One transaction decides all rules of a request, all or nothing. See package sqllimit for the table and its promises.
+// One transaction decides all rules for a request, all or nothing. See package sqllimit for the table and its promises.
 package policysql
 
 import (

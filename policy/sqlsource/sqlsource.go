@@ -1,4 +1,4 @@
-// Package sqlsource reads the rules of package policy from the tables rate_limit_rule and rate_limit_setting of a database.
+// Package sqlsource reads package policy's rules from a database, from its tables rate_limit_rule and rate_limit_setting.
 //
 //	go policy.Follow(ctx, policies, sqlsource.New(db, nil))
 //
@@ -6,11 +6,11 @@
 //
 //	ALTER TABLE rate_limit_rule ADD COLUMN more text NOT NULL DEFAULT ''
 //
-// in PostgreSQL. The files in migrations end with the statements of the other dialects. A row with an empty plan is a
-// rule. A row with a plan is that plan's limit or, with a share, the weight of the plan's keys. Rules are sorted by
-// name. The setting kill_switch is true or false; attributes lists the attributes that the program supplies, separated
-// by commas. There are no lists: a value such as "@bad" in match_attributes is an error of that field. While the
-// database is down or a row is wrong, the last good rules stay in force. The kill switch is read even if a row is wrong.
+// in PostgreSQL. The files in migrations end with the other dialects' statements. A row with an empty plan is a rule.
+// A row with a plan is that plan's limit or, with a share, the weight for the plan's keys. Rules are sorted by name.
+// The setting kill_switch is true or false; attributes lists the attributes that the program supplies, separated by
+// commas. There are no lists: a value such as "@bad" in match_attributes is an error in that field. While the database
+// is down or a row is wrong, the last good rules stay in force. The kill switch is read even if a row is wrong.
 package sqlsource
 
 import (
@@ -204,7 +204,7 @@ func (s *source) read(ctx context.Context, tx *sql.Tx) (*policy.Set, error) {
 	return set, nil
 }
 
-// setting returns the value of a setting, or "" if there is none.
+// setting returns a setting's value, or "" if there is none.
 func setting(ctx context.Context, tx *sql.Tx, query string) (string, error) {
 	var value sql.NullString
 	if err := tx.QueryRowContext(ctx, query).Scan(&value); err != nil && !errors.Is(err, sql.ErrNoRows) {
@@ -394,7 +394,7 @@ func (v *values) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*[]string)(v))
 }
 
-// lists converts the values of attributes to the form of a Match.
+// lists converts attributes' values to the form of a Match.
 func lists(of map[string]values) map[string][]string {
 	if of == nil {
 		return nil
@@ -406,8 +406,7 @@ func lists(of map[string]values) map[string][]string {
 	return all
 }
 
-// notValues are the values of an attribute under not. Under prefix
-// and suffix there, they are the values of several attributes.
+// notValues are an attribute's values under not. Under prefix and suffix there, they are several attributes' values.
 type notValues struct {
 	values values
 	parts  map[string]values

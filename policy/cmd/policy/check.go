@@ -38,7 +38,7 @@ var engines = map[string]func() policy.Engine{
 	"sql": func() policy.Engine { return policysql.New(sql.OpenDB(noDatabase{}), nil) },
 }
 
-// engineNames returns the names of the engines as text.
+// engineNames returns the engines' names as text.
 func engineNames() string { return strings.Join(slices.Sorted(maps.Keys(engines)), ", ") }
 
 // noDatabase is a database that no check calls.
@@ -129,7 +129,7 @@ func (c *checked) see(set *policy.Set, found []*policy.Error) {
 	c.Line, c.Column, c.Rule, c.Error = first.Line, first.Column, first.Rule, c.File+": "+first.Error
 }
 
-// listed returns errors as they are printed. Errors about the whole file have the place of its beginning.
+// listed returns errors as they are printed. Errors about the whole file have its beginning's place.
 func listed(errs []*policy.Error) (all []oneError) {
 	for _, e := range errs {
 		all = append(all, oneError{max(1, e.Line), max(1, e.Column), e.Rule, e.Field, e.Error()})

@@ -118,7 +118,7 @@ func compare(from, to *policy.Set) (changes []change) {
 	return changes
 }
 
-// compareLists returns the changes of the lists. It only counts their values, which may be keys.
+// compareLists returns the lists' changes. It only counts their values, which may be keys.
 func compareLists(from, to map[string]policy.List) (changes []change) {
 	for _, name := range names(from, to) {
 		o, n := from[name], to[name]
@@ -213,7 +213,7 @@ func compareRules(o, r *policy.Rule) (changes []change) {
 	return changes
 }
 
-// effect describes the effect of a rule on the requests that it matches.
+// effect describes a rule's effect on the requests that it matches.
 func effect(r *policy.Rule) string {
 	if r.Allow {
 		return "exempt from all rules"

@@ -8,9 +8,8 @@ import "github.com/weir-go/ratelimit/policy/internal/shown"
 // and Update instead, a set that comes into force in between would be lost. Package policy sets this variable.
 var KillSwitch func(policies any, on bool) (before bool)
 
-// Parse and Check are policy.Parse and policy.Check for a file, given its content as
-// data. They also read the files of its lists. Engines is a []policy.Engine, a set is
-// a *policy.Set, and found is a []*policy.Error. Package policy sets these variables.
+// Parse and Check are policy.Parse and policy.Check for a file, given its content as data. They also read its lists' files.
+// Engines is a []policy.Engine, a set is a *policy.Set, and found is a []*policy.Error. Package policy sets these variables.
 var (
 	Parse func(path string, data []byte) (set any, err error)
 	Check func(path string, data []byte, engines any) (set, found any)

@@ -1,5 +1,4 @@
-// Package joined joins the values of a key to one text, splits such
-// a text, and hashes it, for packages policy, admin and audit.
+// Package joined joins a key's values to one text, splits such a text, and hashes it, for packages policy, admin and audit.
 package joined
 
 import (
@@ -47,7 +46,7 @@ func Values(key string, n int) (values []string) {
 	return values
 }
 
-// Hash returns the first 32 hex digits of the HMAC-SHA256 of a text. It is the code of a key on the page and in the audit.
+// Hash returns the first 32 hex digits of the HMAC-SHA256 of a text. It is a key's code on the page and in the audit.
 func Hash(hashKey []byte, text string) string {
 	h := hmac.New(sha256.New, hashKey)
 	h.Write([]byte(text))

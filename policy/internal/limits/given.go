@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// The bounds of a cache.
+// A cache's bounds.
 const (
 	maxGiven = 10_000 // the number of limits that are kept
 	maxText  = 1024   // a text's bytes

@@ -11,7 +11,7 @@ import (
 // its budgets under a larger limit, the enforced one, and denies under that. Its decisions are shown under the file's limit.
 type Grace int
 
-// of returns the number of units that a grace adds to units.
+// of returns how many units a grace adds to units.
 func (g Grace) of(units int) int {
 	high, low := bits.Mul64(uint64(max(0, units)), uint64(g))
 	extra, _ := bits.Div64(high, low, 100) // high is below 100, because the grace is at most 100
@@ -31,7 +31,7 @@ func (g Grace) Enforced(l ratelimit.Limit) ratelimit.Limit {
 	return l
 }
 
-// Shown is the inverse of Enforced.
+// Shown is Enforced's inverse.
 func (g Grace) Shown(l ratelimit.Limit) ratelimit.Limit {
 	if g == 0 || !Counts(l) {
 		return l

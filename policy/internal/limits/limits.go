@@ -1,5 +1,5 @@
-// Package limits derives limits from a rule's limit: with a grace, by an attribute of a request,
-// or for one of several processes. It also computes the state of a key from a decision.
+// Package limits derives limits from a rule's limit: with a grace, by an attribute of a
+// request, or for one of several processes. It also computes a key's state from a decision.
 package limits
 
 import (

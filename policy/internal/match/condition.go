@@ -18,7 +18,7 @@ type Condition struct {
 	networks networks // of "ip"
 
 	wildcards *Wildcards // the wildcards, if the condition is on one of them; otherwise nil
-	wildcard  string     // the name of the wildcard
+	wildcard  string     // the wildcard's name
 }
 
 // Of returns the same condition on a wildcard of some patterns instead of an attribute.
@@ -190,9 +190,8 @@ func clientBits(addr netip.Addr) int {
 	return 64
 }
 
-// among reports whether v, in the spelling of the values, is one of the values or in one
-// of the networks. An address is also among them if its client is, because rules name a
-// client by the first address of its /64, to which addresses of requests are cut.
+// among reports whether v, in the values' spelling, is one of the values or in one of the networks. An address is also among
+// them if its client is, because rules name a client by the first address of its /64, to which addresses of requests are cut.
 func (c *Condition) among(v string) bool {
 	if c.has(v) {
 		return true

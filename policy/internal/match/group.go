@@ -16,7 +16,7 @@ type attributeIndex struct {
 	values map[string][]int
 }
 
-// build sorts the group's members by the attributes of their conditions.
+// build sorts the group's members by their conditions' attributes.
 func (g *group) build(rules []*Rule) {
 	sizes := map[[2]string]int{}
 	for _, i := range g.members {

@@ -1,6 +1,6 @@
-// Package match finds the rules that match a request. The cost depends on the number of matching
-// rules, and not on the number of all rules. The package looks routes up in a tree of path
-// segments, and attributes in maps. It only reads the conditions of rules, and not their limits.
+// Package match finds the rules that match a request. The cost depends on the number of
+// matching rules, and not on the number of all rules. The package looks routes up in a tree of
+// path segments, and attributes in maps. It only reads rules' conditions, and not their limits.
 package match
 
 import "slices"
@@ -18,8 +18,8 @@ const (
 	attrIP     = "ip"
 )
 
-// Rule is the condition of one rule on requests: one of its patterns must match,
-// if it has any, all its conditions must hold, and no pattern of Except may match.
+// Rule is one rule's condition on requests: one of its patterns must match, if
+// it has any, all its conditions must hold, and no pattern of Except may match.
 type Rule struct {
 	Patterns   []Pattern
 	Conditions []Condition

@@ -114,8 +114,8 @@ func TestADisabledRuleDoesNotMatch(t *testing.T) {
 }
 
 // TestRoutesMatchEveryReadingOfAPath compares random patterns with net/http on random requests, in any
-// spelling. A mux that has only the pattern redirects the client if the request's path is not clean, and then
-// serves the clean path. For the readings of other servers, the test compares the pattern segment by segment.
+// spelling. A mux that has only the pattern redirects the client if the request's path is not clean, and
+// then serves the clean path. For other servers' readings, the test compares the pattern segment by segment.
 func TestRoutesMatchEveryReadingOfAPath(t *testing.T) {
 	patterns := testsize.Of(600, 10_000)
 	r := rand.New(rand.NewPCG(1, 2))

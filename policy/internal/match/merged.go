@@ -1,8 +1,8 @@
 package match
 
-// Most requests find the rules without a route and one place's rules, or have the path of a pattern
-// without wildcards. For these, the index merges the results into one group when it is made. Then a
-// search need not collect and sort rules, and a known path needs no walk through the tree.
+// Most requests find the rules without a route and one place's rules, or have a pattern's path
+// without wildcards. For these, the index merges the results into one group when it is made. Then
+// a search need not collect and sort rules, and a known path needs no walk through the tree.
 
 // merged is all rules at some places, with the rules without a route, as one group for each method.
 type merged struct {

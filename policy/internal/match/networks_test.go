@@ -45,7 +45,7 @@ func TestANetworkIsFoundAmongMany(t *testing.T) {
 	require.False(t, newNetworks(nil).contain(netip.MustParseAddr("10.0.0.1")))
 }
 
-// last returns the last address of a network.
+// last returns a network's last address.
 func last(n netip.Prefix) netip.Addr {
 	addr := n.Masked().Addr().AsSlice()
 	for i := n.Bits(); i < 8*len(addr); i++ {

@@ -21,7 +21,7 @@ type Pattern struct {
 
 // segment is a part of a pattern's path.
 type segment struct {
-	text string // the decoded text of a literal; a slash for {$}: see [firstSegment]
+	text string // a literal's decoded text; a slash for {$}: see [firstSegment]
 	name string // of a wildcard, "" for a slash at the end
 	kind segmentKind
 }

@@ -157,7 +157,7 @@ func (m *place) groupOf(method string) *group {
 	return g
 }
 
-// collect appends the rules of the groups for a request's method.
+// collect appends the groups' rules for a request's method.
 func (m *place) collect(r Request, method string, found []int) []int {
 	if m.all != nil {
 		found = m.all.collect(r, found)

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Wildcards finds the texts of wildcards in some patterns, as net/http's
+// Wildcards finds wildcards' texts in some patterns, as net/http's
 // PathValue returns them. It never changes, and is safe for concurrent use.
 type Wildcards struct {
 	patterns []Pattern // the most specific first, as a mux would choose
@@ -50,7 +50,7 @@ func (p Pattern) Wildcards() (names []string, rests string) {
 	return names, rests
 }
 
-// Value returns the text of a wildcard in a request. It uses the first reading of the path that
+// Value returns a wildcard's text in a request. It uses the first reading of the path that
 // matches a pattern, beginning with a mux's reading. It returns false if no pattern matches.
 func (w *Wildcards) Value(r Request, name string) (value string, ok bool) {
 	w.values(r, name, func(v string) bool {
@@ -60,8 +60,7 @@ func (w *Wildcards) Value(r Request, name string) (value string, ok bool) {
 	return value, ok
 }
 
-// values calls f with the text of the wildcard in each reading of
-// a request's path that matches a pattern, until f returns false.
+// values calls f with the wildcard's text in each reading of a request's path that matches a pattern, until f returns false.
 func (w *Wildcards) values(r Request, name string, f func(v string) bool) {
 	path, ok := r.Attribute(attrPath)
 	if !ok {
@@ -83,7 +82,7 @@ func (w *Wildcards) values(r Request, name string, f func(v string) bool) {
 	}
 }
 
-// of returns the text of a wildcard in one reading of a path.
+// of returns a wildcard's text in one reading of a path.
 func (w *Wildcards) of(host, method string, r reading, name string) (string, bool) {
 	if r.path == "" || r.path[0] != '/' {
 		return "", false
@@ -100,7 +99,7 @@ func (w *Wildcards) of(host, method string, r reading, name string) (string, boo
 	return "", false
 }
 
-// wildcard returns the text of a wildcard if a path matches the pattern.
+// wildcard returns a wildcard's text if a path matches the pattern.
 func (p *Pattern) wildcard(r reading, name string) (value string, ok bool) {
 	path := r.path
 	for i := range p.segments {

@@ -52,7 +52,7 @@ type Notices struct {
 	keys map[Key]*notice
 }
 
-// Key is a key of a rule, in the names of the budgets.
+// Key is a key of a rule, in the budgets' names.
 type Key struct{ Rule, Key string }
 
 type notice struct {
@@ -60,7 +60,7 @@ type notice struct {
 	until  time.Duration // when the key is fresh again, by the policies' clock
 }
 
-// share is the highest threshold of a limit for which a notice was sent.
+// share is the limit's highest threshold with a notice sent.
 type share struct {
 	capacity, percent int
 	denied            bool // whether the notice was of a denial
@@ -69,9 +69,8 @@ type share struct {
 // maxShares is the maximum number of limits of one key whose notices are remembered.
 const maxShares = 8
 
-// notified returns the highest threshold of a limit for which no notice is needed, because
-// one was sent for it, or for the same share of a larger limit. If a key's limit is
-// raised, for example by another plan, notices for the shares of the new limit are sent.
+// notified returns the limit's highest threshold that needs no notice, because one was sent for it, or for the same share of
+// a larger limit. If a key's limit is raised, for example by another plan, notices for the shares of the new limit are sent.
 func (n *notice) notified(capacity int) (percent int) {
 	for _, s := range n.shares {
 		if s.capacity >= capacity {

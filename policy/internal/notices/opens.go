@@ -10,10 +10,9 @@ import (
 // not spending yet. If a key has regained more than was settled, its estimates are at most its remaining
 // spending. The number of keys is bounded: for keys beyond maxOpens, estimates count as spent.
 //
-// In memory, a key's sum changes under its account's lock, so that
-// each answer has the spending and the estimates of one moment.
+// In memory, a key's sum changes under its account's lock, so that each answer has the spending and one moment's estimates.
 type Opens struct {
-	n    atomic.Int64 // the number of keys
+	n    atomic.Int64 // keys
 	mu   sync.Mutex
 	keys map[Key]*Open
 }

@@ -19,7 +19,7 @@ type Limiter interface {
 type Terms struct {
 	Limit ratelimit.Limit
 	Keys  map[string]int // the weights of single keys
-	Plans map[string]int // the weights of other keys, by plan
+	Plans map[string]int // other keys' weights, by plan
 	Rest  int            // the weight of all other keys
 }
 
@@ -79,7 +79,7 @@ type weigher struct {
 }
 
 type weighed struct {
-	calls  int // the number of calls under way
+	calls  int // calls under way
 	plan   string
 	weight int
 }

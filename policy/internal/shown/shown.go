@@ -40,7 +40,7 @@ type Rule struct {
 	Now      *Standing `json:"now,omitempty"` // absent if the engine cannot look
 }
 
-// Standing is the state of a key under a rule.
+// Standing is a key's state under a rule.
 type Standing struct {
 	Allowed    bool    `json:"allowed"`
 	Remaining  int     `json:"remaining"`

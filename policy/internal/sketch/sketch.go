@@ -113,8 +113,8 @@ func (sh *shard) turn(window int64) {
 	sh.window = window
 }
 
-// appendTo appends the sums of both windows. If a window is full and a key has no
-// counter in it, the key has occurred at most as often as the key with the lowest count.
+// appendTo appends both windows' sums. If a window is full and a key has no counter
+// in it, the key has occurred at most as often as the key with the lowest count.
 func (sh *shard) appendTo(all []Count, window int64) []Count {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

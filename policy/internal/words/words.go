@@ -21,14 +21,13 @@ type Word struct {
 	Text string // "" if the rule does not have the field
 }
 
-// names are the names of the words in the order in which they are
-// shown. Each is the name in the tag of a field of policy.Rule.
+// names are the words' names in the order in which they are shown. Each is the name in the tag of a field of policy.Rule.
 var names = []string{"budget", "from", "until", "grace", "costs", "actual", "charge"}
 
-// Names returns the names of the words.
+// Names returns the words' names.
 func Names() []string { return slices.Clone(names) }
 
-// places are the indices of the words among the fields of a Rule.
+// places are the words' indices among a Rule's fields.
 var places = func() (all []int) {
 	t := reflect.TypeFor[policy.Rule]()
 	for _, name := range names {
@@ -42,7 +41,7 @@ var places = func() (all []int) {
 }()
 
 // Of returns a rule's words, always the same words in the same order. If
-// values is false, it only counts the values of conditions, which may be keys.
+// values is false, it only counts conditions' values, which may be keys.
 func Of(r *policy.Rule, values bool) []Word {
 	all := make([]Word, len(names))
 	for k, i := range places {
@@ -71,7 +70,7 @@ func text(field any, values bool) string {
 	panic(fmt.Sprintf("words: a word is a %T, which has no text: a bug in this package", field))
 }
 
-// Copy copies the words of a rule to another rule.
+// Copy copies a rule's words to another rule.
 func Copy(to, from *policy.Rule) {
 	for _, i := range places {
 		reflect.ValueOf(to).Elem().Field(i).Set(reflect.ValueOf(from).Elem().Field(i))
@@ -86,7 +85,7 @@ func costs(all []policy.Cost, values bool) string {
 	return strings.Join(texts, "; ")
 }
 
-// instant returns the text of a time, or "" for the zero time.
+// instant returns a time's text, or "" for the zero time.
 func instant(at time.Time) string {
 	if at.IsZero() {
 		return ""
@@ -139,7 +138,7 @@ func Match(m policy.Match, show bool) (all []string) {
 	return all
 }
 
-// Counted returns a text for values that may be keys: their number, and the names of the lists among them.
+// Counted returns a text for values that may be keys: their number, and the lists' names among them.
 func Counted(values []string) string {
 	named := []string{}
 	for _, v := range values {
