@@ -703,8 +703,9 @@ func (l *Layered[R]) waitJoined(ctx context.Context, r R, cost int) error {
 	} else {
 		err = s.wait(ctx, r, cost)
 	}
-	s.failedWait = err != nil
-	s.report(ctx, r, err)
+	if s.failedWait = err != nil; wait.Renewed(ctx, err) == nil {
+		s.report(ctx, r, err)
+	}
 	return err
 }
 
@@ -743,7 +744,11 @@ func (s *joined[R]) wait(ctx context.Context, r R, cost int) error {
 			budgets = append(budgets, turns.Budget[lineKey]{Key: s.l.lineOf(c), Cost: c.Cost})
 		}
 	}
+	returnTo(ctx, budgets)
 	err := s.l.lines.Try(ctx, budgets, func(turns.Request) (turns.Answer[lineKey], error) { return s.try(ctx, r, cost) })
+	if c := wait.Renewed(ctx, err); c != nil {
+		c.Place = leftLines(budgets)
+	}
 	if late, ok := err.(*turns.LateError); ok {
 		return tooLate(late.In, s.d.Limit)
 	}
@@ -751,6 +756,35 @@ func (s *joined[R]) wait(ctx context.Context, r R, cost int) error {
 		return fmt.Errorf("ratelimit: %w", err)
 	}
 	return err
+}
+
+// leftLines are the budgets of a call that begins anew. One of them has the line in which it stood.
+type leftLines []turns.Budget[lineKey]
+
+// Abandon does nothing: the call has left its line.
+func (leftLines) Abandon() {}
+
+// returnTo marks the budget in whose line a call stands that begins anew. After a change of rules
+// the limiters may be others, so it is a budget for the same key.
+func returnTo(ctx context.Context, budgets []turns.Budget[lineKey]) {
+	c := wait.RenewableOf(ctx)
+	if c == nil {
+		return
+	}
+	left, _ := c.Place.(leftLines)
+	c.Place = nil
+	stood := slices.IndexFunc(left, func(b turns.Budget[lineKey]) bool { return b.Stands })
+	if stood < 0 {
+		return
+	}
+	same := func(b turns.Budget[lineKey]) bool { return b.Key.key == left[stood].Key.key }
+	to := slices.IndexFunc(budgets, same)
+	if stood < len(budgets) && same(budgets[stood]) {
+		to = stood
+	}
+	if to >= 0 {
+		budgets[to].Stands = true
+	}
 }
 
 // lineKey is a budget in which callers wait.

@@ -281,14 +281,23 @@ func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	s := l.stack()
 	defer l.done(s)
 	err := l.wait(ctx, s, r, cost)
-	s.report(ctx, r, err)
+	if wait.Renewed(ctx, err) == nil {
+		s.report(ctx, r, err)
+	}
 	return err
 }
 
-// wait takes the cost as soon as possible, and sleeps until the delay has passed.
-func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error {
-	var x attempts
-	defer x.end(l.clock())
+// wait takes the cost as soon as possible, and sleeps until the delay has passed. If the call begins
+// anew after that, by other rules, its next attempt takes over the place in line.
+func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) (err error) {
+	x := attemptsOf(ctx)
+	defer func() {
+		if c := wait.Renewed(ctx, err); c != nil {
+			c.Place = &leftPlace{x, l.clock()}
+			return
+		}
+		x.end(l.clock())
+	}()
 	for {
 		left, err := wait.Left(ctx)
 		if err != nil {
@@ -303,9 +312,9 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error
 		}
 		if s.d.Allowed {
 			x.end(s.clock)
-			return l.sleepOut(ctx, s, cost)
+			return l.sleepOut(wait.Charged(ctx), s, cost)
 		}
-		if wait := s.wait(); wait > left {
+		if wait := s.wait(); wait > left && !x.behind() { // a call behind others is denied until they are all served, even those behind it
 			return tooLate(wait, s.d.Limit)
 		}
 		c := s.slowest()
@@ -332,6 +341,35 @@ func (l *Layered[R]) clock() Clock { return l.layers[0].clock }
 type attempts struct {
 	turn   *turn  // nil if it is in no line
 	number uint64 // the number of its arrival, 0 before the first line
+}
+
+// leftPlace is the place of a call that begins anew.
+type leftPlace struct {
+	attempts
+	clock Clock
+}
+
+// Abandon takes the call out of its line, if it waits for nothing any more.
+func (p *leftPlace) Abandon() { p.end(p.clock) }
+
+// attemptsOf returns the attempts of a call. If the call has begun anew, they have its place in line.
+func attemptsOf(ctx context.Context) (x attempts) {
+	if c := wait.RenewableOf(ctx); c != nil {
+		if p, ok := c.Place.(*leftPlace); ok {
+			x, c.Place = p.attempts, nil
+		}
+	}
+	return x
+}
+
+// behind reports whether the call stands in a line behind others.
+func (x *attempts) behind() bool {
+	if x.turn == nil {
+		return false
+	}
+	owner := lockOwner(x.turn.Line)
+	defer owner.mu.Unlock()
+	return !x.turn.Over && x.turn.Line.First() != &x.turn.Turn
 }
 
 // stand puts the call into the line of a denied charge, and reports true. If the key is not in the table, it

@@ -85,30 +85,62 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 	return res, err
 }
 
-// Wait is like Take, but waits until the rules allow the cost: see [ratelimit.Wait]. It uses the set in
-// force at the call until it returns. But if a rule with Share gets a new limit or new weights, they apply
-// to calls in line, too. In such a rule's line a call holds its charges under the other rules. While another
-// rule denies, the call tries again each second. Calls are then not served first come, first served.
+// Wait is like Take, but waits until the rules allow the cost: see [ratelimit.Wait]. A set that comes into force meanwhile
+// applies to calls that wait, too. They keep their places, for example in line for a limit that is raised. In the line of a
+// rule with Share a call holds its charges under the other rules. While another rule denies, the call tries again each
+// second. Calls are then not served first come, first served. A call may read its request until it returns.
 func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
-	q := p.newQuery(r, cost)
+	w := newWaitingCall(ctx, &p.waits, p.stays)
+	defer w.over()
+	for {
+		q := p.newQuery(r, cost)
+		if anew, err := p.wait(w, q); !anew {
+			return err
+		}
+	}
+}
+
+// wait waits by the rules of a query, and reports the decision. If other rules have come into force before the
+// query's rules allow the cost, it reports nothing and returns true.
+func (p *Policies) wait(w *waitingCall, q *query) (anew bool, err error) {
+	ctx := w.Context
 	defer p.free(q)
 	if q.answered() {
 		p.report(ctx, q, &q.decision, q.err)
-		return q.err
+		return false, q.err
 	}
 	if q.charges.results == nil {
 		q.charges.results = p.room(q, len(q.charges.List)) // otherwise the rules' decisions would be unknown afterwards
 	}
-	err := q.waitEmpty(ctx)
-	if err == nil {
-		err = q.in.decider.wait(ctx, &q.charges, cost)
+	if anew, err = w.attempt(q); anew {
+		return true, nil
 	}
 	d := q.waited(err)
 	if err == nil && q.in.always {
 		_, err = q.chargeRest(ctx, &p.notifier, d, nil) // the error is about shadows
 	}
 	p.report(ctx, q, &d, err)
-	return err
+	return false, err
+}
+
+// stays reports whether the set in force charges a query's request as the query's own set does, to the same limiters. If
+// the request panics, stays reports false: the call reads the request again, in the goroutine of its caller.
+func (p *Policies) stays(q *query) (same bool) {
+	if q.in == p.now() {
+		return true
+	}
+	defer func() {
+		if recover() != nil {
+			same = false
+		}
+	}()
+	now := p.query(q.request, q.cost)
+	defer p.free(now)
+	if now.in.set.KillSwitch {
+		return false
+	}
+	now.load()
+	return !now.answered() && sameCharges(q, now)
 }
 
 // Repay charges the store with what a stand-in has allowed during an outage. Call it on the [Options.StandIn]; on other

@@ -80,6 +80,7 @@ type Policies struct {
 	denials    *sketch.Sketch
 	lasts      lastLimits
 	queries    sync.Pool // has *query, so that a decision allocates nothing
+	waits      waits
 
 	standIn *Policies             // gets each set together with this one; nil if there is none
 	debts   atomic.Pointer[debts] // a StandIn's debts; nil if this is none

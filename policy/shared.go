@@ -78,7 +78,7 @@ func (d *decider) waitOnce(ctx context.Context, c *charges, cost int, left time.
 	case err != nil:
 		return 0, err
 	case res.Allowed:
-		return 0, res.Wait(ctx)
+		return 0, res.Wait(wait.Charged(ctx))
 	case p.byPool: // the call found no place in the line
 		return 0, fmt.Errorf("policy: %w: there is no room in the line of %v", ratelimit.ErrLimited, res.Limit)
 	case res.RetryAfter > left:

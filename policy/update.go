@@ -111,10 +111,13 @@ func (p *Policies) hold() (together []*Policies, lead *Policies) {
 	return together, nil
 }
 
-// release undoes hold.
+// release undoes hold. Calls that wait then follow the sets in force.
 func release(together []*Policies) {
 	for _, p := range together {
 		p.updating.Unlock()
+	}
+	for _, p := range together {
+		p.waits.check()
 	}
 }
 

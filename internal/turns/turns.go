@@ -24,6 +24,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/wait"
@@ -120,9 +121,22 @@ func (e *Unfinished[K]) Unwrap() error { return e.Err }
 
 // Lines holds a line for each budget. The zero Lines is ready to use.
 type Lines[K comparable] struct {
-	mu      sync.Mutex
-	lines   map[K]*line[K]
-	arrived uint64
+	mu    sync.Mutex
+	lines map[K]*line[K]
+}
+
+var arrivals atomic.Uint64
+
+// arrival returns the number of a call's arrival. A call that begins anew, perhaps in other Lines, keeps its number.
+func arrival(ctx context.Context) uint64 {
+	c := wait.RenewableOf(ctx)
+	if c == nil {
+		return arrivals.Add(1)
+	}
+	if c.Number == 0 {
+		c.Number = arrivals.Add(1)
+	}
+	return c.Number
 }
 
 // line holds one budget's callers. The lock of its Lines guards it.
@@ -253,18 +267,24 @@ func (ls *Lines[K]) Wait(ctx context.Context, key K, cost int, call func(Request
 
 // Budget is a key that a try charges, and the cost to it.
 type Budget[K comparable] struct {
-	Key  K
-	Cost int
+	Key    K
+	Cost   int
+	Stands bool // the caller stands in its line: see [Lines.Try]
 }
 
 // Try calls until the answer allows it. It waits in one line at a time: first in the line of one of its
 // budgets, if others wait there, and then in the line that the denial names. Its errors are those of Wait.
+//
+// If it begins anew, it goes to the line of the budget that Stands, and does not call before it is the first there.
+// With an error it marks the budget in whose line it has stood.
 func (ls *Lines[K]) Try(ctx context.Context, budgets []Budget[K], call func(Request) (Answer[K], error)) error {
 	c := &caller[K]{tries: true, budgets: budgets, wake: make(chan struct{}, 1)}
 	ls.mu.Lock()
-	ls.arrived++
-	c.number = ls.arrived
+	c.number = arrival(ctx)
 	b, busy := ls.busyLocked(c, nil)
+	if i := slices.IndexFunc(budgets, func(b Budget[K]) bool { return b.Stands }); i >= 0 {
+		b, busy, budgets[i].Stands = budgets[i], true, false
+	}
 	key := b.Key
 	c.cost = b.Cost
 	ls.mu.Unlock()
@@ -277,7 +297,7 @@ func (ls *Lines[K]) Try(ctx context.Context, budgets []Budget[K], call func(Requ
 		case err != nil:
 			return err
 		case a.Allowed:
-			return sleepOut(ctx, a)
+			return sleepOut(wait.Charged(ctx), a)
 		}
 		if err := late(ctx, a); err != nil {
 			return err
@@ -339,23 +359,27 @@ func (ls *Lines[K]) wait(ctx context.Context, key K, c *caller[K], call func(Req
 	ls.mu.Lock()
 	l := ls.line(key)
 	now := time.Now()
-	if in := l.estimate(now, c.cost); in > left && (!c.tries || c.number == 0 || l.last == nil || c.number > l.last.number) {
+	if c.number == 0 {
+		c.number = arrival(ctx)
+	}
+	if in := l.estimate(now, c.cost); in > left && (l.last == nil || c.number > l.last.number) {
 		ls.dropLocked(l)
 		ls.mu.Unlock()
 		return &LateError{In: in}
-	}
-	if c.number == 0 {
-		ls.arrived++
-		c.number = ls.arrived
 	}
 	l.insert(c)
 	ls.pumpLocked(l, now)
 	ls.mu.Unlock()
 	for {
-		if l, err = ls.mayCall(ctx, l, c); err != nil {
-			return err
+		done := false
+		if l, err = ls.mayCall(ctx, l, c); err == nil {
+			done, err = ls.serve(ctx, &l, c, call)
 		}
-		done, err := ls.serve(ctx, &l, c, call)
+		if err != nil {
+			for i := range c.budgets {
+				c.budgets[i].Stands = c.budgets[i].Key == l.key
+			}
+		}
 		if done || err != nil {
 			return err
 		}
@@ -489,7 +513,7 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 		ls.leftLocked(l)
 		ls.mu.Unlock()
 		defer ls.mu.Lock()
-		return true, sleepOut(ctx, a)
+		return true, sleepOut(wait.Charged(ctx), a)
 	case called:
 		p := l.partOf(c, now, a, stale)
 		p.users = 1
