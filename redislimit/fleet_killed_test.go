@@ -166,3 +166,53 @@ func TestAKilledProcessBarsNobodyLongerThanASecond(t *testing.T) {
 	require.NoError(t, err)
 	assert.LessOrEqual(t, d.RetryAfter, 1100*time.Millisecond)
 }
+
+// The places of killed processes in a leaky bucket bar nobody longer than a second either: those behind them move up.
+func TestKilledProcessesLeaveNoPlacesInAQueue(t *testing.T) {
+	limit := ratelimit.LeakyBucket(ratelimit.PerSecond(1), 1000).Named("queue")
+	if addr := os.Getenv("REDISLIMIT_KILLED_QUEUE"); addr != "" {
+		l, err := New(redis.NewClient(&redis.Options{Addr: addr}), limit, &Options{Timeout: 20 * time.Second})
+		if err != nil {
+			panic(err)
+		}
+		for range 16 {
+			go func() { panic(l.Wait(context.Background(), "k", 50)) }()
+		}
+		select {}
+	}
+	if testing.Short() {
+		t.Skip("it starts processes")
+	}
+	testsize.Alone(t)
+	s := startServer(t)
+	l := newOn(t, s.client(), limit, "queue", Options{})
+	ok, err := l.Take(t.Context(), "k", 8)
+	require.NoError(t, err)
+	require.True(t, ok.Allowed)
+	begin := time.Now()
+	next := func() time.Duration {
+		d, err := l.Peek(t.Context(), "k", 1)
+		require.NoError(t, err)
+		return d.Delay
+	}
+	var killed []*exec.Cmd
+	for range 2 {
+		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledProcessesLeaveNoPlacesInAQueue$")
+		c.Env = append(os.Environ(), "REDISLIMIT_KILLED_QUEUE="+s.addr)
+		require.NoError(t, c.Start())
+		killed = append(killed, c)
+	}
+	require.Eventually(t, func() bool { return next() > 100*time.Second }, 5*time.Second, 5*time.Millisecond, "both have places")
+	served := make(chan error, 1)
+	go func() { served <- l.Wait(t.Context(), "k", 4) }() // behind them
+	require.Eventually(t, func() bool { return next() > 104*time.Second }, 5*time.Second, 5*time.Millisecond, "so has this one")
+	for _, c := range killed {
+		require.NoError(t, c.Process.Kill()) // as kill -9 does
+		_ = c.Wait()
+	}
+	at := time.Now()
+	require.Eventually(t, func() bool { return begin.Add(13 * time.Second).After(time.Now().Add(next())) }, 2*time.Second, 5*time.Millisecond)
+	t.Logf("the place behind them is back %v after they were killed", time.Since(at))
+	require.NoError(t, <-served)
+	assert.WithinDuration(t, begin.Add(8*time.Second), time.Now(), time.Second)
+}

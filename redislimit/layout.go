@@ -292,7 +292,7 @@ var names = map[string]int64{
 	"TAKE": opTake, "PEEK": opPeek, "KEEP": opKeep, "OPEN": opOpen, "BETWEEN": opBetween, "OPEN_KIND": kindOpen, "MAX_OPENS": maxOpens, "OLDER": olderFlag, "ADJUST": opAdjust, "EXTEND": opExtend, "SETTLE_OPEN": opSettleOpen, "SHADOW": howShadow, "BEFORE": howBefore, "BEHIND": howBehind,
 	"WRONG_TYPE": answerWrongType, "NOT_OURS": answerNotOurs, "OTHER": answerOther, "FULL": answerFull, "OUTSIDE": answerOutside,
 	"TENTATIVE_FROM": inMicros(turns.Horizon), "TENTATIVE_SIZE": tentativeSize, "TENTATIVE_STAYS": tentative.Late.Milliseconds(),
-	"BEATS_HOLD": inMicros(tentative.Holds),
+	"BEATS_HOLD": inMicros(tentative.Holds), "TENTATIVE_LEAD": inMicros(2 * tentative.Every),
 	"DATES_SIZE": datesSize, "ORDINAL_ZERO": ordinalZero,
 
 	"PROCESS": processSize, "ATTEMPT": attemptSize, "REQUEST": slotRequestSize, "LINE": lineOffset, "SINCE": sinceOffset, "TICK": 1 << 16, "COUNT": 1 << 14,

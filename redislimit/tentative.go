@@ -14,21 +14,24 @@ import (
 // A booking of a Wait that is further than a second ahead is tentative: see package tentative. Its record is in a sorted
 // set beside the key's state, and all processes' beats are in one key of the limiter. The booking is in the state as any
 // other, so other versions of this package read it. The record is removed, and the booking given back, in one call.
+// For places in a leaky bucket, see queue.go.
 
 // tentatively are the scripts for tentative bookings.
 var tentatively = newTentativeScripts(blocks{luaFiles})
 
-type tentativeScripts struct{ decide, confirm, look, back, beat *script }
+type tentativeScripts struct{ decide, confirm, claim, look, back, closeUp, beat *script }
 
 func newTentativeScripts(b blocks) *tentativeScripts {
 	small := func(name string) *script { return newScript("", b.lua("clock", name)) }
 	return &tentativeScripts{
 		decide:  newScript("", b.lua("clock"), b.general("tentative")),
 		confirm: small("tentative_confirm"),
+		claim:   small("tentative_claim"),
 		look:    small("tentative_look"),
 		beat:    small("tentative_beat"),
 		back: newScript("", b.lua("clock", "tentative_back_before"), b.lua(library...),
 			"local reply = (function()\n"+b.lua("settle")+"end)()\n", b.lua("tentative_back_after")),
+		closeUp: newScript("", b.lua("clock"), b.lua(library...), b.lua("tentative_queue")),
 	}
 }
 
@@ -87,7 +90,11 @@ func (r *request) frees(ctx context.Context, deadline time.Time) (any bool) {
 	}
 	for i := range r.charges {
 		c := &r.charges[i]
-		if c.allowed || c.shadow || c.cost == 0 || c.newest-c.now <= inMicros(tentative.Near) {
+		last := c.newest
+		if c.plan.kind == kindLeaky {
+			last = c.state.At // the end of the queue
+		}
+		if c.allowed || c.shadow || c.cost == 0 || last-c.now <= inMicros(tentative.Near) {
 			continue
 		}
 		key := r.keys[c.key]
@@ -106,6 +113,10 @@ func (r *request) frees(ctx context.Context, deadline time.Time) (any bool) {
 // free gives the tentative bookings of silent processes back. It reports whether there were any.
 func (s *store) free(ctx context.Context, key string, p *plan, deadline time.Time, silent []string) (any bool, err error) {
 	records, err := s.records(ctx, key, deadline)
+	if p.kind == kindLeaky {
+		any, _, err = s.closeUp(ctx, key, records, deadline, silent)
+		return any, err
+	}
 	for _, record := range records {
 		process := record[:tentative.IDSize]
 		if process == s.tentative.ID || record[recordKind] != p.kind || !slices.Contains(silent, process) {

@@ -1,9 +1,11 @@
 package redislimit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,7 +29,8 @@ func TestNoMoreIsServedThoughProcessesStandStillAndReturn(t *testing.T) {
 			ratelimit.SlidingLog(ratelimit.Rate{Units: 3, Per: 20 * time.Second}),
 			ratelimit.FixedWindow(ratelimit.Rate{Units: 3, Per: 20 * time.Second}),
 			ratelimit.SlidingCounter(ratelimit.Rate{Units: 3, Per: 20 * time.Second}),
-		}[rng.IntN(5)]
+			ratelimit.LeakyBucket(ratelimit.Rate{Units: 1, Per: 3 * time.Second}, 10),
+		}[rng.IntN(6)]
 		synctest.Test(t, func(t *testing.T) {
 			open, key, begin := onBubble(t, s.addr, limit), fmt.Sprint("random", seed), time.Now()
 			var fleet []*Limiter
@@ -40,9 +43,15 @@ func TestNoMoreIsServedThoughProcessesStandStillAndReturn(t *testing.T) {
 			check := open(slowly(0))
 			var mu sync.Mutex
 			var served []time.Duration
+			type call struct {
+				at   time.Duration
+				cost int
+			}
+			var calls []call
 			serve := func(cost int) {
 				mu.Lock()
 				defer mu.Unlock()
+				calls = append(calls, call{time.Since(begin), cost})
 				for range cost {
 					served = append(served, time.Since(begin))
 				}
@@ -65,8 +74,11 @@ func TestNoMoreIsServedThoughProcessesStandStillAndReturn(t *testing.T) {
 						}
 					})
 				case 4, 5, 6:
-					if fleet[i].Allow(key, 1) {
-						serve(1)
+					if d, err := fleet[i].Take(ctx, key, 1); err == nil && d.Allowed {
+						all.Go(func() {
+							time.Sleep(d.Delay) // in a queue
+							serve(1)
+						})
 					}
 				default:
 					until := time.Now().Add(time.Duration(rng.IntN(5000)) * time.Millisecond)
@@ -89,6 +101,13 @@ func TestNoMoreIsServedThoughProcessesStandStillAndReturn(t *testing.T) {
 						span := served[j] - served[i] + 5100*time.Millisecond // those who stood still are recorded late
 						require.LessOrEqual(t, j-i+1, burst+int(span/per)+1, "seed %d: %v", seed, served)
 					}
+				}
+				return
+			}
+			if limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+				slices.SortFunc(calls, func(a, b call) int { return cmp.Compare(a.at, b.at) })
+				for i, c := range calls[1:] {
+					require.GreaterOrEqual(t, c.at-calls[i].at+10*time.Millisecond, time.Duration(calls[i].cost)*per, "seed %d: %v", seed, calls)
 				}
 				return
 			}

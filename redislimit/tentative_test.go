@@ -23,7 +23,7 @@ import (
 // unitInTenSeconds is one unit in ten seconds.
 var unitInTenSeconds = ratelimit.Rate{Units: 1, Per: 10 * time.Second}
 
-// limitsOfTenSeconds are limits under which the second unit comes after ten seconds or more, by algorithm. A leaky bucket has another test.
+// limitsOfTenSeconds are limits under which the second unit comes after ten seconds or more, by algorithm. A leaky bucket has its own tests: see queue_test.go.
 var limitsOfTenSeconds = map[string]ratelimit.Limit{
 	"token bucket":    ratelimit.TokenBucket(unitInTenSeconds, 1),
 	"fixed window":    ratelimit.FixedWindow(unitInTenSeconds),
@@ -105,21 +105,6 @@ func TestAConfirmedBookingIsNotGivenBack(t *testing.T) {
 		after, err := other.Peek(t.Context(), "k", 1)
 		require.NoError(t, err)
 		assert.Equal(t, before, after, name)
-	}
-}
-
-// A leaky bucket cannot give back what has others behind it: nothing in its queue is tentative.
-func TestWhatWaitsInAQueueLasts(t *testing.T) {
-	f := newFixture(t)
-	l := f.limiter(ratelimit.LeakyBucket(unitInTenSeconds, 3), "x")
-	p, err := l.planFor("k")
-	require.NoError(t, err)
-	for i := range 3 {
-		d, b, _, err := l.bookAhead(t.Context(), new(request), p, "k", 1, time.Hour, opKeep)
-		require.NoError(t, err)
-		assert.True(t, d.Allowed)
-		assert.Equal(t, time.Duration(i)*10*time.Second, d.Delay)
-		assert.Nil(t, b)
 	}
 }
 
@@ -268,19 +253,32 @@ func (h standing) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (h standing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if until := h.until.Load(); until != nil {
-			time.Sleep(time.Until(*until))
-		}
+		h.stand(cmd)
 		return next(ctx, cmd)
 	}
 }
 
 func (h standing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if until := h.until.Load(); until != nil {
-			time.Sleep(time.Until(*until))
-		}
+		h.stand(cmds...)
 		return next(ctx, cmds)
+	}
+}
+
+// stand waits until the calls may pass. The server decides on them by the time of their arrival.
+func (h standing) stand(cmds ...redis.Cmder) {
+	until := h.until.Load()
+	if until == nil || !until.After(time.Now()) {
+		return
+	}
+	time.Sleep(time.Until(*until))
+	now := time.Now().UnixMicro()
+	for _, cmd := range cmds {
+		if args := cmd.Args(); len(args) > 4 {
+			if words := args[len(args)-4:]; words[2] == outlive {
+				words[0], words[1] = now/1e6, now%1e6
+			}
+		}
 	}
 }
 

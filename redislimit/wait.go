@@ -99,15 +99,15 @@ func (r *request) made(d ratelimit.Decision, cost int, ahead time.Duration, err 
 // last request.
 func (l *Limiter) bookAhead(ctx context.Context, r *request, p *plan, key string, cost int, ahead time.Duration, op byte) (d ratelimit.Decision, far *tentative.Booking, last *request, err error) {
 	near := min(ahead, turns.Horizon)
-	if p.kind == kindLeaky || cost == 0 {
-		near = ahead // what stands in a queue cannot be given back
+	if cost == 0 {
+		near = ahead
 	}
 	d, err = l.decideUnder(ctx, r, p, key, cost, near, op)
 	rest := ahead - near
 	switch {
 	case err != nil, d.Allowed, rest <= 0:
 		return d, nil, r, err
-	case p.dates == nil && d.RetryAfter > rest:
+	case p.dates == nil && p.kind != kindLeaky && d.RetryAfter > rest: // a leaky bucket may be full
 		d.RetryAfter -= rest
 		return d, nil, r, nil
 	}
@@ -144,7 +144,11 @@ func (l *Limiter) booked(key string, far *tentative.Booking, r *request, d ratel
 	case err != nil || !d.Allowed || r.record == "":
 		far.Drop()
 	default:
-		l.keep(far, key, r, d.Delay)
+		if r.charges[0].plan.kind == kindLeaky {
+			settle = l.keepPlace(far, key, r, d.Delay, made.Ref).settle
+		} else {
+			l.keep(far, key, r, d.Delay)
+		}
 		made.Confirm = far.Confirm
 		made.Settle = func(actual int) error { return far.Settle(actual, settle) }
 	}
@@ -184,4 +188,16 @@ func (l *Limiter) keep(b *tentative.Booking, key string, r *request, delay time.
 		}
 	}
 	b.Made(time.Now().Add(delay), made)
+}
+
+// keepPlace records a tentative place in a queue.
+func (l *Limiter) keepPlace(b *tentative.Booking, key string, r *request, delay time.Duration, ref any) *place {
+	p := &place{store: l.store, key: r.keys[0], plan: r.charges[0].plan, number: b.Number, record: r.record,
+		moved: func(by time.Duration) { l.lines.Earlier(key, ref, by) }}
+	made := tentative.Record{Confirm: p.confirm, Cancel: p.cancel}
+	if r.shared {
+		made.Advance = func() { p.follow(l.store.tentative.Beaten()) }
+	}
+	b.Made(time.Now().Add(delay), made)
+	return p
 }

@@ -62,3 +62,46 @@ func (ls *Lines[K]) confirm(l *line[K], p *part) {
 	}
 	goBack(l.spare(time.Now()))
 }
+
+// Earlier records that the store has moved a tentative booking up, which it identifies by its [Answer.Ref].
+func (ls *Lines[K]) Earlier(key K, ref any, by time.Duration) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := ls.lines[key]
+	if l == nil {
+		return
+	}
+	var moved *part
+	move := func(p *part) bool {
+		if p.ref != ref {
+			return false
+		}
+		if moved == nil {
+			moved = p
+			p.due, p.confirmAt, p.at = p.due.Add(-by), p.confirmAt.Add(-by), p.at-by.Microseconds()
+		}
+		return true
+	}
+	for _, p := range l.pool {
+		move(p)
+	}
+	for c := l.booked; c != nil; c = c.next {
+		if !c.holds(move) {
+			continue
+		}
+		for i := range c.shares {
+			if s := &c.shares[i]; s.of == moved {
+				s.due = s.due.Add(-by)
+			}
+		}
+		c.rouse()
+	}
+	if moved == nil {
+		return
+	}
+	if l.calls == 0 {
+		l.due = l.latest()
+	}
+	l.sortPool()
+	goBack(ls.leftLocked(l))
+}

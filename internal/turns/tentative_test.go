@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/internal/turns"
@@ -133,4 +134,44 @@ func TestATentativeBookingPassesToTheNextCaller(t *testing.T) {
 		require.Empty(t, s.back)
 		require.Equal(t, 1, s.calls)
 	})
+}
+
+// The store may move a booking up. Then it is confirmed, and its caller served, at that time: whether it has been confirmed or not.
+func TestAStoreMovesABookingUp(t *testing.T) {
+	for moves, confirmed := range map[time.Duration]time.Duration{time.Second: 5 * time.Second, 5500 * time.Millisecond: 5500 * time.Millisecond, 9500 * time.Millisecond: 9 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			var lines turns.Lines[string]
+			begin, refs := time.Now(), 0
+			var confirmations []time.Duration
+			call := func(turns.Request) (turns.Answer[string], error) {
+				a := turns.Answer[string]{Allowed: true, Delay: 10 * time.Second, Ref: refs, Pace: turns.Pace{Units: 1, Per: 5 * time.Second, Spaced: true}}
+				if refs++; refs > 1 {
+					a.Delay = time.Until(begin.Add(10500 * time.Millisecond))
+					return a, nil
+				}
+				a.Confirm = func() (bool, error) {
+					confirmations = append(confirmations, time.Since(begin))
+					return true, nil
+				}
+				return a, nil
+			}
+			first, second := make(chan time.Duration, 1), make(chan time.Duration, 1)
+			wait := func(served chan time.Duration) {
+				assert.NoError(t, lines.Wait(t.Context(), "k", 1, call))
+				served <- time.Since(begin)
+			}
+			go wait(first)
+			time.AfterFunc(moves, func() {
+				lines.Earlier("none", 0, time.Second)
+				lines.Earlier("k", 7, time.Second)
+				lines.Earlier("k", 0, min(4*time.Second, 10*time.Second-moves))
+			})
+			time.Sleep(100 * time.Millisecond)
+			go wait(second)
+			require.Equal(t, max(6*time.Second, moves), <-first)
+			require.Equal(t, []time.Duration{confirmed}, confirmations)
+			require.Equal(t, 10500*time.Millisecond, <-second)
+			require.Equal(t, 2, refs)
+		})
+	}
 }
