@@ -82,7 +82,7 @@ func TestThePlaceOfADeadProcessIsGivenBackAndThoseBehindMoveUp(t *testing.T) {
 	require.Equal(t, 3*ten, first.next(t))
 }
 
-// Those who wait are denied by a full queue, and so learn that it has places of a dead process.
+// A process whose callers wait is denied by a full queue, and so learns that it has places of a dead process.
 func TestAFullQueueGivesBackThePlacesOfADeadProcess(t *testing.T) {
 	f := newFixture(t)
 	dead, other := f.limiter(queueOfTenSeconds, "x"), f.limiter(queueOfTenSeconds, "x")
@@ -92,7 +92,11 @@ func TestAFullQueueGivesBackThePlacesOfADeadProcess(t *testing.T) {
 	require.Equal(t, 20*time.Second, d.Delay)
 	require.False(t, other.Allow("k", 5))
 	f.clock.Advance(tentative.Holds)
-	d, err := other.Take(t.Context(), "k", 5)
+	require.False(t, other.Allow("k", 5), "it has never waited")
+	b, err := other.store.tentative.Begin(t.Context(), time.Second)
+	require.NoError(t, err)
+	b.Drop()
+	d, err = other.Take(t.Context(), "k", 5)
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
 	assert.Equal(t, 20*time.Second-tentative.Holds, d.Delay)
@@ -142,73 +146,75 @@ func TestAPlaceIsClaimedBeforeItsInstant(t *testing.T) {
 func TestAQueueKeepsItsRateThoughProcessesDie(t *testing.T) {
 	f := newFixture(t)
 	closed := 0
-	for seed := range testsize.Of[uint64](60, 3000) {
-		rng := rand.New(rand.NewPCG(testsize.Seed(seed), 680))
-		rate := []ratelimit.Rate{unitInTenSeconds, {Units: 3, Per: 10 * time.Second}, {Units: 7, Per: time.Second}, {Units: 999_983, Per: 24 * time.Hour}}[rng.IntN(4)]
-		limit, name := ratelimit.LeakyBucket(rate, 1000), fmt.Sprint("queue", seed)
-		var fleet []*Limiter
-		for range 4 {
-			fleet = append(fleet, f.limiter(limit, name))
-		}
-		type standing struct {
-			at    time.Duration
-			cost  int
-			of    int // -1 if it stays
-			place *place
-			moved *time.Duration
-		}
-		var all []standing
-		require.True(t, fleet[0].Allow("k", 1+rng.IntN(30)))
-		mixed := rng.IntN(2) == 0
-		for range 1 + rng.IntN(8) {
-			s := standing{cost: 1 + rng.IntN(50), of: rng.IntN(4)}
-			if mixed && rng.IntN(4) == 0 || fleet[0].next(t) <= time.Second {
-				d, err := fleet[0].Take(t.Context(), "k", s.cost)
-				require.NoError(t, err)
-				s.at, s.of = f.clock.Now()+d.Delay, -1
-			} else {
-				p, in, moved := fleet[s.of].stands(t, s.cost)
-				s.at, s.place, s.moved = f.clock.Now()+in, p, moved
+	for seed := range testsize.Of[uint64](60, 1000) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(testsize.Seed(seed), 680))
+			rate := []ratelimit.Rate{unitInTenSeconds, {Units: 3, Per: 10 * time.Second}, {Units: 7, Per: time.Second}, {Units: 999_983, Per: 24 * time.Hour}}[rng.IntN(4)]
+			limit, name := ratelimit.LeakyBucket(rate, 1000), fmt.Sprint("queue", seed)
+			var fleet []*Limiter
+			for range 4 {
+				fleet = append(fleet, f.limiter(limit, name))
 			}
-			if all = append(all, s); mixed {
-				f.clock.Advance(time.Duration(rng.IntN(300)) * time.Millisecond)
+			type standing struct {
+				at    time.Duration
+				cost  int
+				of    int // -1 if it stays
+				place *place
+				moved *time.Duration
 			}
-		}
-		end := f.clock.Now() + fleet[0].next(t)
-		isDead, silent := func(i int) bool { return i == 2 || i == 3 }, []string{fleet[2].store.tentative.ID, fleet[3].store.tentative.ID}
-		records, err := fleet[0].store.records(t.Context(), recordsKey(fleet[0].space.key("k")), time.Time{})
-		require.NoError(t, err)
-		_, _, err = fleet[0].store.closeUp(t.Context(), fleet[0].space.key("k"), records, time.Time{}, silent)
-		require.NoError(t, err)
-		var stay []standing
-		for _, s := range all {
-			if s.of >= 0 && !isDead(s.of) {
-				s.place.follow(nil)
-				if *s.moved != 0 {
-					require.Positive(t, *s.moved)
-					s.at -= *s.moved
-					require.GreaterOrEqual(t, s.at, f.clock.Now()+2*tentative.Every, "seed %d", seed)
-					closed++
+			var all []standing
+			require.True(t, fleet[0].Allow("k", 1+rng.IntN(30)))
+			mixed := rng.IntN(2) == 0
+			for range 1 + rng.IntN(8) {
+				s := standing{cost: 1 + rng.IntN(50), of: rng.IntN(4)}
+				if mixed && rng.IntN(4) == 0 || fleet[0].next(t) <= time.Second {
+					d, err := fleet[0].Take(t.Context(), "k", s.cost)
+					require.NoError(t, err)
+					s.at, s.of = f.clock.Now()+d.Delay, -1
+				} else {
+					p, in, moved := fleet[s.of].stands(t, s.cost)
+					s.at, s.place, s.moved = f.clock.Now()+in, p, moved
+				}
+				if all = append(all, s); mixed {
+					f.clock.Advance(time.Duration(rng.IntN(300)) * time.Millisecond)
 				}
 			}
-			if !isDead(s.of) {
-				stay = append(stay, s)
+			end := f.clock.Now() + fleet[0].next(t)
+			isDead, silent := func(i int) bool { return i == 2 || i == 3 }, []string{fleet[2].store.tentative.ID, fleet[3].store.tentative.ID}
+			records, err := fleet[0].store.records(t.Context(), recordsKey(fleet[0].space.key("k")), time.Time{})
+			require.NoError(t, err)
+			_, _, err = fleet[0].store.closeUp(t.Context(), fleet[0].space.key("k"), records, time.Time{}, silent)
+			require.NoError(t, err)
+			var stay []standing
+			for _, s := range all {
+				if s.of >= 0 && !isDead(s.of) {
+					s.place.follow(nil)
+					if *s.moved != 0 {
+						require.Positive(t, *s.moved)
+						s.at -= *s.moved
+						require.GreaterOrEqual(t, s.at, f.clock.Now()+2*tentative.Every)
+						closed++
+					}
+				}
+				if !isDead(s.of) {
+					stay = append(stay, s)
+				}
 			}
-		}
-		after := f.clock.Now() + fleet[0].next(t)
-		require.LessOrEqual(t, after, end, "seed %d", seed)
-		stay = append(stay, standing{at: after, of: -1})
-		require.True(t, slices.IsSortedFunc(stay, func(a, b standing) int { return cmp.Compare(a.at, b.at) }), "seed %d: %+v", seed, stay)
-		price := func(cost int) time.Duration {
-			return time.Duration(float64(cost) * float64(rate.Per) / float64(rate.Units)).Truncate(time.Microsecond)
-		}
-		for i, s := range stay[1:] {
-			gap, least := s.at-stay[i].at, price(stay[i].cost)
-			require.GreaterOrEqual(t, gap, least, "seed %d: %d", seed, i)
-			if !mixed && i > 0 && stay[0].at > f.clock.Now()+time.Second && stay[i].of >= 0 && s.of >= 0 {
-				require.LessOrEqual(t, gap, least+2*time.Microsecond, "seed %d: %d", seed, i)
+			after := f.clock.Now() + fleet[0].next(t)
+			require.LessOrEqual(t, after, end)
+			stay = append(stay, standing{at: after, of: -1})
+			require.True(t, slices.IsSortedFunc(stay, func(a, b standing) int { return cmp.Compare(a.at, b.at) }), "%+v", stay)
+			price := func(cost int) time.Duration {
+				return time.Duration(float64(cost) * float64(rate.Per) / float64(rate.Units)).Truncate(time.Microsecond)
 			}
-		}
+			for i, s := range stay[1:] {
+				gap, least := s.at-stay[i].at, price(stay[i].cost)
+				require.GreaterOrEqual(t, gap, least, i)
+				if !mixed && i > 0 && stay[0].at > f.clock.Now()+time.Second && stay[i].of >= 0 && s.of >= 0 {
+					require.LessOrEqual(t, gap, least+2*time.Microsecond, i)
+				}
+			}
+		})
 	}
 	require.Greater(t, closed, 20)
 }

@@ -91,7 +91,7 @@ func (r *request) frees(ctx context.Context, deadline time.Time) (any bool) {
 	for i := range r.charges {
 		c := &r.charges[i]
 		last := c.newest
-		if c.plan.kind == kindLeaky {
+		if c.plan.kind == kindLeaky && of.Used() { // otherwise each full queue would cost calls, also where nobody waits
 			last = c.state.At // the end of the queue
 		}
 		if c.allowed || c.shadow || c.cost == 0 || last-c.now <= inMicros(tentative.Near) {

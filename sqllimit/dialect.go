@@ -51,6 +51,7 @@ type statements struct {
 	lock   string // key: as read, and it locks the row; returns nothing if there is none
 	insert string // key, at, state, expires: writes nothing if the row exists
 	update string // at, state, expires; key, at and state of the row
+	both   string // as update, and key, at, state, expires of a row that is inserted if the update is made; "" if that takes a transaction
 	reset  string // key, state, how long the row stays; it replaces any row
 
 	due      string // until, first key, end: the clock; key, at and state of rows, which it locks
@@ -91,7 +92,13 @@ func (d Dialect) statements(table string) statements {
 			return w
 		})
 	}
+	both := ""
+	if d == PostgreSQL {
+		both = in("WITH updated AS (UPDATE {TABLE} SET at = $1, state = $2, expires = $3 WHERE {KEY} = $4 AND at = $5 AND state = $6 RETURNING 1) " +
+			"INSERT INTO {TABLE} ({KEY}, at, state, expires) SELECT $7::bytea, $8::bigint, $9::bytea, $10::bigint FROM updated")
+	}
 	return statements{
+		both:     both,
 		read:     in("SELECT {READ}, r.at, r.state, r.expires FROM (SELECT 1) AS one LEFT JOIN {TABLE} AS r ON r.{KEY} = $1"),
 		lock:     in("SELECT {NOW}, at, state, expires FROM {TABLE} WHERE {KEY} = $1 FOR UPDATE"),
 		insert:   in("INSERT INTO {TABLE} ({KEY}, at, state, expires) VALUES ($1, $2, $3, $4){NOTHING}"),

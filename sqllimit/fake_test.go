@@ -241,6 +241,16 @@ func (c *fakeConn) ExecContext(ctx context.Context, query string, args []driver.
 				c.write(func() { f.rows[key] = next })
 			}
 		})
+	case query == f.sql.both:
+		err = f.step("both", func() {
+			key, next := text(3), row{at: number(0), state: bytes.Clone(args[1].Value.([]byte)), expires: number(2)}
+			other, inserted := text(6), row{at: number(7), state: bytes.Clone(args[8].Value.([]byte)), expires: number(9)}
+			c.lock(key)
+			if old := f.rows[key]; f.has(key) && old.at == number(4) && bytes.Equal(old.state, args[5].Value.([]byte)) {
+				n = 1
+				c.write(func() { f.rows[key], f.rows[other] = next, inserted })
+			}
+		})
 	case query == f.sql.reset:
 		err = f.step("reset", func() {
 			key, next := text(0), row{at: f.now(), state: bytes.Clone(args[1].Value.([]byte)), expires: f.now() + number(2)}

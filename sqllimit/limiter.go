@@ -161,7 +161,7 @@ func (l *Limiter) decide(ctx context.Context, key string, cost int, o *operation
 	o.do, o.plan, o.cost, o.peek = (*account).take, p, int64(cost), o.peek || cost == 0
 	if err = l.run(ctx, key, o); err == nil && !o.peek && l.frees(ctx, key, o) {
 		o = &operation{pending: pending{undone: o.undone}, do: o.do, plan: p, cost: o.cost, ahead: o.ahead, keep: o.keep,
-			instead: o.instead, behind: o.behind, between: o.between, from: o.from}
+			instead: o.instead, behind: o.behind, between: o.between, from: o.from, far: o.far}
 		err = l.run(ctx, key, o)
 	}
 	if err != nil {

@@ -47,6 +47,9 @@ type operation struct {
 	followed followed
 	stays    bool // in a settlement: the key stays under its limit
 
+	far    string // not "" if a booking far ahead is to be tentative: the number of its record
+	record keyRow // of the tentative booking, written together with it; without a key if there is none
+
 	// Of a denied decision:
 	reading int64 // the database's clock
 	booked  int64 // the time from then on until the key's last booking
@@ -180,15 +183,15 @@ const (
 	outrunUnseen        // the row did not exist, but could not be inserted
 )
 
-// writeOnce writes a row unless it has changed since it was read, without a transaction.
+// writeOnce writes a row unless it has changed since it was read.
 func (b *batch) writeOnce(ctx context.Context, conn *sql.Conn, old, next row, reading int64) attempt {
-	ok, err := b.l.store.write(ctx, conn, b.key, old, next)
+	ok, sent, err := b.l.store.writeWith(ctx, conn, b.key, old, next, b.records())
 	switch {
 	case err == nil && ok:
 		b.l.written(!old.found, reading)
 		return attempt{}
 	case err != nil && !conflict(err):
-		return attempt{err: err, sent: !notDone(err)}
+		return attempt{err: err, sent: sent}
 	}
 	return attempt{outrun: outrunSeen}
 }
@@ -219,6 +222,9 @@ func (b *batch) writeLocked(ctx context.Context, conn *sql.Conn, read row) attem
 		ok, err := s.write(ctx, tx, b.key, old, *next)
 		if err == nil && !ok {
 			return errAgain
+		}
+		if err == nil {
+			err = s.insert(ctx, tx, b.records())
 		}
 		return err
 	})
@@ -290,6 +296,7 @@ func (b *batch) decide(old row) (next *row, reading int64, err error) {
 		return nil, 0, err
 	}
 	for _, o := range b.operations {
+		o.record = keyRow{}
 		if o.peek && o.stage.Load() == left || !o.peek && !o.stage.CompareAndSwap(waiting, sent) {
 			continue // its caller has left
 		}
@@ -301,6 +308,9 @@ func (b *batch) decide(old row) (next *row, reading int64, err error) {
 		if !o.changed {
 			o.stage.CompareAndSwap(sent, waiting)
 		}
+		if o.far != "" && o.changed && o.decision.Delay > turns.Horizon {
+			o.record = b.l.recordOf(strings.TrimPrefix(string(b.key), b.l.space), o.far, o)
+		}
 	}
 	if a.edits == 0 {
 		return nil, old.reading, nil
@@ -310,6 +320,16 @@ func (b *batch) decide(old row) (next *row, reading int64, err error) {
 		return nil, old.reading, nil
 	}
 	return &r, old.reading, nil
+}
+
+// records returns the records of the tentative bookings that were decided.
+func (b *batch) records() (all []keyRow) {
+	for _, o := range b.operations {
+		if o.record.key != nil {
+			all = append(all, o.record)
+		}
+	}
+	return all
 }
 
 // recall records that the decisions were not written.
@@ -461,12 +481,12 @@ func (l *Limiter) bookAhead(ctx context.Context, key string, q turns.Request) (d
 	if p, err := l.planFor(key); err == nil && p.meter.Delays() || q.Cost == 0 {
 		near = q.Ahead // what stands in a queue cannot be given back
 	}
-	book := func(ahead time.Duration) (ratelimit.Decision, *operation, error) {
+	book := func(ahead time.Duration, number string) (ratelimit.Decision, *operation, error) {
 		old, _ := q.Instead.(*booking)
 		return l.decide(ctx, key, q.Cost, &operation{pending: pending{undone: true, goesOn: ahead == near}, ahead: int64(ahead) / 1000, keep: meter.Booked,
-			between: q.Between, from: q.After, instead: old})
+			between: q.Between, from: q.After, instead: old, far: number})
 	}
-	d, o, err = book(near)
+	d, o, err = book(near, "")
 	rest := q.Ahead - near
 	if err != nil || o == nil || d.Allowed || rest <= 0 {
 		return d, o, nil, err
@@ -483,7 +503,7 @@ func (l *Limiter) bookAhead(ctx context.Context, key string, q turns.Request) (d
 		return d, o, nil, ended(err, false)
 	}
 	if far == nil { // without a beat the booking is one that lasts
-		d, o, err = book(q.Ahead)
+		d, o, err = book(q.Ahead, "")
 		return d, o, nil, err
 	}
 	begun, kept := far, false
@@ -492,18 +512,15 @@ func (l *Limiter) bookAhead(ctx context.Context, key string, q turns.Request) (d
 			begun.Drop()
 		}
 	}()
-	if d, o, err = book(q.Ahead); err != nil || o == nil || !d.Allowed || d.Delay <= turns.Horizon {
+	d, o, err = book(q.Ahead, far.Number)
+	if kept = o != nil && errors.Is(err, ratelimit.ErrUnanswered); kept {
+		begun.Lost(func() error { return l.find(key, begun.Number) })
+	}
+	if err != nil || o == nil || o.record.key == nil {
 		return d, o, nil, err
 	}
-	record := l.recordOf(key, far.Number, o)
+	record := o.record
 	kept = true
-	if err = l.record(ctx, record); err != nil {
-		far.Lost(func() error { // with its record it is given back, and else it lasts
-			_, err := l.giveBack(context.Background(), key, l.latest(key, o.plan), record)
-			return err
-		})
-		return d, o, nil, l.store.classify(err, true)
-	}
 	far.Made(time.Now().Add(d.Delay), tentative.Record{
 		Confirm: func() (bool, error) { return l.remove(context.Background(), record.key) },
 		Cancel: func() error {
@@ -530,11 +547,20 @@ func (l *Limiter) recordOf(key, number string, o *operation) keyRow {
 	return keyRow{key: []byte(l.recordsOf(key) + number), row: row{at: sp.At, state: state, expires: sp.At + tentative.Late.Microseconds()}}
 }
 
-// record writes a record.
-func (l *Limiter) record(ctx context.Context, r keyRow) error {
-	ctx, end := l.within(context.WithoutCancel(ctx))
+// find gives a booking back of which it is unknown whether it was made, if its record is there.
+func (l *Limiter) find(key, number string) error {
+	p, err := l.planFor(key)
+	if err != nil {
+		return err
+	}
+	ctx, end := l.within(context.Background())
 	defer end()
-	_, err := l.store.write(ctx, l.store.db, r.key, row{}, r.row)
+	records, err := l.listed(ctx, l.recordsOf(key)+number)
+	for _, r := range records {
+		_, failed := l.giveBack(ctx, key, p, r)
+		err = errors.Join(err, failed)
+	}
+	l.waiting.Moved(key)
 	return err
 }
 

@@ -96,6 +96,46 @@ func (s *store) write(ctx context.Context, q querier, key []byte, old, next row)
 	return n > 0, err
 }
 
+// writeWith replaces a row, and inserts others if it does: by one statement, or else in a transaction. It reports whether the row was still as
+// it had been read. With an error, sent reports whether the changes may have been made.
+func (s *store) writeWith(ctx context.Context, conn *sql.Conn, key []byte, old, next row, others []keyRow) (ok, sent bool, err error) {
+	switch {
+	case len(others) == 0:
+		ok, err = s.write(ctx, conn, key, old, next)
+		return ok, err != nil && !notDone(err), err
+	case len(others) == 1 && old.found && s.sql.both != "":
+		o := &others[0]
+		result, err := conn.ExecContext(ctx, s.sql.both, next.at, next.state, next.expires, key, old.at, old.state, o.key, o.at, o.state, o.expires)
+		if err != nil {
+			return false, !notDone(err), err
+		}
+		n, err := result.RowsAffected()
+		return n > 0, err != nil, err
+	}
+	sent, err = s.transact(ctx, conn.BeginTx, func(tx *sql.Tx) error {
+		switch ok, err := s.write(ctx, tx, key, old, next); {
+		case err != nil:
+			return err
+		case !ok:
+			return errAgain
+		}
+		return s.insert(ctx, tx, others)
+	})
+	if err == errAgain {
+		return false, false, nil
+	}
+	return err == nil, sent, err
+}
+
+// insert inserts rows that no other process inserts.
+func (s *store) insert(ctx context.Context, tx *sql.Tx, rows []keyRow) (err error) {
+	for i := range rows {
+		_, failed := s.write(ctx, tx, rows[i].key, row{}, rows[i].row)
+		err = errors.Join(err, failed)
+	}
+	return err
+}
+
 // stale is the maximum number of pooled connections that may prove to be
 // broken at their first use, for example after a restart of the server.
 const stale = 3

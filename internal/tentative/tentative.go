@@ -134,6 +134,13 @@ func (p *Process) Begin(ctx context.Context, left time.Duration) (*Booking, erro
 	return b, nil
 }
 
+// Used reports whether the process has begun a booking.
+func (p *Process) Used() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.made > 0
+}
+
 // Made records that the booking was made, with its record. The process beats until it is confirmed or due.
 func (b *Booking) Made(due time.Time, r Record) {
 	b.of.mu.Lock()
