@@ -86,7 +86,7 @@ var prompts = []prompt{
 	{team: "support", question: "write an epic", most: 7000, uses: 7000},
 }
 
-// send reserves the maximum tokens of a prompt and their price, sends
+// send reserves a prompt's maximum tokens and their price, sends
 // the prompt to the model, and settles both at the real figures.
 func send(w *tabwriter.Writer, budget *ratelimit.Layered[*prompt], tokens *ratelimit.Keyed[string], p *prompt) error {
 	verdict := "answered"

@@ -10,7 +10,7 @@
 // header User names the user. So a user with a runaway script leaves room for the others.
 //
 // The second address shows the tokens used in the last minute, and the limit. Under
-// load both should be nearly equal. In the first minute of a load, the burst is added.
+// load both should be nearly equal. In a load's first minute, the burst is added.
 package main
 
 import (
@@ -73,7 +73,7 @@ type gateway struct {
 // call is a request of a tenant's user.
 type call struct{ tenant, user string }
 
-// The maximum numbers of requests at the same time, and the hold of their units, which is longer than any request takes.
+// The maximum numbers of requests at the same time, and their units' hold, which is longer than any request takes.
 const (
 	ofTenant = 100
 	ofUser   = 8

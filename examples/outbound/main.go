@@ -82,7 +82,7 @@ func newTransport() (*httplimit.Transport, error) {
 	return httplimit.NewTransport(nil, ratelimit.Map(perHost, httplimit.TargetHost), &httplimit.TransportOptions{MaxRetries: 3})
 }
 
-// tally counts the results of calls.
+// tally counts calls' results.
 type tally struct{ ok, outOfTime atomic.Int64 }
 
 func callAll(ctx context.Context, client *http.Client, url string, t *tally) error {

@@ -17,7 +17,7 @@ const (
 	right  = width - 28.0
 	top    = 96.0
 	plot   = 130.0 // the height of a panel's plot
-	panel  = 190.0 // the height of the panel with its caption
+	panel  = 190.0 // the panel's height with its caption
 	bin    = time.Second
 	height = int(top + 3*panel + 30)
 )
@@ -37,10 +37,10 @@ const (
 	length = 3 * phase
 )
 
-// point is the state of the backend in a bin.
+// point is the backend's state in a bin.
 type point struct{ goodput, latency, limit float64 }
 
-// lane is one way to protect the backend, and the class of its curve.
+// lane is one way to protect the backend, and its curve's class.
 type lane struct {
 	name, class string
 	points      []point

@@ -1,6 +1,6 @@
-// Overload shows the effect of a limit on requests in flight. The backend gets more requests
-// than it can serve, and then becomes slower. The program simulates it, and prints the
-// results of each limit with several backends. With -o it also draws one of them over time:
+// Overload shows a limit's effect on requests in flight. The backend gets more requests
+// than it can serve, and then becomes slower. The program simulates it, and prints each
+// limit's results with several backends. With -o it also draws one of them over time:
 //
 //	go run ./examples/overload
 //	go run ./examples/overload -o docs/overload.svg

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// client is a request's sender: a tenant that requests a page, or runs a background job.
+// client sends requests: a tenant that requests a page, or runs a background job.
 type client struct {
 	tenant string
 	page   bool
@@ -44,7 +44,7 @@ func newTenants() (*inflight.Limiter[client], error) {
 	})
 }
 
-// site is a backend and its clients. It runs in real time, which in a test is the time of a bubble.
+// site is a backend and its clients. It runs in real time, or in a test, in a bubble's time.
 type site struct {
 	limit *inflight.Limiter[client]
 	rng   *rand.Rand

@@ -6,7 +6,7 @@
 //	go run ./examples/restart     # goes on
 //
 // The wall clock measures the time between two runs. If it is set back in between, too little time seems to have passed,
-// or none, and a client waits longer than necessary. If it is set forward, clients regain the budget of that step without
+// or none, and a client waits longer than necessary. If it is set forward, clients regain that step's budget without
 // waiting. A program that is killed, or whose machine stops, writes nothing. The next run then reads the file from
 // before, if there is one, and the spending since is lost. If that matters, keep the budgets on Redis or in a database.
 package main

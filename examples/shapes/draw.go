@@ -15,7 +15,7 @@ const (
 	right    = width - 28.0
 	top      = 82.0
 	plot     = 74.0  // the height of a panel's plot
-	panel    = 114.0 // the height of the panel with its captions
+	panel    = 114.0 // the panel's height with its captions
 	bin      = 400 * time.Millisecond
 	maxRate  = 60 // the maximum of the y axes, in requests a second
 	timeTick = 2 * time.Second

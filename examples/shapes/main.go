@@ -110,7 +110,7 @@ type clock struct{ now time.Duration }
 
 func (c *clock) Now() time.Duration { return c.now }
 
-// trace is the result of the stream under one limit.
+// trace is the stream's result under one limit.
 type trace struct {
 	arrived  []time.Duration // the arrivals of admitted requests
 	left     []time.Duration // the instants at which they are passed on, which in a leaky bucket are later

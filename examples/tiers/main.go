@@ -1,7 +1,7 @@
 // Tiers serves three plans under three limits at once: one for each user by plan, one for each route,
 // and one for the whole service. A request is charged to all or to none. While traffic flows, a free
-// user buys the pro plan. Then the service's limit is tightened. Spending stays spent in both cases. The
-// program prints the admissions of each user in each phase of 0.6 seconds, and the limits that denied.
+// user buys the pro plan. Then the service's limit is tightened. Spending stays spent in both cases.
+// The program prints each user's admissions in each phase of 0.6 seconds, and the limits that denied.
 package main
 
 import (

@@ -20,7 +20,7 @@ type fleet struct {
 
 	mu   sync.Mutex // guards the fields below, and is held while the store is killed or revived
 	down bool
-	lost int // the number of times that the store was killed and lost its keys
+	lost int // how often the store was killed and lost its keys
 
 	watch *watch
 }

@@ -1,5 +1,5 @@
-// Fleet runs three HTTP servers behind one proxy. They share one limit in one Redis. The proxy's page
-// sends load to them, and stops and restarts Redis. It shows the admissions of all servers, the limit
+// Fleet runs three HTTP servers behind one proxy. They share one limit in one Redis. The proxy's
+// page sends load to them, and stops and restarts Redis. It shows all servers' admissions, the limit
 // and the bound, and each decision's source: the shared store, a leased batch, or a server alone.
 //
 //	go -C examples/servers run ./fleet

@@ -20,7 +20,7 @@ const (
 	maxRate    = 2000 // requests a second
 	maxSeconds = 60
 	maxFlying  = 256 // requests under way
-	clients    = 3   // the number of clients that send the load
+	clients    = 3   // clients that send the load
 )
 
 // handler serves the page, and passes everything below /api on to the servers. The load ends with the context.

@@ -7,7 +7,7 @@ import (
 
 const (
 	watchEvery = 250 * time.Millisecond
-	watched    = 5 // the number of samples in a second
+	watched    = 5 // samples in a second
 	maxBatch   = 10
 )
 
@@ -18,7 +18,7 @@ type second struct {
 	Bound    float64 `json:"bound"`    // the most that may be admitted in one second
 }
 
-// sample is the state of the fleet at one instant.
+// sample is the fleet's state at one instant.
 type sample struct {
 	at      time.Time
 	allowed int64

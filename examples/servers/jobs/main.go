@@ -3,8 +3,8 @@
 //
 //	go -C examples/servers run ./jobs -redis 127.0.0.1:6379 acme globex initech
 //
-// The arguments are the tenants of its jobs. Each job takes a second. If you kill a worker, its slots
-// come back after ten seconds. A tenant with one job waits for one turn, however many jobs others have.
+// The arguments are its jobs' tenants. Each job takes a second. If you kill a worker, its slots come
+// back after ten seconds. A tenant with one job waits for one turn, however many jobs others have.
 package main
 
 import (

@@ -215,7 +215,7 @@ func TestThreeGatewaysUseTheModelInFullAndTenantsShareItByWeight(t *testing.T) {
 	})
 }
 
-// lines is the output of processes.
+// lines is processes' output.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder

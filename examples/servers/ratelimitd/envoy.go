@@ -132,7 +132,7 @@ func agree(a, b policy.Attributes) bool {
 	return true
 }
 
-// cost returns the cost of a descriptor: its own hits_addend, or otherwise the request's. A request's 0 means 1.
+// cost returns a descriptor's cost: its own hits_addend, or otherwise the request's. A request's 0 means 1.
 func cost(r *rls.RateLimitRequest, d *descriptors.RateLimitDescriptor) int {
 	if own := d.GetHitsAddend(); own != nil {
 		return int(min(own.GetValue(), math.MaxInt32))

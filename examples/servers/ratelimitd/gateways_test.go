@@ -22,7 +22,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// configuration returns the contents of a file in the folder gateways.
+// configuration returns a file's contents in the folder gateways.
 func configuration(t testing.TB, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("gateways", file))

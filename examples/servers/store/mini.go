@@ -15,7 +15,7 @@ import (
 type mini struct {
 	redis  *miniredis.Miniredis
 	at     string    // its address
-	hashes *sync.Map // from the hash of a script to the hash of its translation
+	hashes *sync.Map // from a script's hash to its translation's hash
 }
 
 func startMini() (Store, error) {

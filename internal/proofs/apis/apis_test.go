@@ -65,8 +65,8 @@ func play(t *testing.T, c client, api apis.API, processes int, e apis.Event, see
 	return r
 }
 
-// In an hour, busy workers use the limit of each API and are seldom
-// refused. Their processes share the limit if the answers contain figures.
+// In an hour, busy workers use each API's limit and are seldom refused.
+// Their processes share the limit if the answers contain figures.
 func TestHours(t *testing.T) {
 	if testsize.Race {
 		t.Skip("the tests of single requests run the same code")

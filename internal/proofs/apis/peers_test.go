@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/apis"
 )
 
-// retries is the number of times that each client retries a request.
+// retries is how often each client retries a request.
 const retries = apis.Retries
 
 // client is a way to send requests to an API that limits them.

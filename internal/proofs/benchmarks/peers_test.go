@@ -24,7 +24,7 @@ import (
 // setup is what a workload requires of a limiter.
 type setup struct {
 	shut bool // one unit an hour, so that a key is exhausted at once; otherwise the limit is never reached
-	keys int  // the number of keys that it must hold
+	keys int  // keys that it must hold
 }
 
 // perSecond is a rate that is never reached, and its burst.

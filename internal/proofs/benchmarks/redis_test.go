@@ -49,7 +49,7 @@ func serverTime(b *testing.B, client *redis.Client, commands []string) (total fl
 	return total
 }
 
-// mixes lists the outcomes of all decisions.
+// mixes lists all decisions' outcomes.
 var mixes = []struct {
 	name    string
 	perHour int
@@ -84,8 +84,8 @@ func serverTimes(b *testing.B, callers int) {
 	}
 }
 
-// slice is the number of decisions that are measured together. The result is the median
-// of the slices, which does not move if other work on the machine disturbs some.
+// slice is how many decisions are measured together. The result is the slices'
+// median, which does not move if other work on the machine disturbs some.
 const slice = 500
 
 // serverSlice makes about n decisions, with one caller for each key, and returns the server's time for each decision, in µs.
@@ -145,7 +145,7 @@ func BenchmarkRedisLoad(b *testing.B) {
 
 // taken holds the callers' results.
 type taken struct {
-	times  []time.Duration // the durations of all decisions
+	times  []time.Duration // all decisions' durations
 	rates  []float64       // the decisions a second in each slice
 	failed atomic.Int64
 }

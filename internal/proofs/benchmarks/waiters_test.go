@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// waiters is the number of requests of one client that wait at the same time.
+// waiters is how many requests of one client wait at the same time.
 const waiters = 16_000
 
 // instantly is a server that answers at once.

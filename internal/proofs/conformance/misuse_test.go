@@ -42,7 +42,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// fault returns the error of a constructor.
+// fault returns a constructor's error.
 func fault[T any](_ T, err error) error { return err }
 
 // nilArguments calls each constructor several times, each time with nil for another argument.

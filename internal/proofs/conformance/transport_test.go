@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// answer is a server that sends one RateLimit field, and records the times of requests.
+// answer is a server that sends one RateLimit field, and records requests' times.
 type answer struct {
 	field string
 	times []time.Time

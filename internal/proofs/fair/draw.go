@@ -14,7 +14,7 @@ const (
 	right  = width - 28.0
 	top    = 96.0
 	plot   = 130.0 // the height of a panel's plot
-	panel  = 190.0 // the height of the panel with its caption
+	panel  = 190.0 // the panel's height with its caption
 	height = int(top + 2*panel + 30)
 )
 
@@ -33,7 +33,7 @@ func picture(lanes []*lane) string {
 	}
 	draw(c, lanes, top, "All tenants: units granted a second", chart.Linear(0, 1200, top+30+plot, top+30), 1,
 		func(l *lane, i int) float64 { return float64(l.granted[i]) }, 0, 500, 1000)
-	const wide = 4 // the number of bins for a point, since the modest tenant calls only ten times a second
+	const wide = 4 // bins for a point, since the modest tenant calls only ten times a second
 	draw(c, lanes, top+panel, "The modest tenant: part of its calls granted, in %", chart.Linear(0, 110, top+panel+30+plot, top+panel+30), wide,
 		func(l *lane, i int) float64 {
 			wanted, served := 0, 0

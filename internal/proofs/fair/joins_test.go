@@ -30,11 +30,11 @@ type guest struct {
 	there []bool // whether it is present in each phase
 
 	grants []grant
-	late   int // the number of waits after a denial that were longer than RetryAfter, by more than a tenth and 50 ms
+	late   int // waits after a denial that were longer than RetryAfter, by more than a tenth and 50 ms
 	waits  int
 }
 
-// grant is the number of units that a tenant got, at their real cost.
+// grant is how many units a tenant got, at their real cost.
 type grant struct {
 	at    time.Duration
 	units int
@@ -46,7 +46,7 @@ type gathering struct {
 	rate, burst int
 	refill      time.Duration
 	guests      []*guest
-	ends        []time.Duration // the ends of the phases
+	ends        []time.Duration // the phases' ends
 
 	mu    sync.Mutex
 	start time.Time
@@ -150,7 +150,7 @@ func (x *gathering) run(t *testing.T) {
 	})
 }
 
-// call makes the next call of a guest, until the call passes or the context ends.
+// call makes a guest's next call, until the call passes or the context ends.
 func (x *gathering) call(ctx context.Context, all *sync.WaitGroup, r *rand.Rand, l *fair.Limiter[int], key int) {
 	g := x.guests[key]
 	switch g.manner {

@@ -102,7 +102,7 @@ func play(seed uint64) []*lane {
 	return lanes
 }
 
-// play makes the calls of all tenants in the order of time, after a time to warm up. Each lane gets the same calls.
+// play makes all tenants' calls in the order of time, after a time to warm up. Each lane gets the same calls.
 func (l *lane) play(seed uint64, clock *ratelimittest.Clock, allow func(key int) bool) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	pause := func(key int) time.Duration {

@@ -48,7 +48,7 @@ func (m manner) String() string {
 type member struct {
 	manner       manner
 	cost, weight int
-	callers      int           // the number of its calls in Wait at the same time
+	callers      int           // its calls in Wait at the same time
 	every        time.Duration // the time between two polls
 
 	on, off, phase time.Duration // it is present for a time and absent for a time, unless on is 0
@@ -321,7 +321,7 @@ func TestTenantsThatBehaveGetTheirSharesInRandomMixes(t *testing.T) {
 	}
 }
 
-// mixPicture draws the tenants of each manner by the part of their share that they got.
+// mixPicture draws each manner's tenants by the part of their share that they got.
 func mixPicture(parts map[string][]float64) string {
 	const top, bottom = 96.0, 300.0
 	c := chart.New(width, int(bottom)+60, "Shares in random mixes", "For each manner of asking, the part of its share that a tenant got, from the worst tenant to the best.")

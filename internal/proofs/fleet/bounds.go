@@ -20,7 +20,7 @@ type trial struct {
 	exact  bool    // whether exactly the bound is admitted on the hottest key
 }
 
-// boundsSetup returns the common setup of the trials.
+// boundsSetup returns the trials' common setup.
 func boundsSetup(lasts time.Duration) setup {
 	return setup{
 		Rate: ratelimit.PerSecond(100), Burst: 100, Nodes: 8, MaxBatch: 10, Keys: 1000, Skew: 1.1,
@@ -57,14 +57,14 @@ func trials() []trial {
 	}
 }
 
-// outcome is the results of a trial.
+// outcome is a trial's results.
 type outcome struct {
 	trial
 	result   *result
 	admitted int64   // the admitted cost of the hottest key
 	limit    int64   // the bound of the hottest key
-	over     int     // the number of keys beyond their bound
-	trips    float64 // the number of scripts for each decision
+	over     int     // keys beyond their bound
+	trips    float64 // scripts for each decision
 	scripts  int64
 }
 

@@ -23,11 +23,11 @@ type fault struct {
 	name  string
 	short string // a short name for the picture
 	lasts time.Duration
-	lost  int // the number of times that the store loses its data
+	lost  int // how often the store loses its data
 	// strike begins the fault, and heal ends it.
 	strike, heal func(ctx context.Context, w weather) error
 
-	times  int            // the number of times that the fault strikes; 0 means once
+	times  int            // how often the fault strikes; 0 means once
 	change func(s *setup) // a change of the fleet's setup during the fault; may be nil
 	calm   bool           // whether the store is healthy, so that the fallback decides nothing
 }
@@ -84,7 +84,7 @@ func send(args ...any) func(context.Context, weather) error {
 
 func nothing(context.Context, weather) error { return nil }
 
-// chaosSetup returns the common setup of the runs with faults.
+// chaosSetup returns the runs' common setup with faults.
 func chaosSetup() setup {
 	return setup{
 		Engine: "failover", Rate: ratelimit.PerSecond(50), Burst: 100, Nodes: 8, Keys: 10, Skew: 1.1,
@@ -112,7 +112,7 @@ type ordeal struct {
 	healed   time.Duration // the time since the start
 	closed   time.Duration // the time after healed until each breaker had been closed
 	worst    float64       // the admitted cost of the worst key, as a share of the bound
-	grown    int           // the number of goroutines that were left
+	grown    int           // goroutines that were left
 	slowness time.Duration // p99.9 of a decision
 	lateness time.Duration // p99.9 of a timer at the same time
 }
@@ -153,7 +153,7 @@ func brave(ctx context.Context, engine string, f fault, p phases, change func(s 
 	return o, nil
 }
 
-// span returns the time from the first strike to the end of the fault.
+// span returns the time from the first strike to the fault's end.
 func (f fault) span() time.Duration { return f.lasts * time.Duration(max(1, 2*f.times-1)) }
 
 // bring makes the fault strike and heal, as often as it has to.

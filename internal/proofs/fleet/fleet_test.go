@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// This is the short version of the proof: real processes use a real server for half a second each, or
-// longer on a busy machine. The command also checks how much of its bound a fleet reaches, and how fast.
+// This is the proof's short version: real processes use a real server for half a second each, or longer
+// on a busy machine. The command also checks how much of its bound a fleet reaches, and how fast.
 func TestNoKeyIsAdmittedBeyondItsBound(t *testing.T) {
 	redistest.Program(t)
 	s, err := startServer(t.Context())
@@ -55,7 +55,7 @@ func TestNoKeyIsAdmittedBeyondItsBound(t *testing.T) {
 	}
 }
 
-// This is the short version of the proof with processes that are killed while they hold slots.
+// This is the proof's short version with processes that are killed while they hold slots.
 func TestSlotsOfKilledProcesses(t *testing.T) {
 	redistest.Program(t)
 	s, err := startServer(t.Context())
@@ -73,7 +73,7 @@ func TestSlotsOfKilledProcesses(t *testing.T) {
 	}
 }
 
-// This is the short version of the proof with slots that pass between callers. The command measures how fast they do.
+// This is the proof's short version with slots that pass between callers. The command measures how fast they do.
 func TestSlotsPassFromCallerToCaller(t *testing.T) {
 	redistest.Program(t)
 	s, err := startServer(t.Context())
@@ -97,7 +97,7 @@ func TestHandoverFigures(t *testing.T) {
 	require.InDelta(t, 0.25, r.busy, 0.001)
 }
 
-// This is the short version of the proof with two regions that share a budget, and a link between them that is cut.
+// This is the proof's short version with two regions that share a budget, and a link between them that is cut.
 func TestTwoRegionsHoldOneBudget(t *testing.T) {
 	redistest.Program(t)
 	for i, r := range regions() {

@@ -31,13 +31,13 @@ const handoverVariable = "RATELIMIT_FLEET_HANDOVER"
 type handoverSetup struct {
 	Redis   string // the server's address
 	Limit   int
-	Callers int           // the number of callers; each acquires, works and releases repeatedly
+	Callers int           // callers; each acquires, works and releases repeatedly
 	Rate    float64       // if positive, callers arrive at random instead, this many a second
-	Work    time.Duration // the duration of the work; if 0, callers only wait
+	Work    time.Duration // the work's duration; if 0, callers only wait
 	Lasts   time.Duration
 }
 
-// handoverKey is the key of all trials.
+// handoverKey is the key in all trials.
 const handoverKey = "k"
 
 func newHandover(addr string, limit int) *redislimit.Semaphore {
@@ -132,7 +132,7 @@ func (s handoverSetup) do(ctx context.Context, semaphore *redislimit.Semaphore) 
 	return j, permit.Release(ctx)
 }
 
-// crew is the processes of one trial.
+// crew is one trial's processes.
 type crew struct {
 	all []*exec.Cmd
 	in  []io.WriteCloser
@@ -185,7 +185,7 @@ func (c *crew) begin() error {
 	return nil
 }
 
-// jobs returns the jobs of all processes when the processes have ended.
+// jobs returns all processes' jobs when the processes have ended.
 func (c *crew) jobs() (all []job, err error) {
 	for i, out := range c.out {
 		var jobs []job
@@ -229,7 +229,7 @@ var handoverTrials = []handoverTrial{
 	{1, 20 * time.Millisecond, 2, 2, 0.85},
 }
 
-// handoverResult is the results of a trial.
+// handoverResult is a trial's results.
 type handoverResult struct {
 	jobs      int
 	ofIdeal   float64 // the number of jobs, as a part of slots · time / work

@@ -29,7 +29,7 @@ func (k *link) carry(client, server net.Conn) {
 	wg.Wait()
 }
 
-// chunk is the data of one read.
+// chunk is one read's data.
 type chunk struct {
 	bytes []byte
 	due   time.Time

@@ -30,7 +30,7 @@ const (
 type storm struct {
 	result *result
 	faults []struck
-	bound  []int64 // the maximum admitted cost at the end of each bin
+	bound  []int64 // the maximum admitted cost at each bin's end
 	bins   []sample
 }
 
@@ -84,7 +84,7 @@ func (st *storm) strike(ctx context.Context, w weather, start time.Time, progres
 	return nil
 }
 
-// collect adds up the samples in bins, and computes the bound at the end of each bin.
+// collect adds up the samples in bins, and computes the bound at each bin's end.
 func (st *storm) collect() {
 	s := st.result.setup
 	st.bins = make([]sample, int(s.Lasts/bin))

@@ -95,7 +95,7 @@ func far(s setup, client *redis.Client) (engine, error) {
 	return engine{Reserver: guarded, state: func() failover.State { return guarded.Stats().State }}, nil
 }
 
-// regionsSetup returns the common setup of the runs.
+// regionsSetup returns the runs' common setup.
 func regionsSetup(r region, lasts time.Duration) setup {
 	s := setup{
 		Engine: r.engine, Name: "regions", Rate: ratelimit.PerSecond(1000), Burst: 1000, Nodes: 2 * inRegion, Keys: 1, Skew: 1.1,

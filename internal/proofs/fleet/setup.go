@@ -17,14 +17,14 @@ import (
 // setup configures one process of the fleet, as JSON in its environment.
 type setup struct {
 	Engine     string // a key of engines
-	Addr       string // the address of Redis
-	Name       string // the name of the budgets in Redis
+	Addr       string // Redis's address
+	Name       string // the budgets' name in Redis
 	Rate       ratelimit.Rate
 	Burst      int
-	Nodes      int // the number of processes
+	Nodes      int // processes
 	Node       int // this process's index
 	MaxBatch   int
-	Keys       int     // the number of keys
+	Keys       int     // keys
 	Skew       float64 // the exponent of Zipf's law, above 1
 	Demand     int     // this process's decisions a second
 	Goroutines int

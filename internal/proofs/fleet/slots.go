@@ -28,7 +28,7 @@ type slotsSetup struct {
 	Redis, Partner string // the addresses of Redis and of the partner
 	Limit          int
 	Hold           time.Duration
-	Callers        int // the number of callers for one slot each, beside a caller for all slots
+	Callers        int // callers for one slot each, beside a caller for all slots
 }
 
 // partner serves calls of the processes, and counts the calls in flight.
@@ -44,9 +44,9 @@ type partner struct {
 
 type partnerCounts struct {
 	most      int // the maximum in flight at once
-	over      int // the number of calls above the limit
+	over      int // calls above the limit
 	served    int
-	servedAll int // the number of served calls that had all slots
+	servedAll int // served calls that had all slots
 }
 
 func (p *partner) counts() partnerCounts {
@@ -189,7 +189,7 @@ type slotsResult struct {
 	left   redislimit.SemaphoreStats // the statistics after Hold has passed
 }
 
-// slots is the number of calls that the partner may serve at once.
+// slots is how many calls the partner may serve at once.
 const slots = 5
 
 // violations describes each broken promise.

@@ -46,8 +46,8 @@ type report struct {
 	Degraded  time.Duration // the time from the first degraded decision to the last
 	Began     time.Time
 	Ended     time.Time
-	Before    int // the number of goroutines before the limiter was made
-	After     int // the number of goroutines after it was closed
+	Before    int // goroutines before the limiter was made
+	After     int // goroutines after it was closed
 	Lease     lease.Stats
 }
 

@@ -217,7 +217,7 @@ func hostile(t *testing.T, old bool) line {
 	return l
 }
 
-// working is a gRPC service that does the work of a backend.
+// working is a gRPC service that does a backend's work.
 type working struct {
 	grpc_testing.UnimplementedTestServiceServer
 	backend busy

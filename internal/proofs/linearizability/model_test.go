@@ -90,7 +90,7 @@ type past struct {
 	forgotten int
 }
 
-// after returns the result of a call on a key with this past, and the key's state after it.
+// after returns a call's result on a key with this past, and the key's state after it.
 func (o *oracle) after(p *past, c call) (answer, ratelimit.Decision) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

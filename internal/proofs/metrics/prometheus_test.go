@@ -116,6 +116,27 @@ func (failingReserver) Take(context.Context, string, int) (ratelimit.Decision, e
 	return ratelimit.Decision{}, fmt.Errorf("%w: refused", ratelimit.ErrUnavailable)
 }
 
+// requests is the expected output for the HTTP middleware web, and calls for the interceptor rpc.
+func requests(allowed, denied, failedOpen int) string {
+	return outcomes("ratelimit_http_requests_total", "HTTP requests, by outcome.", "web", allowed, denied, failedOpen)
+}
+
+func calls(allowed, denied, failedOpen int) string {
+	return outcomes("ratelimit_grpc_calls_total", "gRPC calls, and messages of streams, by outcome.", "rpc", allowed, denied, failedOpen)
+}
+
+func outcomes(metric, help, limiter string, allowed, denied, failedOpen int) string {
+	return fmt.Sprintf(`# HELP %[1]s %[2]s
+# TYPE %[1]s counter
+%[1]s{limiter=%[3]q,outcome="allowed"} %[4]d
+%[1]s{limiter=%[3]q,outcome="denied"} %[5]d
+%[1]s{limiter=%[3]q,outcome="exceeds"} 0
+%[1]s{limiter=%[3]q,outcome="failed"} 0
+%[1]s{limiter=%[3]q,outcome="failed-open"} %[6]d
+%[1]s{limiter=%[3]q,outcome="rejected"} 0
+`, metric, help, limiter, allowed, denied, failedOpen)
+}
+
 func TestEveryKindOfLimiterIsMeasured(t *testing.T) {
 	reg := program(t)
 	assert.NoError(t, testutil.GatherAndCompare(reg, strings.NewReader(`
@@ -130,23 +151,7 @@ ratelimit_decisions_total{limit="hourly",limiter="api",outcome="unavailable"} 0
 # HELP ratelimit_spent_units_total Cost that was charged.
 # TYPE ratelimit_spent_units_total counter
 ratelimit_spent_units_total{limit="hourly",limiter="api"} 4
-# HELP ratelimit_http_requests_total HTTP requests, by outcome.
-# TYPE ratelimit_http_requests_total counter
-ratelimit_http_requests_total{limiter="web",outcome="allowed"} 0
-ratelimit_http_requests_total{limiter="web",outcome="denied"} 1
-ratelimit_http_requests_total{limiter="web",outcome="exceeds"} 0
-ratelimit_http_requests_total{limiter="web",outcome="failed"} 0
-ratelimit_http_requests_total{limiter="web",outcome="failed-open"} 0
-ratelimit_http_requests_total{limiter="web",outcome="rejected"} 0
-# HELP ratelimit_grpc_calls_total gRPC calls, and messages of streams, by outcome.
-# TYPE ratelimit_grpc_calls_total counter
-ratelimit_grpc_calls_total{limiter="rpc",outcome="allowed"} 0
-ratelimit_grpc_calls_total{limiter="rpc",outcome="denied"} 0
-ratelimit_grpc_calls_total{limiter="rpc",outcome="exceeds"} 0
-ratelimit_grpc_calls_total{limiter="rpc",outcome="failed"} 0
-ratelimit_grpc_calls_total{limiter="rpc",outcome="failed-open"} 1
-ratelimit_grpc_calls_total{limiter="rpc",outcome="rejected"} 0
-# HELP ratelimit_policy_rule_decisions_total Decisions of single rules, also of shadow rules, by rule, plan and outcome.
+`+requests(0, 1, 0)+calls(0, 0, 1)+`# HELP ratelimit_policy_rule_decisions_total Decisions of single rules, also of shadow rules, by rule, plan and outcome.
 # TYPE ratelimit_policy_rule_decisions_total counter
 ratelimit_policy_rule_decisions_total{outcome="allowed",plan="",rule="users",shadow="false"} 1
 ratelimit_policy_rule_decisions_total{outcome="denied",plan="",rule="users",shadow="false"} 1
@@ -193,24 +198,7 @@ func TestMiddlewareWithPermitsIsMeasured(t *testing.T) {
 	_, err := call(t.Context(), nil, method, func(ctx context.Context, _ any) (any, error) { return call(ctx, nil, method, nil) })
 	require.Error(t, err)
 
-	assert.NoError(t, testutil.GatherAndCompare(reg, strings.NewReader(`
-# HELP ratelimit_grpc_calls_total gRPC calls, and messages of streams, by outcome.
-# TYPE ratelimit_grpc_calls_total counter
-ratelimit_grpc_calls_total{limiter="rpc",outcome="allowed"} 1
-ratelimit_grpc_calls_total{limiter="rpc",outcome="denied"} 1
-ratelimit_grpc_calls_total{limiter="rpc",outcome="exceeds"} 0
-ratelimit_grpc_calls_total{limiter="rpc",outcome="failed"} 0
-ratelimit_grpc_calls_total{limiter="rpc",outcome="failed-open"} 0
-ratelimit_grpc_calls_total{limiter="rpc",outcome="rejected"} 0
-# HELP ratelimit_http_requests_total HTTP requests, by outcome.
-# TYPE ratelimit_http_requests_total counter
-ratelimit_http_requests_total{limiter="web",outcome="allowed"} 1
-ratelimit_http_requests_total{limiter="web",outcome="denied"} 1
-ratelimit_http_requests_total{limiter="web",outcome="exceeds"} 0
-ratelimit_http_requests_total{limiter="web",outcome="failed"} 0
-ratelimit_http_requests_total{limiter="web",outcome="failed-open"} 0
-ratelimit_http_requests_total{limiter="web",outcome="rejected"} 0
-`), "ratelimit_grpc_calls_total", "ratelimit_http_requests_total"))
+	assert.NoError(t, testutil.GatherAndCompare(reg, strings.NewReader(calls(1, 1, 0)+requests(1, 1, 0)), "ratelimit_grpc_calls_total", "ratelimit_http_requests_total"))
 }
 
 func TestNamesKeepPrometheusHabits(t *testing.T) {

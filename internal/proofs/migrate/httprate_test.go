@@ -204,7 +204,7 @@ func TestHTTPRateJoinsKeysWithAColon(t *testing.T) {
 	assert.NotEqual(t, keyfunc.Pair[string, string]{A: "a:b", B: "c"}, keyfunc.Pair[string, string]{A: "a", B: "b:c"})
 }
 
-// TestHTTPRateForgetsEverybodyForOneLateIncrement: an increment after the window's end clears the counters of all keys.
+// TestHTTPRateForgetsEverybodyForOneLateIncrement: an increment after the window's end clears all keys' counters.
 func TestHTTPRateForgetsEverybodyForOneLateIncrement(t *testing.T) {
 	window := time.Now().UTC().Truncate(time.Minute)
 	counter := httprate.NewLocalLimitCounter(time.Minute)

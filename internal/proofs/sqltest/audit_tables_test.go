@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// In a partitioned table, the first rows of all partitions have the same ctid.
+// In a partitioned table, all partitions' first rows have the same ctid.
 func TestTheSweepOfAPartitionedTableKeepsCurrentRows(t *testing.T) {
 	db := openPostgres(t)
 	migrate(t, db, sqllimit.PostgreSQL)

@@ -56,7 +56,7 @@ func request(user string) policy.Attributes {
 	return policy.Attributes{"user": user, "ip": "192.0.2.7", "method": "GET", "path": "/a"}
 }
 
-// count counts the denials of a key in the database.
+// count counts a key's denials in the database.
 func count(t *testing.T, db *sql.DB, where string) (n int) {
 	t.Helper()
 	require.NoError(t, db.QueryRow(`SELECT COALESCE(SUM(count), 0) FROM rate_limit_violation `+where).Scan(&n))

@@ -34,7 +34,7 @@ type call struct {
 	At       int64 // the time from which it is made, in µs since 1970
 	Name     string
 	Limit    sentLimit // the limit with which the limiter of this name is made
-	To       sentLimit // the limit of SetLimit
+	To       sentLimit // SetLimit's limit
 	Key      string
 	N        int // the cost, the actual cost or the delta
 	Ahead    time.Duration
@@ -52,7 +52,7 @@ type result struct {
 	Text     string // the error's text
 	Is       []bool // for each of sentErrors, whether the error is one
 	Together []result
-	Reads    int // the number of reads for these calls
+	Reads    int // reads for these calls
 }
 
 // sentLimit is a limit as text.
@@ -124,7 +124,7 @@ type process struct {
 	now  atomic.Int64
 	db   *sql.DB
 	held atomic.Pointer[heldRead] // makes the next read wait, unless nil
-	read atomic.Int64             // the number of reads
+	read atomic.Int64             // reads
 
 	mu       sync.Mutex // guards the fields below
 	limiters map[string]*sqllimit.Limiter
@@ -440,7 +440,7 @@ type limiter struct {
 	f       *fleet
 	only    *member // the process that makes all calls, or nil
 	name    string
-	limit   ratelimit.Limit // the limit of New
+	limit   ratelimit.Limit // New's limit
 	changed atomic.Bool     // whether SetLimit was called since the last call
 }
 

@@ -48,7 +48,7 @@ type pair struct {
 
 var twinKeys = []string{"a", "b", ""}
 
-// in returns a limit in the units of the clock in memory.
+// in returns a limit in the clock's units in memory.
 func (w *twin) in(l ratelimit.Limit) ratelimit.Limit {
 	l.Rate.Per /= w.scale
 	return l

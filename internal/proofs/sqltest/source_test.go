@@ -449,7 +449,7 @@ func TestTheStatementsForMySQLAreComplete(t *testing.T) {
 }
 
 // A table from before the column more can be read after the statements
-// at the end of the migration. A change of the column is a new version.
+// at the migration's end. A change of the column is a new version.
 func TestATableOfBeforeGetsTheColumnMore(t *testing.T) {
 	for name, file := range map[string]string{"postgresql": "postgresql", "mysql": "mysql", "sqlite": "sqlite"} {
 		d := databases()[name]

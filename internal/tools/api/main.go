@@ -1,5 +1,5 @@
-// Api records the API of all packages in a file, with a line for each exported function, type, method, field,
-// constant and variable. A change of the API then changes that file, and a reviewer sees it. Run it by scripts/api.
+// Api records all packages' API in a file, with a line for each exported function, type, method, field, constant
+// and variable. A change of the API then changes that file, and a reviewer sees it. Run it by scripts/api.
 //
 // The file also contains the internal packages that nested modules
 // import, because they are an API between modules of different versions.

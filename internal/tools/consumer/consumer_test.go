@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// files returns the files of a repository with two modules, one of which requires the other.
+// files returns a repository's files with two modules, one of which requires the other.
 func files() map[string]string {
 	return map[string]string{
 		"go.mod":                      "module example.org/root\n\ngo 1.25.0\n",

@@ -16,13 +16,13 @@ import (
 // use is one use of a declaration in another file of the same package.
 type use struct {
 	from, to string // files
-	id       string // the name of the declaration
+	id       string // the declaration's name
 }
 
 // knot is the largest set of files of a package in which each file uses each other one, directly or through others.
 type knot struct {
 	path  string // the package's path within the repository
-	all   int    // the number of the package's files
+	all   int    // the package's files
 	files []string
 	uses  []use // the uses between files of the knot
 }
@@ -114,7 +114,7 @@ func origin(obj types.Object) types.Object {
 	return obj
 }
 
-// name returns the name of a declaration. For a method, it includes the type.
+// name returns a declaration's name. For a method, it includes the type.
 func name(obj types.Object) string {
 	f, ok := obj.(*types.Func)
 	if !ok || f.Signature().Recv() == nil {

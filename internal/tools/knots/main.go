@@ -37,7 +37,7 @@ func main() {
 	}
 }
 
-// table writes the files of each knot.
+// table writes each knot's files.
 func table(out io.Writer, knots []knot) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "package\tin a circle\tof\tfiles")
@@ -47,7 +47,7 @@ func table(out io.Writer, knots []knot) {
 	_ = w.Flush()
 }
 
-// list writes the uses between the files of a knot, a line for each pair.
+// list writes the uses between a knot's files, a line for each pair.
 func (k knot) list(out io.Writer) {
 	pair := use{}
 	for _, u := range k.uses {

@@ -50,7 +50,7 @@ type hit struct {
 	line             int
 }
 
-// counted are the figures of a folder, including all folders in it.
+// counted are a folder's figures, including all folders in it.
 type counted struct {
 	kinds   [len(kinds)]figures
 	folders map[string]*figures // without strings
@@ -188,7 +188,7 @@ func declared(file *ast.File) iter.Seq[*ast.Ident] {
 	}
 }
 
-// parts returns the words of an identifier, such as ask and state of askState.
+// parts returns an identifier's words, such as ask and state of askState.
 func parts(name string) []string {
 	var words []string
 	begin := 0

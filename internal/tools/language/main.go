@@ -41,8 +41,8 @@ func main() {
 	found.table(os.Stdout)
 }
 
-// table writes the figures of each folder and of each kind of text,
-// and their sum. The sum does not include the strings of programs.
+// table writes the figures of each folder and of each kind of
+// text, and their sum. The sum does not include programs' strings.
 func (c *counted) table(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
 	head := "\twords\t"

@@ -33,14 +33,14 @@ func readerOf(path string) func(path, content string) ([]passage, error) {
 	return nil
 }
 
-// code matches code and literals in quotes or back quotes within prose, and addresses. target matches the address of a link.
+// code matches code and literals in quotes or back quotes within prose, and addresses. target matches a link's address.
 var (
 	code   = regexp.MustCompile("`[^`\n]*`|\"[^\"\n]*\"|https?://\\S+")
 	target = regexp.MustCompile(`\]\([^)\n]*\)`)
 )
 
-// prose returns a line without the addresses of links. It replaces
-// code and literals by a placeholder, which does not count as a word.
+// prose returns a line without links' addresses. It replaces code
+// and literals by a placeholder, which does not count as a word.
 func prose(line string) string {
 	return strings.TrimSpace(code.ReplaceAllString(target.ReplaceAllString(line, "]"), "_"))
 }
@@ -164,7 +164,7 @@ func commentAt(line, mark string) int {
 	return -1
 }
 
-// readPage returns the paragraphs of a Markdown page, without its code, its headings and the head rows of its tables.
+// readPage returns the paragraphs of a Markdown page, without its code, its headings and its tables' head rows.
 func readPage(_, content string) ([]passage, error) {
 	var all []passage
 	fence := ""

@@ -85,7 +85,7 @@ type options struct {
 	together int
 }
 
-// fate is the result of a mutant.
+// fate is a mutant's result.
 type fate struct {
 	survived bool
 	by       string // the test that killed it, or why no test can

@@ -106,7 +106,7 @@ func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err err
 	path := filepath.Join(w.dir, m.file)
 	defer func() { err = errors.Join(err, os.WriteFile(path, []byte(m.plain), 0o755)) }()
 	begin := time.Now()
-	near := 1 // the number of packages that run with all seeds: only the mutant's own, or all if that has no tests
+	near := 1 // packages that run with all seeds: only the mutant's own, or all if that has no tests
 	for i, pkg := range packages {
 		if err := w.measure(ctx, pkg, m); err != nil {
 			return f, err
@@ -141,7 +141,7 @@ func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err err
 	return fate{survived: true, took: time.Since(begin)}, nil
 }
 
-// tests runs the tests of one package on a mutant, with each seed. It returns the test that has killed
+// tests runs one package's tests on a mutant, with each seed. It returns the test that has killed
 // the mutant, or "" if none has. With killersFirst, tests that have killed other mutants run first.
 func (w *worker) tests(ctx context.Context, pkg, test string, m *mutant, seeds int, killersFirst bool) (by string, err error) {
 	bound := 3*w.clean[pkg] + 5*time.Second

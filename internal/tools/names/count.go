@@ -68,7 +68,7 @@ type counted struct {
 	named      []*types.Named // the public types
 }
 
-// count reads the packages of all modules in root.
+// count reads all modules' packages in root.
 func count(root string) (*counted, error) {
 	modules, err := repo.Modules(root)
 	if err != nil {
@@ -219,7 +219,7 @@ func (c *counted) uses(p *source.Package, under ast.Node, but string, how shown)
 	})
 }
 
-// key returns the name of an object, or "" if it is not a public name of the repository.
+// key returns an object's name, or "" if it is not a public name of the repository.
 func (c *counted) key(obj types.Object) string {
 	if obj == nil || obj.Pkg() == nil || !obj.Exported() {
 		return ""
@@ -282,7 +282,7 @@ func (c *counted) sum() {
 	}
 }
 
-// total returns the figures of all packages.
+// total returns all packages' figures.
 func (c *counted) total() figures {
 	all := figures{path: "all"}
 	for _, f := range c.packages {

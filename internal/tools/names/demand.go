@@ -34,7 +34,7 @@ func (c *counted) demand(t *types.TypeName) {
 	}
 }
 
-// demanded records the methods that interfaces require, and the types of results.
+// demanded records the methods that interfaces require, and results' types.
 func (c *counted) demanded() {
 	for _, t := range c.named {
 		if !types.IsInterface(t) {
@@ -108,7 +108,7 @@ func (c *counted) callbacks(t types.Type, seen map[string]bool) {
 	}
 }
 
-// result records a type of results, and the types of its fields.
+// result records a type of results, and its fields' types.
 func (c *counted) result(t types.Type, seen map[string]bool) {
 	switch t := t.(type) {
 	case *types.Pointer:
@@ -187,7 +187,7 @@ func alike(a, b types.Type) bool {
 	return types.TypeString(a, nil) == types.TypeString(b, nil)
 }
 
-// origin returns the name of a type without its type arguments.
+// origin returns a type's name without its type arguments.
 func origin(t *types.Named) string {
 	if t.Obj().Pkg() == nil {
 		return t.Obj().Name()

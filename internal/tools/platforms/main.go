@@ -1,5 +1,5 @@
 // Platforms checks that all packages and tests of all modules compile on other platforms. It
-// checks types from source, so it does not need the compiled standard library of each platform.
+// checks types from source, so it does not need each platform's compiled standard library.
 //
 //	go -C internal/tools run ./platforms -dir ../.. windows/amd64 darwin/arm64 linux/386
 package main
@@ -96,8 +96,7 @@ func generated(e packages.Error, root string) bool {
 	return filepath.IsAbs(e.Pos) && !strings.HasPrefix(e.Pos, root+string(filepath.Separator))
 }
 
-// declarationsOnly removes the bodies of functions, because bodies
-// in other modules and in the standard library are not checked.
+// declarationsOnly removes functions' bodies, because bodies in other modules and in the standard library are not checked.
 func declarationsOnly(file *ast.File) {
 	for _, d := range file.Decls {
 		if f, ok := d.(*ast.FuncDecl); ok && f.Body != nil {

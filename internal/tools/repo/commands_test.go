@@ -144,7 +144,7 @@ func (c command) check(root, dir string) error {
 	return err
 }
 
-// folders returns the folders of packages below a base, or false if one does not exist.
+// folders returns packages' folders below a base, or false if one does not exist.
 func folders(base string, packages []string) (dirs []string, ok bool) {
 	for _, p := range packages {
 		if strings.ContainsAny(p, "$<") || strings.ToUpper(filepath.Base(p)) == filepath.Base(p) && filepath.Base(p) != "." && filepath.Base(p) != "..." || strings.Contains(p, "@") {
@@ -208,7 +208,7 @@ func checkTargets(dirs []string, patterns map[string]string, own []string) error
 			continue
 		}
 		for one := range strings.SplitSeq(strings.Trim(pattern, "()"), "|") {
-			one, _, _ = strings.Cut(one, "/") // the name of a subtest is removed
+			one, _, _ = strings.Cut(one, "/") // a subtest's name is removed
 			matches, err := regexp.Compile(one)
 			if err != nil {
 				return err

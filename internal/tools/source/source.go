@@ -1,4 +1,4 @@
-// Package source loads the packages of this repository with their types.
+// Package source loads this repository's packages with their types.
 package source
 
 import (
@@ -54,7 +54,7 @@ func New(root string, modules []repo.Module, standard ...string) (*Loader, error
 	return l, err
 }
 
-// All returns the packages of the modules, sorted by path.
+// All returns the modules' packages, sorted by path.
 func (l *Loader) All() (all []*Package, err error) {
 	for _, p := range slices.Sorted(maps.Keys(l.Dirs)) {
 		if _, err := l.Import(p); err != nil {

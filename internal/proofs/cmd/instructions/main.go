@@ -4,10 +4,10 @@
 //	go run ./cmd/instructions            the table, as Markdown: three to six minutes
 //	go run ./cmd/instructions -calls 500 fewer calls for a row
 //
-// It starts redis-server, or the program in REDIS_SERVER, under valgrind --tool=cachegrind, twice for
-// each row. The same calls warm up both servers. Then the first server executes 1,200 calls, and the
-// second 2,000 more. The figure is the difference, divided by 2,000. So it does not include the start
-// and the end of a server, nor the first call of a script. One connection sends one call at a time.
+// It starts redis-server, or the program in REDIS_SERVER, under valgrind --tool=cachegrind, twice
+// for each row. The same calls warm up both servers. Then the first server executes 1,200 calls, and
+// the second 2,000 more. The figure is the difference, divided by 2,000. So it does not include the
+// start and the end of a server, nor a script's first call. One connection sends one call at a time.
 package main
 
 import (

@@ -135,7 +135,7 @@ func (h *histogram) add(d time.Duration) {
 	h.n++
 }
 
-// step returns the index of a duration. Each duration below 16 ns has its own index, and each power of two above has 16.
+// step returns a duration's index. Each duration below 16 ns has its own index, and each power of two above has 16.
 func step(d time.Duration) int {
 	v := uint64(d)
 	if v < 16 {

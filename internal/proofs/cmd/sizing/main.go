@@ -19,10 +19,10 @@ import (
 	"time"
 )
 
-// settings is the size of the measurement.
+// settings is the measurement's size.
 type settings struct {
-	keys   int           // the number of keys in a large table
-	rounds int           // the number of rounds for a median
+	keys   int           // keys in a large table
+	rounds int           // rounds for a median
 	per    time.Duration // the duration of one round of a row
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// memory prints the growth of the heap for each key.
+// memory prints the heap's growth for each key.
 func memory(_ context.Context, out io.Writer, s settings) error {
 	keys := table{head: []string{"algorithm", "key", "bytes a key", "keys in 1 GiB"}}
 	row := func(algorithm, key string, bytes float64) {

@@ -70,7 +70,7 @@ func server() (*redis.Client, func(), error) {
 // usage is the server's memory and processor time for a limit.
 type usage struct {
 	key int64         // one key's bytes
-	all float64       // the bytes of all keys, with the server's own tables
+	all float64       // all keys' bytes, with the server's own tables
 	cpu time.Duration // one decision's processor time
 }
 

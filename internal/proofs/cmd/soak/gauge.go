@@ -13,7 +13,7 @@ type gauge struct {
 	now        uint64 // the heap at the last check
 }
 
-// slack returns the permitted growth of the heap: a third, and some megabytes for the runtime and the soak itself.
+// slack returns the heap's permitted growth: a third, and some megabytes for the runtime and the soak itself.
 func (g *gauge) slack() uint64 { return g.heap/3 + 32<<20 }
 
 func heapInUse() uint64 {

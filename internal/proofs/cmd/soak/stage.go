@@ -24,15 +24,15 @@ type limiter interface {
 	Stats() ratelimit.Stats
 }
 
-// setup is the configuration of a stage.
+// setup is a stage's configuration.
 type setup struct {
 	limit   ratelimit.Limit
 	lasts   time.Duration
-	keys    uint64 // the number of keys that the flood invents
+	keys    uint64 // keys that the flood invents
 	maxKeys int
 	workers int
 	every   time.Duration // the time between two checks
-	calm    int           // the number of turns in which the driver sweeps and changes nothing, for each nine in which it does
+	calm    int           // turns in which the driver sweeps and changes nothing, for each nine in which it does
 	out     io.Writer
 	make    func(limit ratelimit.Limit, opts *ratelimit.Options[uint64]) (limiter, error)
 }
@@ -204,7 +204,7 @@ func (s *stage) fail(err error) {
 	}
 }
 
-// watch checks the size of the tables while they fill.
+// watch checks the tables' size while they fill.
 func (s *stage) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		for _, l := range []limiter{s.refusing, s.evicting} {

@@ -25,7 +25,7 @@ func Cases() []Case {
 	return all
 }
 
-// Case is a limit, and the calls of its benchmark.
+// Case is a limit, and its benchmark's calls.
 type Case struct {
 	Limit ratelimit.Limit
 

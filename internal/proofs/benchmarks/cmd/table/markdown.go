@@ -14,7 +14,7 @@ type table struct {
 	cells      map[[2]string]samples
 }
 
-// add adds the samples of one benchmark in one unit. The values of the row's dimensions name
+// add adds one benchmark's samples in one unit. The values of the row's dimensions name
 // the row, and those of the others name the column. If there are no others, the unit does.
 func (t *table) add(r results, base, unit string, row ...string) {
 	for _, l := range r.lines {
@@ -64,7 +64,7 @@ func (t *table) mediansTo(digits int) string {
 	})
 }
 
-// ratios returns the table with the ratio of each median to the base row's.
+// ratios returns the table with each median's ratio to the base row's.
 func (t *table) ratios(base string) string {
 	return t.print(func(row, col string) string {
 		s, ours := t.cells[[2]string{row, col}], t.cells[[2]string{base, col}]

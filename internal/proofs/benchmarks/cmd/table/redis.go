@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// redisTables are the parts of the report on limiters in Redis.
+// redisTables are the report's parts on limiters in Redis.
 var redisTables = []struct {
 	title, base, unit string
 	digits            int

@@ -16,7 +16,7 @@ const (
 	width, height = 920, 440
 	left, right   = 72.0, width - 196.0
 	top, bottom   = 84.0, height - 64.0
-	lineHeight    = 20.0 // the height of the labels at the ends of the curves
+	lineHeight    = 20.0 // the labels' height at the curves' ends
 )
 
 // contender is a curve of the picture.
@@ -52,7 +52,7 @@ func (t *table) scales() (x, y chart.Scale) {
 }
 
 func (t *table) keys(col int) float64 {
-	n, _ := strconv.ParseFloat(t.cols[col], 64) // the columns of BenchmarkScale have numbers as names
+	n, _ := strconv.ParseFloat(t.cols[col], 64) // BenchmarkScale's columns have numbers as names
 	return n
 }
 
@@ -109,7 +109,7 @@ func short(n float64) string {
 	}
 }
 
-// end is the end of a curve, with its label.
+// end is a curve's end, with its label.
 type end struct {
 	contender
 	at chart.Point
@@ -129,7 +129,7 @@ func (t *table) curves(c *chart.Canvas, x, y chart.Scale) (ends []end) {
 	return ends
 }
 
-// label writes a name at the end of each curve. It works upwards and keeps the names far enough apart.
+// label writes a name at each curve's end. It works upwards and keeps the names far enough apart.
 func label(c *chart.Canvas, ends []end) {
 	slices.SortFunc(ends, func(a, b end) int { return cmp.Compare(b.at.Y, a.at.Y) })
 	lowest := bottom
