@@ -557,7 +557,7 @@ func TestTheDebtAfterASettlementIsReadByEachCall(t *testing.T) {
 // leasedUnits is how many units the lease of wrapped may hold.
 const leasedUnits = 50
 
-// wrapped returns a limiter in each of the forms in which another package calls it.
+// wrapped returns a limiter in each form in which another package calls it.
 func wrapped(t testing.TB, clock ratelimit.Clock, limit ratelimit.Limit) (l *ratelimit.Keyed[string], all map[string]ratelimit.Reserver[string]) {
 	opts := ratelimit.Options[string]{Clock: clock}
 	l = newWith(t, limit, opts)

@@ -378,7 +378,7 @@ func TestLongNamesOfBudgetsAreDistinguished(t *testing.T) {
 	})
 }
 
-// TestOfTwoBudgetsOfOneNameTheStricterIsRead as long as one is the stricter in both respects.
+// TestOfTwoBudgetsOfOneNameTheStricterIsRead if one is stricter in what is left and in the time.
 func TestOfTwoBudgetsOfOneNameTheStricterIsRead(t *testing.T) {
 	for line, want := range map[string][]httplimit.AdviceBudget{
 		`"a";r=5;t=60, "a";r=9;t=60`:                {{Name: "a", Left: 5, Reset: time.Minute}},

@@ -50,7 +50,7 @@ const (
 	below      = 0.7  // a probe for the known baseline lowers the limit to this part of the work that the backend does at once
 	shrunk     = 0.5  // a limit that has fallen to this part is a cause of a probe, if latency is too high
 	far        = 3    // latency above this multiple of the baseline is too high for a limit that has fallen to shrunk
-	queued     = 1.4  // if latency is above this multiple of the latency that a queue alone would leave, there is no queue
+	queued     = 1.4  // a queue would fall to a certain latency; above this multiple of it, there is no queue
 	confirming = 0.88 // with a queue, latency in a probe would be below this part of a proven baseline
 	opinion    = 0.8  // latency below this part of that in the doubted step, at a third of its limit, shows that others had a queue
 	raised     = 1.03 // a routine probe that would raise the baseline beyond this multiple takes the full number of windows, most

@@ -92,9 +92,9 @@ type SemaphoreOptions struct {
 	// at most 100 bytes. It defaults to the names of host and process.
 	Owner string
 
-	// LimitFor returns a key's limit, or 0 for the default: NewSemaphore's or SetLimit's. If
-	// nil, all keys have the default. It is called from several goroutines, and concurrent
-	// calls for a key share its result. If it panics while callers wait, their error says so.
+	// LimitFor returns a key's limit, or 0 for the default: NewSemaphore's or SetLimit's. If nil,
+	// all keys have the default. It is called from several goroutines, and concurrent calls for a
+	// key share its result. If it panics while callers wait, their error reports the panic.
 	LimitFor func(key string) int
 
 	// Timeout bounds each call to Redis, as [Options.Timeout] does. It defaults to 50 ms.

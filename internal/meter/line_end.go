@@ -302,8 +302,7 @@ func (c *slidingCounter) fit(s State, cost int64) int64 {
 	return max(0, n)
 }
 
-// skipLog spends as many turns as fit into a window. From then on each turn
-// is served when the turn that is this number of places before it leaves.
+// skipLog spends the k turns that fit into a window. From then on, each turn is served when the k-th turn before it leaves.
 func (r *replayed) skipLog(l *slidingLog, cost, n int64) bool {
 	k := l.units / cost
 	if r.s.M > 0 || n <= 2*k {
