@@ -61,6 +61,7 @@ func (l *line[K]) exchange(booked []*caller[K], now time.Time) {
 	}
 	for i, c := range booked {
 		l.take(c)
+		l.reconsider(c, now)
 		at := c.due()
 		if at.Equal(due[i]) {
 			continue
@@ -69,7 +70,6 @@ func (l *line[K]) exchange(booked []*caller[K], now time.Time) {
 		if at.After(due[i]) && at.Sub(now) > Horizon {
 			l.bookAnew(c) // a new booking may be earlier than that
 		}
-		l.reconsider(c, now)
 	}
 }
 
@@ -95,11 +95,13 @@ func (l *line[K]) depose(c *caller[K], booked []*caller[K], now time.Time) {
 	}
 }
 
-// reconsider makes a caller book anew if it has taken units of a larger
-// cost that are due in more than [Horizon]: its own cost may fit earlier.
+// reconsider makes a caller book anew if it has taken some units of a booking that is
+// due in more than [Horizon]: without the others, these may be due earlier.
 func (l *line[K]) reconsider(c *caller[K], now time.Time) {
-	if c.due().Sub(now) > Horizon && c.holds(func(p *part) bool { return p.cost > c.cost }) {
-		l.bookAnew(c)
+	for _, s := range c.shares {
+		if s.n < s.of.cost && s.at().Sub(now) > Horizon {
+			l.bookAnew(c)
+		}
 	}
 }
 

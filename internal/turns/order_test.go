@@ -108,6 +108,10 @@ func TestCallersAreServedInTheirOrderWhateverTheStoreHasBookedFirst(t *testing.T
 			{cost: 4, answers: []answer{booked(20*ms, 800*ms)}},
 			{cost: 1, answers: []answer{booked(10*ms, 400*ms)}},
 		}, []int{0, 1}, []time.Duration{820 * ms, 820 * ms}},
+		{"a large cost is booked far behind a small one, and is due earlier without it", []scripted{
+			{cost: 4, answers: []answer{booked(20*ms, 2800*ms), booked(10*ms, 1100*ms)}},
+			{cost: 3, answers: []answer{booked(10*ms, 500*ms), booked(10*ms, 900*ms)}},
+		}, []int{0, 1}, []time.Duration{1130 * ms, 2020 * ms}},
 		{"the first is denied before the next one books", []scripted{
 			{cost: 1, answers: []answer{denied}},
 			{cost: 1, answers: []answer{booked(40*ms, 400*ms), booked(10*ms, 60*ms)}},

@@ -691,13 +691,17 @@ func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields 
 // due returns the instant when all units of a caller are due.
 func (c *caller[K]) due() (at time.Time) {
 	for _, s := range c.shares {
-		if s.of.pace.Spaced {
-			at = later(at, s.due)
-		} else {
-			at = later(at, s.of.due) // it may have moved
-		}
+		at = later(at, s.at())
 	}
 	return at
+}
+
+// at returns the instant at which the units of a share are due.
+func (s share) at() time.Time {
+	if s.of.pace.Spaced {
+		return s.due
+	}
+	return s.of.due // it may have moved
 }
 
 // latestAt returns the instant of the last booking by the store's clock, 0 if there is none.
