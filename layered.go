@@ -324,7 +324,7 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) (err 
 		case err != nil:
 			return err
 		case inLine:
-			err = x.turn.comesFirst(ctx, s.clock)
+			x.early, err = x.turn.comesFirst(ctx, s.clock, l.limitsRequests() && wait.RenewableOf(ctx) == nil)
 		default:
 			err = wait.Sleep(ctx, s.d.RetryAfter)
 		}
@@ -334,6 +334,11 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) (err 
 	}
 }
 
+// limitsRequests reports whether requests have limits of their own.
+func (l *Layered[R]) limitsRequests() bool {
+	return slices.ContainsFunc(l.layers, func(y layer[R]) bool { return y.limit != nil })
+}
+
 // clock returns the layers' clock.
 func (l *Layered[R]) clock() Clock { return l.layers[0].clock }
 
@@ -341,6 +346,7 @@ func (l *Layered[R]) clock() Clock { return l.layers[0].clock }
 type attempts struct {
 	turn   *turn  // nil if it is in no line
 	number uint64 // the number of its arrival, 0 before the first line
+	early  bool   // it tries before it is due, since its request's limits may have changed
 }
 
 // leftPlace is the place of a call that begins anew.
@@ -404,6 +410,9 @@ func (x *attempts) stand(clock Clock, c *charge, homeOf func() home, room *waiti
 // end takes the call out of its line.
 func (x *attempts) end(clock Clock) {
 	if t := x.turn; t != nil {
+		if x.early { // what ends its wait may end the next call's
+			t.urgeNext()
+		}
 		t.leave(clock)
 		t.room.leave()
 		x.turn = nil

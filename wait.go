@@ -391,6 +391,7 @@ type looked struct {
 	first   bool            // the turn is the first in its line
 	wait    time.Duration   // of the first turn: the time until it is due
 	changed <-chan struct{} // closed when the limits have changed, and the first turn must look again
+	again   bool            // the first turn's call tries at once
 }
 
 // look serves all turns that are due. A line's first turn first puts the key under its present limit, and into the table.
@@ -419,7 +420,9 @@ func (t *turn) lookAt(clock Clock, g *generation) (x looked, outdated bool) {
 		return x, true
 	}
 	x.wait = a.serve(clock, t.Line)
-	x.over, x.first = t.Over, t.Line.First() == &t.Turn
+	if x.over, x.first = t.Over, t.Line.First() == &t.Turn; x.first {
+		x.again, t.Again = t.Again, false
+	}
 	return x, false
 }
 
@@ -589,25 +592,45 @@ func (t *turn) stays(a *account, cost int64) bool {
 	return owner == a && !t.Over && t.Cost == cost
 }
 
-// comesFirst sleeps until the call should try: its turn is the first and due, or is over, or its limits have changed.
-func (t *turn) comesFirst(ctx context.Context, clock Clock) error {
+// urgeNext makes the call behind the first one try at once when the first one has left.
+func (t *turn) urgeNext() {
+	owner := lockOwner(t.Line)
+	defer owner.mu.Unlock()
+	if t.Line.First() == &t.Turn {
+		t.Line.Urge()
+	}
+}
+
+// rereadEvery is how often the first call of a line computes its request's limits anew. Nobody reports when they change.
+const rereadEvery = time.Second
+
+// comesFirst sleeps until the call should try: its turn is the first and due, or is over, or its limits have changed. If the
+// limits are its request's, the first call also tries now and then. Then early is true.
+func (t *turn) comesFirst(ctx context.Context, clock Clock, ofRequest bool) (early bool, err error) {
 	g := t.home.current()
 	for {
 		x, outdated := t.lookAt(clock, g)
 		if x.over || outdated || x.first && x.wait <= 0 {
-			return nil
+			return false, nil
 		}
-		var due <-chan time.Time
+		var due, reread <-chan time.Time
 		var changed <-chan struct{}
 		var timer *time.Timer
-		if x.first {
+		switch {
+		case x.again:
+			return true, nil
+		case x.first && ofRequest && x.wait > rereadEvery:
+			timer = time.NewTimer(rereadEvery)
+			reread, changed = timer.C, g.changed
+		case x.first:
 			timer = time.NewTimer(x.wait)
 			due, changed = timer.C, g.changed
 		}
-		err := error(nil)
 		select {
 		case <-t.Wake:
 		case <-due:
+		case <-reread:
+			early = true
 		case <-changed:
 		case <-ctx.Done():
 			err = ctx.Err()
@@ -615,11 +638,11 @@ func (t *turn) comesFirst(ctx context.Context, clock Clock) error {
 		if timer != nil {
 			timer.Stop()
 		}
-		if err != nil {
-			return err
+		if early || err != nil {
+			return early, err
 		}
 		if x.first && t.home.current() != g {
-			return nil
+			return false, nil
 		}
 	}
 }

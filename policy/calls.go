@@ -86,9 +86,10 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 }
 
 // Wait is like Take, but waits until the rules allow the cost: see [ratelimit.Wait]. A set that comes into force meanwhile
-// applies to calls that wait, too. They keep their places, for example in line for a limit that is raised. In the line of a
-// rule with Share a call holds its charges under the other rules. While another rule denies, the call tries again each
-// second. Calls are then not served first come, first served. A call may read its request until it returns.
+// applies to calls that wait, too, and so does a rule or an override whose From or Until comes, within a second. They keep
+// their places, for example in line for a limit that is raised. In the line of a rule with Share a call holds its charges
+// under the other rules. While another rule denies, the call tries again each second. Calls are then not served first come,
+// first served. A call may read its request until it returns.
 func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	w := newWaitingCall(ctx, &p.waits, p.stays)
 	defer w.over()
@@ -126,7 +127,7 @@ func (p *Policies) wait(w *waitingCall, q *query) (anew bool, err error) {
 // stays reports whether the set in force charges a query's request as the query's own set does, to the same limiters. If
 // the request panics, stays reports false: the call reads the request again, in the goroutine of its caller.
 func (p *Policies) stays(q *query) (same bool) {
-	if q.in == p.now() {
+	if q.in == p.now() && !q.in.dated {
 		return true
 	}
 	defer func() {

@@ -25,6 +25,7 @@ type generation struct {
 	settles  bool          // whether a rule has Actual
 	graces   bool          // whether a rule has Grace
 	always   bool          // whether a rule has Charge
+	dated    bool          // whether a rule or an override has From or Until
 	left     []left        // the limiters of earlier sets
 }
 

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -173,6 +174,7 @@ func (p *Policies) open(set *Set) (*generation, error) {
 		next.settles = next.settles || r.Actual != ""
 		next.graces = next.graces || r.grace > 0
 		next.always = next.always || r.always()
+		next.dated = next.dated || r.dated || slices.ContainsFunc(r.Overrides, func(o Override) bool { return !o.span().always() })
 		matches = append(matches, &r.match)
 	}
 	next.replaces = replacementsOf(next.rules)

@@ -1,19 +1,26 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // waits are the calls of Wait that wait. A new set ends the attempts of those whose rules it changes, and they begin anew by the new rules.
 type waits struct {
-	mu  sync.Mutex
-	all map[*waitingCall]struct{}
+	mu      sync.Mutex
+	all     map[*waitingCall]struct{}
+	arrived uint64
+	dates   *time.Timer // nil unless calls wait by a set with dates
 }
+
+// datesEvery is how often calls that wait by a set with dates check whether their rules are still those in force.
+const datesEvery = time.Second
 
 // waitingCall is a call of Wait.
 type waitingCall struct {
@@ -21,12 +28,15 @@ type waitingCall struct {
 	among *waits
 	stays func(q *query) bool // reports whether the set in force has the same rules for a query
 
+	number uint64        // of its arrival among them; 0 until it waits
+	stands chan struct{} // has an element when an attempt has begun to wait since, or the call is over
+
 	mu sync.Mutex
 	q  *query // of the attempt under way; nil if there is none
 }
 
 func newWaitingCall(ctx context.Context, among *waits, stays func(q *query) bool) *waitingCall {
-	w := &waitingCall{among: among, stays: stays}
+	w := &waitingCall{among: among, stays: stays, stands: make(chan struct{}, 1)}
 	w.Context, w.Waits = wait.OrBackground(ctx), w.begins
 	return w
 }
@@ -50,13 +60,34 @@ func (w *waitingCall) follow(q *query) {
 
 // begins records that the call waits now. A set that has come into force since the query was made did not know of it.
 func (w *waitingCall) begins() {
-	w.among.mu.Lock()
-	if w.among.all == nil {
-		w.among.all = map[*waitingCall]struct{}{}
-	}
-	w.among.all[w] = struct{}{}
-	w.among.mu.Unlock()
+	w.mu.Lock()
+	dated := w.q != nil && w.q.in.dated
+	w.mu.Unlock()
+	w.among.add(w, dated)
+	w.stood()
 	w.check()
+}
+
+func (w *waitingCall) stood() {
+	select {
+	case w.stands <- struct{}{}:
+	default:
+	}
+}
+
+func (ws *waits) add(w *waitingCall, dated bool) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if ws.all == nil {
+		ws.all = map[*waitingCall]struct{}{}
+	}
+	if ws.all[w] = struct{}{}; w.number == 0 {
+		ws.arrived++
+		w.number = ws.arrived
+	}
+	if dated && ws.dates == nil {
+		ws.dates = time.AfterFunc(datesEvery, ws.checkDates)
+	}
 }
 
 // over forgets the call.
@@ -67,24 +98,61 @@ func (w *waitingCall) over() {
 	if w.Place != nil {
 		w.Place.Abandon()
 	}
+	w.stood()
 }
 
-// check ends the attempt under way if the set in force has other rules for the call.
-func (w *waitingCall) check() {
+// checkDates is check, again and again while calls wait.
+func (ws *waits) checkDates() {
+	ws.check()
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if len(ws.all) == 0 {
+		ws.dates = nil
+		return
+	}
+	ws.dates.Reset(datesEvery)
+}
+
+// check ends the attempt under way if the set in force has other rules for the call. Then it reports true.
+func (w *waitingCall) check() (anew bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.q != nil && !w.stays(w.q) {
-		w.Renew()
+	if w.q == nil || w.stays(w.q) {
+		return false
 	}
+	select {
+	case <-w.stands:
+	default:
+	}
+	w.Renew()
+	return true
 }
 
-// check has the calls begin anew for which the set in force has other rules. No lock of the policies is held.
+// inOrder is how long one check has each call find its new place before the next one looks for its own.
+const inOrder = time.Second / 4
+
+// check has the calls begin anew for which the set in force has other rules, in the order of their arrival. No lock of the
+// policies is held.
 func (ws *waits) check() {
 	ws.mu.Lock()
 	all := slices.Collect(maps.Keys(ws.all))
 	ws.mu.Unlock()
+	slices.SortFunc(all, func(a, b *waitingCall) int { return cmp.Compare(a.number, b.number) })
+	var late <-chan time.Time
 	for _, w := range all {
-		w.check()
+		if !w.check() {
+			continue
+		}
+		if late == nil {
+			late = time.After(inOrder)
+		}
+		select {
+		case <-w.stands:
+		case <-late:
+			closed := make(chan time.Time)
+			close(closed)
+			late = closed
+		}
 	}
 }
 

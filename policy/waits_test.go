@@ -220,6 +220,29 @@ func TestCallsInALineOfSharesKeepTheirPlaces(t *testing.T) {
 	})
 }
 
+// An override ends while calls wait, and a rule begins. The bubble's clock begins at midnight of 2000-01-01, UTC.
+func TestCallsInLineFollowTheDatesOfTheirRules(t *testing.T) {
+	for name, c := range map[string]struct {
+		rules string
+		last  time.Duration
+	}{
+		"an override ends": {"{name: api, key: user, limit: token-bucket 1/s burst 1, overrides: [{key: ann, until: 2000-01-01T00:00:10Z, limit: token-bucket 10/s burst 1}]}", 209 * time.Second},
+		"a rule begins":    {"{name: api, key: user, limit: token-bucket 10/s burst 1}, {name: night, key: user, from: 2000-01-01T00:00:10Z, limit: token-bucket 1/s burst 1}", 209 * time.Second},
+		"a rule ends":      {"{name: api, key: user, limit: token-bucket 10/s burst 1}, {name: night, key: user, until: 2000-01-01T00:00:10Z, limit: token-bucket 1/s burst 1}", 39 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := ratelimit.Must(policy.New(rules("rules: ["+c.rules+"]"), nil))
+				l := stand(t, 300, time.Hour, p, ofAnn)
+				l.wg.Wait()
+				require.Empty(t, l.failed)
+				require.IsIncreasing(t, l.order)
+				require.InDelta(t, c.last, l.served[len(l.served)-1], float64(2*time.Second))
+			})
+		})
+	}
+}
+
 // panicky is a request that panics from some time on.
 type panicky struct {
 	policy.Attributes

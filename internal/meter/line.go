@@ -51,6 +51,7 @@ type Turn struct {
 	// the caller is woken when the turn is due, and then tries to spend
 	// its cost here and elsewhere; meanwhile the turn stays the first
 	Tries bool
+	Again bool // the caller tries as soon as the turn is the first, even if it is not due: see [Line.Urge]
 
 	Over    bool     // it has left the line
 	Refused bool     // its cost exceeds the capacity
@@ -82,6 +83,13 @@ func (l *Line) First() *Turn { return l.first }
 func (l *Line) Rouse() {
 	if l.first != nil {
 		l.first.Rouse()
+	}
+}
+
+// Urge makes the second call of the line try as soon as it is the first.
+func (l *Line) Urge() {
+	if l.first != nil && l.first.next != nil {
+		l.first.next.Again = true
 	}
 }
 
