@@ -165,19 +165,13 @@ func (a *account) change(p *plan, s *meter.State) {
 	if s != &a.meters {
 		if a.plan == nil || a.plan.meter.Holds() != p.meter.Holds() { // units in use do not count as spending: nothing is left to settle
 			a.mark, a.open = rand.Uint32(), openSum{}
-		} else if changes(a.plan.limit, p.limit) {
-			a.changes++
+		} else if was, is := a.plan.limit, p.limit; was.Algorithm != ratelimit.AlgorithmCalendar || is.Algorithm != was.Algorithm || was.Period != is.Period {
+			a.changes++ // under other units of its period, a calendar's windows are the same
 		}
 		a.meters, a.otherState = *s, meter.State{}
 	}
 	a.plan, a.other = p, nil
 	a.edits++
-}
-
-// changes reports whether a change of limit may change the instants at which spending is
-// regained. Under other units of its period, a calendar's windows are the same.
-func changes(was, is ratelimit.Limit) bool {
-	return was.Algorithm != ratelimit.AlgorithmCalendar || is.Algorithm != was.Algorithm || was.Period != is.Period
 }
 
 // take carries out an operation to spend, and reports whether it was allowed.
@@ -260,7 +254,7 @@ func (a *account) without(p *plan, s *meter.State, b *booking) (*meter.State, er
 	if a.plan == nil || a.mark != b.mark || p.meter.Holds() {
 		return s, nil
 	}
-	sp.Changed = a.changes != b.changes || s != &a.meters && changes(a.plan.limit, p.limit)
+	sp.Changed = a.changes != b.changes || s != &a.meters
 	p.meter.Refresh(s)
 	c, rest, err := p.meter.ReadState(p.meter.AppendOpen(nil, *s, a.now), a.now, 0)
 	if err != nil || len(rest) > 0 {
@@ -272,7 +266,7 @@ func (a *account) without(p *plan, s *meter.State, b *booking) (*meter.State, er
 }
 
 // settle corrects an operation's spending. Its plan is the limiter's current plan for the key.
-func (a *account) settle(o *operation) (err error) {
+func (a *account) settle(o *operation) error {
 	sp, p := o.spending, o.plan
 	if a.plan == nil || a.mark != o.mark {
 		// The key was reset, so there is nothing to settle. Or its row was deleted because the key was fresh.
@@ -281,19 +275,21 @@ func (a *account) settle(o *operation) (err error) {
 		}
 		return nil
 	}
-	s, last := &a.meters, a.at
-	if a.edits > 0 {
-		last = a.now
+	sp.Changed = a.changes != o.changes
+	if o.stays || p.text == a.plan.text {
+		a.plan.meter.Settle(&a.meters, a.now, sp, o.actual)
+		a.change(a.plan, &a.meters)
+		return nil
 	}
-	// If the limit has changed, denials may have reported the state of the key under the new one.
-	if since := p.since.Load(); o.stays || since == unset || since < last {
-		p = a.plan
-	} else if s, err = a.under(p); err != nil {
+	s, at, err := a.before(p)
+	if err != nil {
 		return err
 	}
-	sp.Changed = a.changes != o.changes || s != &a.meters && changes(a.plan.limit, p.limit)
-	p.meter.Settle(s, a.now, sp, o.actual)
-	a.change(p, s)
+	a.plan.meter.Settle(&s, at, sp, o.actual)
+	a.plan.meter.Refresh(&s)
+	s = p.meter.Migrate(&a.plan.meter, s, at)
+	p.meter.Advance(&s, a.now)
+	a.change(p, &s)
 	return nil
 }
 

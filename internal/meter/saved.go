@@ -276,7 +276,7 @@ func (r *reader) log(l *slidingLog, m *Meter) (s State) {
 func (r *reader) appendix(m *Meter, s State) State {
 	if r.err == nil && r.flags&flagRest != 0 {
 		units := r.number(1, math.MaxInt64)
-		if until := r.instant(r.number(1, 2*r.horizon)); r.err == nil && (until > r.now || m.token != nil) { // open reservations have to notice the end
+		if until := r.instant(r.number(1, 2*r.horizon)); r.err == nil && until > r.now {
 			s = s.setAside(rest{units: units, until: until})
 		}
 	}
