@@ -265,6 +265,7 @@ func (l *Layered[R]) Describe() Description {
 // While they deny it, the call waits in one key's line: the one that denies it longest. It waits there with
 // the calls of [Keyed.Wait], in the order of arrival, and books nothing. When it is the first and its time
 // has come, it tries all layers. Then it may move to another key's line, again in the order of arrival.
+// If a layer has a Limit, the line notices within a second that its limits have changed.
 //
 // So calls that wait for the same keys are served first come, first served. A call whose own key is exhausted delays
 // no others at a shared key. If a leaky bucket's queue is full, the call waits until earlier work has left the queue.
