@@ -32,7 +32,7 @@ type probe struct {
 
 	n      int     // windows in this step
 	ended  float64 // requests in these windows
-	left   int     // these windows in which clients left early
+	left   int     // the number of these windows in which clients left early
 	sum    float64 // the sum of their latencies
 	middle float64 // the sum of their medians
 }

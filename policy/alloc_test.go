@@ -43,6 +43,9 @@ rules:
 			p.Allow(r, 1)
 			assert.Zero(t, testing.AllocsPerRun(1000, func() { p.Allow(r, 1) }), name)
 			assert.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = p.Take(t.Context(), r, 1) }), name)
+			if opts == nil || opts.ReuseRules { // Wait needs the rules' decisions, and has memory for them at once
+				assert.Zero(t, testing.AllocsPerRun(1000, func() { _ = p.Wait(t.Context(), r, 1) }), name)
+			}
 		}
 	}
 }

@@ -91,11 +91,14 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 // under the other rules. While another rule denies, the call tries again each second. Calls are then not served first come,
 // first served. A call may read its request until it returns.
 func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
-	w := newWaitingCall(ctx, &p.waits, p.stays)
-	defer w.over()
+	w := p.waits.newCall(ctx)
+	local := false
+	defer func() { w.over(local) }()
 	for {
 		q := p.newQuery(r, cost)
+		inMemory := q.answered() || q.in.inMemory()
 		if anew, err := p.wait(w, q); !anew {
+			local = inMemory
 			return err
 		}
 	}

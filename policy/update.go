@@ -17,7 +17,7 @@ import (
 // an [*Error] about the set's first mistake, or the engine's error.
 func New(set *Set, opts *Options) (*Policies, error) {
 	p := &Policies{denials: sketch.New(), gone: gone{}}
-	p.notifier.lasts = &p.lasts
+	p.notifier.lasts, p.waits.stays = &p.lasts, p.stays
 	if opts != nil {
 		p.engine, p.onDecision, p.reuseRules, p.log = opts.Engine, opts.OnDecision, opts.ReuseRules, opts.Logger
 		p.notifier.onThreshold = opts.OnThreshold

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/wait"
@@ -17,6 +18,9 @@ type waits struct {
 	all     map[*waitingCall]struct{}
 	arrived uint64
 	dates   *time.Timer // nil unless calls wait by a set with dates
+	spare   sync.Pool   // has *waitingCall, so that a call that need not wait allocates nothing
+
+	stays func(q *query) bool // reports whether the set in force has the same rules for a query
 }
 
 // datesEvery is how often calls that wait by a set with dates check whether their rules are still those in force.
@@ -25,9 +29,8 @@ const datesEvery = time.Second
 // waitingCall is a call of Wait.
 type waitingCall struct {
 	wait.Renewable
-	among *waits
-	stays func(q *query) bool // reports whether the set in force has the same rules for a query
-
+	among  *waits
+	waited atomic.Bool
 	number uint64        // of its arrival among them; 0 until it waits
 	stands chan struct{} // has an element when an attempt has begun to wait since, or the call is over
 
@@ -35,9 +38,14 @@ type waitingCall struct {
 	q  *query // of the attempt under way; nil if there is none
 }
 
-func newWaitingCall(ctx context.Context, among *waits, stays func(q *query) bool) *waitingCall {
-	w := &waitingCall{among: among, stays: stays, stands: make(chan struct{}, 1)}
-	w.Context, w.Waits = wait.OrBackground(ctx), w.begins
+// newCall returns a call of Wait. When it ends, call over.
+func (ws *waits) newCall(ctx context.Context) *waitingCall {
+	w, _ := ws.spare.Get().(*waitingCall)
+	if w == nil {
+		w = &waitingCall{among: ws, stands: make(chan struct{}, 1)}
+		w.Waits = w.begins
+	}
+	w.Context = wait.OrBackground(ctx)
 	return w
 }
 
@@ -60,6 +68,7 @@ func (w *waitingCall) follow(q *query) {
 
 // begins records that the call waits now. A set that has come into force since the query was made did not know of it.
 func (w *waitingCall) begins() {
+	w.waited.Store(true)
 	w.mu.Lock()
 	dated := w.q != nil && w.q.in.dated
 	w.mu.Unlock()
@@ -90,8 +99,16 @@ func (ws *waits) add(w *waitingCall, dated bool) {
 	}
 }
 
-// over forgets the call.
-func (w *waitingCall) over() {
+// over forgets the call. If local is true, no store has had its attempts: unless one of them has waited, nothing
+// refers to them any more, and the next call gets their memory.
+func (w *waitingCall) over(local bool) {
+	if !w.waited.Load() {
+		if local {
+			w.Clear()
+			w.among.spare.Put(w)
+		}
+		return
+	}
 	w.among.mu.Lock()
 	delete(w.among.all, w)
 	w.among.mu.Unlock()
@@ -117,7 +134,7 @@ func (ws *waits) checkDates() {
 func (w *waitingCall) check() (anew bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.q == nil || w.stays(w.q) {
+	if w.q == nil || w.among.stays(w.q) {
 		return false
 	}
 	select {
@@ -139,8 +156,9 @@ func (ws *waits) check() {
 	ws.mu.Unlock()
 	slices.SortFunc(all, func(a, b *waitingCall) int { return cmp.Compare(a.number, b.number) })
 	var late <-chan time.Time
+	isLate := false
 	for _, w := range all {
-		if !w.check() {
+		if anew := w.check(); !anew || isLate {
 			continue
 		}
 		if late == nil {
@@ -149,9 +167,7 @@ func (ws *waits) check() {
 		select {
 		case <-w.stands:
 		case <-late:
-			closed := make(chan time.Time)
-			close(closed)
-			late = closed
+			isLate = true
 		}
 	}
 }

@@ -122,7 +122,7 @@ func (s *store) bounded(ctx context.Context, call func(context.Context) error) e
 // walk is one call to Each.
 type walk struct {
 	limiters []*Limiter
-	byBegin  map[string]int // the limiters' indexes, by their keys' beginning
+	byBegin  map[string]int // the limiters' indexes, by what their keys begin with
 	pattern  string         // matches all limiters' keys
 	store    *store
 	visit    func(limiter int, key string, d ratelimit.Decision) bool

@@ -26,7 +26,7 @@ import (
 // Limiter cannot be used.
 type Limiter struct {
 	store      store
-	space      string // its rows' keys' beginning
+	space      string // with which its rows' keys begin
 	limitFor   func(string) ratelimit.Limit
 	lookups    *lookup.Calls[string, ratelimit.Limit] // calls of limitFor
 	timeout    time.Duration                          // if negative, there is none

@@ -357,8 +357,8 @@ func TestAPolicysWindowIsThePresentOne(t *testing.T) {
 	})
 }
 
-// An answer that leaves nothing names the instant of the next unit, for every algorithm: not the one at which the budget is whole, for which a
-// client would wait in silence.
+// Once nothing is left, every algorithm's answer names the instant of the next unit. If it named the one at which the budget
+// is whole, a client would wait for that.
 func TestWithNothingLeftTheResetIsTheNextUnit(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerMinute(6), 9),

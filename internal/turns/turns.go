@@ -148,7 +148,7 @@ type line[K comparable] struct {
 	calls       int           // calls under way
 	called      int64         // the cost of these calls
 	booked      *caller[K]    // a list of the callers with bookings
-	bookings    int           // these callers
+	bookings    int           // the number of these callers
 	regain      int64         // the units that the budget regains in a round trip
 	room        int64         // the units that the last answer has reported and no call has used since
 	remaining   int64         // the units that remained after the last call that the store has decided on, when its answer came

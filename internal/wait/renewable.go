@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 )
 
 // Renewable is a call that waits in several attempts. [Renewable.Renew] ends the present attempt, for example because the
@@ -16,8 +17,8 @@ type Renewable struct {
 	Number uint64                 // of the call's arrival; 0 if it has none yet
 	Place  interface{ Abandon() } // the place in line, which the last attempt abandons; nil if there is none
 
-	mu  sync.Mutex // guards the field, and the attempt
-	now *Attempt
+	now   atomic.Pointer[Attempt]
+	first Attempt
 }
 
 // Attempt is the context of one attempt of a call. What waits by it finds the [Renewable] in it, but in no context derived from it.
@@ -25,55 +26,73 @@ type Attempt struct {
 	context.Context // the caller's
 	call            *Renewable
 
-	// The lock of the call guards these fields.
+	over  atomic.Bool // Renew has ended it
+	waits atomic.Bool // Done was called
+
+	mu    sync.Mutex
 	inner context.Context // ends with the attempt; nil until the attempt waits
 	end   context.CancelFunc
-	over  bool // Renew has ended it
 }
 
 // Begin returns the next attempt.
 func (r *Renewable) Begin() *Attempt {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.now = &Attempt{Context: r.Context, call: r}
-	return r.now
+	a := &r.first
+	if r.now.Load() != nil {
+		a = new(Attempt)
+	}
+	a.Context, a.call = r.Context, r
+	r.now.Store(a)
+	return a
+}
+
+// Clear forgets the attempts, none of which has waited, so that another call can use r.
+func (r *Renewable) Clear() {
+	r.Context, r.Number, r.Place = nil, 0, nil
+	r.first.Context = nil
+	r.first.over.Store(false)
+	r.now.Store(nil)
 }
 
 // Renew ends the present attempt.
 func (r *Renewable) Renew() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	a := r.now
-	if a == nil {
+	if a := r.now.Load(); a != nil {
+		a.over.Store(true)
+		a.stop()
+	}
+}
+
+// stop ends the attempt if it waits.
+func (a *Attempt) stop() {
+	if !a.waits.Load() {
 		return
 	}
-	if a.over = true; a.end != nil {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.end != nil {
 		a.end()
 	}
 }
 
 // End ends the attempt, which has returned an error. It reports whether the call begins anew.
 func (a *Attempt) End(err error) (anew bool) {
-	a.call.mu.Lock()
-	defer a.call.mu.Unlock()
-	if a.end != nil {
-		a.end()
-	}
-	return a.renewed(err)
+	anew = a.renewed(err)
+	a.stop()
+	return anew
 }
 
 // Done returns a channel that is closed when the attempt ends.
 func (a *Attempt) Done() <-chan struct{} {
-	a.call.mu.Lock()
+	a.waits.Store(true)
+	a.mu.Lock()
 	first := a.inner == nil
 	if first {
 		a.inner, a.end = context.WithCancel(a.Context)
-		if a.over {
+		if a.over.Load() {
 			a.end()
 		}
 	}
 	done := a.inner.Done()
-	a.call.mu.Unlock()
+	a.mu.Unlock()
 	if first {
 		a.call.Waits()
 	}
@@ -82,19 +101,21 @@ func (a *Attempt) Done() <-chan struct{} {
 
 // Err returns the error of the caller's context, or context.Canceled once the attempt has ended.
 func (a *Attempt) Err() error {
-	a.call.mu.Lock()
-	defer a.call.mu.Unlock()
-	switch {
-	case a.inner != nil:
-		return a.inner.Err()
-	case a.over:
+	if a.waits.Load() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.inner != nil {
+			return a.inner.Err()
+		}
+	}
+	if a.over.Load() {
 		return context.Canceled
 	}
 	return a.Context.Err()
 }
 
 func (a *Attempt) renewed(err error) bool {
-	return a.over && errors.Is(err, context.Canceled) && a.Context.Err() == nil
+	return err != nil && a.over.Load() && errors.Is(err, context.Canceled) && a.Context.Err() == nil
 }
 
 // RenewableOf returns the call whose attempt a context is, or nil.
@@ -108,12 +129,7 @@ func RenewableOf(ctx context.Context) *Renewable {
 // Renewed returns the call whose attempt a context is, if Renew has ended it with this error. Otherwise it returns nil.
 func Renewed(ctx context.Context, err error) *Renewable {
 	a, ok := ctx.(*Attempt)
-	if !ok || err == nil {
-		return nil
-	}
-	a.call.mu.Lock()
-	defer a.call.mu.Unlock()
-	if !a.renewed(err) {
+	if !ok || !a.renewed(err) {
 		return nil
 	}
 	return a.call
