@@ -109,53 +109,94 @@ func TestReadmeIsShort(t *testing.T) {
 }
 
 var (
-	anyCode = regexp.MustCompile("(?s)```.*?```|`[^`]*`")
-	link    = regexp.MustCompile(`\]\(([^)#:]+)\)`)
+	anyCode  = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
+	link     = regexp.MustCompile(`\[[^\[\]]*\]\(([^)]*)\)`)
+	nonWords = regexp.MustCompile(`[^\w\- ]`)
 )
 
-// TestLinksInDocumentsLeadSomewhere checks links within the repository.
+// TestLinksInDocumentsLeadSomewhere checks links within the repository, and the headings that they name.
 func TestLinksInDocumentsLeadSomewhere(t *testing.T) {
+	anchors := map[string]map[string]bool{}
+	type use struct{ page, target string }
+	var uses []use
+	eachPage(t, func(page, text string) {
+		anchors[page] = anchorsOf(text)
+		for _, m := range regexp.MustCompile(`\]\(([^):]+)\)`).FindAllStringSubmatch(anyCode.ReplaceAllString(text, ""), -1) {
+			uses = append(uses, use{page, m[1]})
+		}
+	})
+	for _, u := range uses {
+		file, anchor, _ := strings.Cut(u.target, "#")
+		if file = filepath.Join(filepath.Dir(u.page), file); strings.HasPrefix(u.target, "#") {
+			file = u.page
+		}
+		info, err := os.Stat(file)
+		if !assert.NoError(t, err, "a link in %s", u.page) || anchor == "" {
+			continue
+		}
+		if info.IsDir() {
+			file = filepath.Join(file, "README.md")
+		}
+		assert.True(t, anchors[file][anchor], "%s has a link to %s, where no heading is #%s", u.page, file, anchor)
+	}
+}
+
+// eachPage calls f with the path and the text of each page of the repository.
+func eachPage(t *testing.T, f func(page, text string)) {
 	require.NoError(t, filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() || filepath.Ext(path) != ".md" {
 			return err
 		}
 		text, err := os.ReadFile(path)
-		for _, m := range link.FindAllStringSubmatch(anyCode.ReplaceAllString(string(text), ""), -1) {
-			_, err := os.Stat(filepath.Join(filepath.Dir(path), m[1]))
-			assert.NoError(t, err, "a link in %s", path)
-		}
+		f(path, string(text))
 		return err
 	}))
 }
 
-// TestTermsAreLinkedWhereTheyFirstStand checks that a page links each term of the glossary that has an anchor, where
-// the page first uses it.
+// anchorsOf returns the anchors of a page: those that it sets, and those that GitHub makes of its headings.
+func anchorsOf(text string) map[string]bool {
+	anchors := map[string]bool{}
+	for _, m := range regexp.MustCompile(`<a id="([^"]+)">`).FindAllStringSubmatch(text, -1) {
+		anchors[m[1]] = true
+	}
+	text = regexp.MustCompile("(?s)```.*?```").ReplaceAllString(text, "")
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
+		heading := nonWords.ReplaceAllString(strings.ToLower(m[1]), "")
+		anchors[strings.ReplaceAll(heading, " ", "-")] = true
+	}
+	return anchors
+}
+
+// TestTermsAreLinkedWhereTheyFirstStand checks that each page for users links each term of the glossary that
+// has an anchor, where the term first stands outside code, headings, other links and descriptions of metrics.
 func TestTermsAreLinkedWhereTheyFirstStand(t *testing.T) {
 	contributing, err := os.ReadFile("CONTRIBUTING.md")
 	require.NoError(t, err)
 	anchors := map[string]bool{}
 	for _, m := range regexp.MustCompile(`\| <a id="([\w-]+)"></a>(\S+) \|`).FindAllStringSubmatch(string(contributing), -1) {
 		assert.Equal(t, m[2], m[1], "an anchor of the glossary")
-		anchors[m[1]] = false
+		anchors[m[1]] = true
 	}
 	for _, term := range []string{"stack", "shadow", "stand-in", "lease", "grant", "regain"} {
 		assert.Contains(t, anchors, term)
 	}
-	require.NoError(t, filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() || filepath.Ext(path) != ".md" {
-			return err
+	other := regexp.MustCompile(`(?m)^(    |#|\| \x60ratelimit_).*$`)
+	eachPage(t, func(page, text string) {
+		if strings.Contains(page, "internal/") || page == "CONTRIBUTING.md" || page == "CHANGELOG.md" {
+			return
 		}
-		text, err := os.ReadFile(path)
+		text = anyCode.ReplaceAllString(other.ReplaceAllString(text, ""), "")
 		for term := range anchors {
-			if strings.Contains(string(text), "CONTRIBUTING.md#"+term+")") {
-				anchors[term] = true
-			}
+			prose := link.ReplaceAllStringFunc(text, func(s string) string {
+				if strings.HasSuffix(s, "CONTRIBUTING.md#"+term+")") {
+					return "LINKED "
+				}
+				return ""
+			})
+			first := regexp.MustCompile(`(?i)LINKED|\b` + term + `(s|d|ed|ing)?\b`).FindString(prose)
+			assert.Contains(t, []string{"", "LINKED"}, first, "%s does not link %s where it first stands", page, term)
 		}
-		return err
-	}))
-	for term, linked := range anchors {
-		assert.True(t, linked, "no page links %s", term)
-	}
+	})
 }
 
 // The code of docs/recipes.md.
