@@ -96,7 +96,7 @@ func (t *table) print(out io.Writer) {
 			rule[i] = "---"
 		}
 	}
-	line(rule)
+	fmt.Fprintln(out, "|"+strings.Join(rule, "|")+"|")
 	for _, row := range t.rows {
 		line(row)
 	}
