@@ -9,16 +9,16 @@ import (
 // account is one key's lock and spending. On 64-bit machines it is exactly one cache line
 // long. It refers neither to its key, which is allocated beside it, nor to its table.
 //
-// Lock order: an account before one of a higher address, the accounts of [Global] limiters
-// after all others, and any account before a shard of the key table. Code that holds a shard
-// only tries to lock an account. Code that holds an account calls no user code except a Clock.
+// Lock order: an account before one of a higher address, the accounts of [Global] limiters after
+// all others, and any account before a shard of the key table. While code holds a shard, it only
+// tries to lock accounts. While it holds an account, it calls no user code except a Clock.
 type account struct {
 	mu sync.Mutex // guards the fields below
 
 	plan        *plan // the limit in force at the last decision; nil if the key was dropped
 	last        int64 // the highest clock reading recorded
 	meter.State       // the spending as of last
-	use         usage // the other facts that eviction depends on
+	use         usage // other facts for eviction
 	held        bool  // a call keeps the account beyond its decision, so no other key may get it
 
 	changes uint32 // how often the limit's figures have changed under it; its highest bits count the changes to and from Concurrent
@@ -46,8 +46,8 @@ func (a *account) expired(reading, idle int64) bool {
 // unknown reports whether a fresh key is just like a new one: it has no former limits either. The caller holds the lock.
 func (a *account) unknown(reading int64) bool { return a.plan.Kept(a.State) <= reading }
 
-// floor returns the time before which the key must not be created anew if it is dropped at a reading. Otherwise a fresh
-// key could spend twice the budget that it had regained by then. A key that is not fresh loses its spending anyway: its
+// floor returns the time before which the key must not be created anew if it is dropped at a reading. Otherwise
+// a fresh key could spend its regained budget twice. A key that is not fresh loses its spending anyway: its
 // floor is its last reading, or the present one if the clock has stepped back since. The caller holds the lock.
 func (a *account) floor(reading int64) int64 {
 	if at := a.freshAt(); at <= reading {
@@ -94,8 +94,8 @@ func (a *account) mayBeFresher() {
 	}
 }
 
-// at returns the moment that a reading counts as. The key's time never goes back. The caller holds the
-// lock. It may have read the clock before it took the lock, so that others do not wait for the reading.
+// at returns a reading's moment: the key's time never goes back. The caller holds the lock. It
+// may have read the clock before it took the lock. Then others do not wait for the reading.
 func (a *account) at(reading int64) meter.Moment {
 	return meter.Moment{Reading: reading, Now: max(reading, a.last)}
 }
@@ -113,8 +113,7 @@ func (a *account) unlock(p *plan, m meter.Moment, d *Decision) {
 	p.standing(s, m, d)
 }
 
-// arrive records a reading and returns the moment that the reading counts as. The account's time never goes back. The
-// caller holds the lock.
+// arrive records a reading and returns its moment. The account's time never goes back. The caller holds the lock.
 func (a *account) arrive(reading int64) meter.Moment {
 	m := a.at(reading)
 	a.last = m.Now

@@ -32,7 +32,8 @@ func TokenBucket(r Rate, burst int) Limit {
 	return Limit{Algorithm: AlgorithmTokenBucket, Rate: r, Burst: burst}
 }
 
-// validateBucket is for token and leaky buckets: it bounds their figures so that a whole capacity is regained within a century.
+// validateBucket is for token and leaky buckets: it bounds their
+// figures, for a whole capacity must be regained within a century.
 func (l Limit) validateBucket() error {
 	if err := l.validateRate(); err != nil {
 		return err

@@ -73,8 +73,8 @@ func (p Period) String() string {
 // place returns the time of the day, the zone and the anchor.
 func (p period) place() string { return calendar.FormatAt(p.unit, p.zone, p.from, p.at) }
 
-// Window returns the first instant of the window that at lies in, and the first after it, in the period's zone. Both
-// are zero if the Period is invalid.
+// Window returns the beginning of at's window and of the next one,
+// in the period's zone. Both are zero if the Period is invalid.
 func (p Period) Window(at time.Time) (from, to time.Time) {
 	c, err := p.calendar()
 	if err != nil {
@@ -99,8 +99,8 @@ func (p Period) calendar() (*calendar.Calendar, error) {
 // a service, put a [TokenBucket] beside it. If no contract names the clock or a date, use a [FixedWindow].
 // Its windows begin with each key's first spending, so denied clients do not all come back at once.
 //
-// It needs a [Clock] that also has the method Wall() time.Time, as the system's has. A wall clock that is set forward over a
-// boundary begins the next window early; if it is set back, the window lasts longer. No window is granted twice.
+// It needs a [Clock] with the further method Wall() time.Time, as the system's has. If the wall clock is set forward
+// over a boundary, the next window begins early; if it is set back, the window lasts longer. No window is granted twice.
 func Calendar(units int, p Period) Limit {
 	return Limit{Algorithm: AlgorithmCalendar, Rate: Rate{Units: units}, Period: p}
 }

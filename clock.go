@@ -12,8 +12,7 @@ type Clock interface {
 	Now() time.Duration
 }
 
-// systemClock reads the monotonic clock. All limiters have the same one, so that several
-// of them can decide at one reading.
+// systemClock reads the monotonic clock. All limiters have the same one, so several of them can decide at one reading.
 type systemClock struct{}
 
 var origin = time.Now()

@@ -17,20 +17,20 @@ import (
 // At 50s the reservation of 6 units is settled, and they are free at once. The reservation of 4 is neither settled nor extended:
 // at 1m its hold is over, its units lapse, and 3 of them are free after the next 2. It is counted in internal/meter/concurrent.go.
 
-// Concurrent returns a limit of units in use at the same time, for example a user's 8 open streams. A
-// [Reservation] holds its units until Settle or Cancel gives them back, or until hold has passed since Reserve or
-// the last [Reservation.Extend]. So a process that dies, or forgets a reservation, blocks them for hold at most.
+// Concurrent returns a limit of units in use at the same time, for example a user's 8 open streams. A [Reservation]
+// holds its units until Settle or Cancel gives them back, or until hold has passed since Reserve or the last
+// [Reservation.Extend]. So if a process dies or forgets a reservation, the units are blocked for hold at most.
 //
 //   - Settle gives all units back and ignores its argument. In a stack the argument corrects the charges of the other
 //     layers, and ends this one.
 //   - Take, Allow and Wait have no end to give the units back at. They return an error, and charge nothing. Peek answers as
 //     Reserve does.
 //   - The middleware of packages httplimit, grpclimit and connectlimit reserves, extends, and gives back when the handler has returned
-//     or panicked, and the connection that it may have hijacked is closed. If units lapse all the same, for example because the store
+//     or panicked, and any hijacked connection is closed. If units lapse all the same, for example because the store
 //     was down or the key was reset, the handler's context ends with the cause [ErrLost].
 //   - Nothing is booked ahead. RetryAfter, NextAfter and ResetAfter are estimates: the mean age of the units in use, divided by
 //     their number, and between 10 ms and hold. A unit may come back at any time.
-//   - A limit that is lowered ends no call. New calls are denied until fewer units are in use than it allows; Debt is the excess.
+//   - A lowered limit ends no call. New calls are denied until fewer units are in use than it allows; Debt is the excess.
 //   - A change to or from another algorithm begins with nothing in use and nothing spent, and reservations made before it have
 //     nothing to settle.
 //   - [Keyed.Saved] and the memory of evicted keys leave units in use out: their calls end with the process.

@@ -12,15 +12,15 @@ import (
 type Decision struct {
 	// Allowed reports whether the cost was charged.
 	Allowed bool
-	// Degraded reports that a stand-in decided because the shared store could not: see package failover.
+	// Degraded reports whether a stand-in decided, because the shared store could not: see package failover.
 	Degraded bool
 	// Limit is the limit that decided. If several apply, it is the binding one: see [Layered].
 	Limit Limit
 	// Remaining is the largest cost that would be allowed now.
 	Remaining int
-	// Debt counts the units that the key has spent or booked above the limit's capacity and not regained
-	// yet, rounded up. If several limits apply, it is the largest debt. [Keyed.Adjust], settlements
-	// above the reserved cost and bookings ahead make debts. A booking in a later window makes a debt,
+	// Debt counts the key's units above the limit's capacity, spent or booked and not regained yet,
+	// rounded up. If several limits apply, it is the largest debt. [Keyed.Adjust], settlements above
+	// the reserved cost and bookings ahead make debts. A booking in a later window makes a debt,
 	// because the windows before it count as full. If the limit has changed since, a booking that fits
 	// at its instant is no debt. Each call fills Debt in. Engines that do not know debts leave it 0.
 	Debt int
@@ -48,8 +48,8 @@ type Event[K any] struct {
 	// Spent reports whether the cost stays charged. It is false if another
 	// layer denies, if a Wait failed, or if the limit tracks nothing.
 	Spent bool
-	// Err is the error that was returned, nil for a denial. For a
-	// shadow layer it is the layer's own error, which no call returns.
+	// Err is the returned error, nil for a denial. For a shadow layer
+	// it is the layer's own error, although no call returns it.
 	Err error
 }
 

@@ -28,7 +28,7 @@
 //   - A cost of Remaining is allowed, and one more is denied.
 //   - The key is fresh after ResetAfter.
 //
-// A denial, an error, Peek, a Wait that fails and a cost of 0 charge nothing; [Layered.Wait] names one exception.
+// A denial, an error, Peek, a failed Wait and a cost of 0 charge nothing; [Layered.Wait] names one exception.
 // [Keyed.Adjust] and [Reservation.Settle] may charge above the capacity: a key regains this debt too.
 //
 // Each limit's constructor states its bound. Only a grant, [Keyed.Reset] and

@@ -6,40 +6,40 @@ import (
 	"time"
 )
 
-// Limiters return these errors. Each is wrapped, with the figures that caused it: test with [errors.Is].
+// Limiters return these errors. Each is wrapped, with the figures behind it: test with [errors.Is].
 var (
-	// ErrInvalidLimit is for a [Limit] that cannot be enforced exactly. The text names the field and the figure.
+	// ErrInvalidLimit is returned for a [Limit] that cannot be enforced exactly. The text names the field and the figure.
 	ErrInvalidLimit = errors.New("ratelimit: invalid limit")
 
-	// ErrExceedsLimit is for a cost above [Limit.Capacity], which can never pass.
+	// ErrExceedsLimit is returned for a cost above [Limit.Capacity], which can never pass.
 	ErrExceedsLimit = errors.New("ratelimit: cost exceeds the limit")
 
-	// ErrNegativeCost is for a cost below zero. To give budget back, use [Reservation.Settle] or [Keyed.Adjust].
+	// ErrNegativeCost is returned for a cost below zero. To give budget back, use [Reservation.Settle] or [Keyed.Adjust].
 	ErrNegativeCost = errors.New("ratelimit: negative cost")
 
-	// ErrInvalidKey is for a key that does not equal itself, such as a NaN, or cannot be compared, such as a slice in an
-	// interface.
+	// ErrInvalidKey is returned for a key that does not equal itself, for example a
+	// NaN, or cannot be compared, for example a slice in an interface.
 	ErrInvalidKey = errors.New("ratelimit: invalid key")
 
-	// ErrTableFull is for a new key in a full table, in which no key is fresh: see [RefuseNew].
+	// ErrTableFull is returned for a new key in a full table without a fresh key: see [RefuseNew].
 	ErrTableFull = errors.New("ratelimit: key table full")
 
-	// ErrLimited is for a Wait that fails, but not because of its deadline: a leaky bucket's
+	// ErrLimited is returned if a Wait fails, but not because of its deadline: a leaky bucket's
 	// queue is full, too many calls wait, or it is unknown when the cost would be allowed.
 	ErrLimited = errors.New("ratelimit: limited")
 
-	// ErrBlocked is for a cost above 0 under [Blocked]. It is an [ErrExceedsLimit] too.
+	// ErrBlocked is returned for a cost above 0 under [Blocked]. It is an [ErrExceedsLimit] too.
 	ErrBlocked error = blockedError{}
 
-	// ErrLost is for a call that no longer holds its units under a [Concurrent] limit,
-	// or its slots in a semaphore: their hold has passed, or they were given back.
+	// ErrLost is returned if a call no longer holds its units under a [Concurrent] limit,
+	// or its slots in a semaphore. Their hold has passed, or they were given back.
 	ErrLost = errors.New("ratelimit: units are no longer held")
 
-	// ErrUnavailable is for an engine that could not decide: its store is down, slow or full. It never comes from memory.
+	// ErrUnavailable is returned if an engine could not decide, because its store is down, slow or full. It never comes from memory.
 	ErrUnavailable = errors.New("ratelimit: unavailable")
 
-	// ErrUnanswered is for a call that an engine's store did not answer: the store may have charged it, or may
-	// charge it yet. A call whose error does not wrap ErrUnanswered has charged nothing. It never comes from memory.
+	// ErrUnanswered is returned if a store did not answer an engine's call. It may have charged the cost, or may charge
+	// it yet. A call whose error does not wrap ErrUnanswered has charged nothing. It never comes from memory.
 	ErrUnanswered = errors.New("ratelimit: sent and not answered, so it may have been charged")
 )
 
@@ -51,7 +51,7 @@ func (blockedError) Error() string { return "ratelimit: blocked" }
 func (blockedError) Is(target error) bool { return target == ErrExceedsLimit }
 
 // These types format their messages only when a caller reads them. So a banned
-// client, or one that requests too much, costs no more than a client that is denied.
+// client, or one with too large a request, costs no more than a denied one.
 
 // exceedsError is the error for a cost above the capacity: [ErrExceedsLimit], or [ErrBlocked]. It names
 // the limit and the figures, and never the key, which may be a secret.
@@ -86,8 +86,8 @@ func (e negativeCostError) Unwrap() error { return ErrNegativeCost }
 
 func (e negativeCostError) Error() string { return fmt.Sprintf("%v: %d", ErrNegativeCost, int(e)) }
 
-// LateError is returned by a call that would have to wait too long: a Wait beyond its deadline,
-// or a client's request beyond a MaxWait or a deadline. It wraps [context.DeadlineExceeded] or
+// LateError is returned if a call would have to wait too long: a Wait beyond its deadline, or
+// a client's request beyond a MaxWait or a deadline. It wraps [context.DeadlineExceeded] or
 // [ErrLimited]. Its text is the same for all such calls under a limit. [errors.As] finds it.
 type LateError struct {
 	Package string        // the text begins with it; empty if the text names no package
@@ -117,8 +117,8 @@ func (e *LateError) Error() string {
 type layerError struct {
 	layer int
 	err   error
-	over  overrun   // if the request can never be allowed: the layer's cost, which is too large
-	more  []overrun // the other layers with a cost that is too large
+	over  overrun   // if the request can never be allowed: the layer's excessive cost
+	more  []overrun // other layers with an excessive cost
 }
 
 // overrun is a cost above a layer's maximum.
@@ -127,8 +127,8 @@ type overrun struct {
 	cost  int
 }
 
-// EachOverrun calls f for each layer that can never allow the request, with the layer's place in Limits and the cost that it
-// was charged. Package failover calls it on a secondary's error, to find out whether the primary could allow the request.
+// EachOverrun calls f for each layer whose capacity the request's cost exceeds, with the layer's place in Limits and the cost
+// charged to it. Package failover calls it on a secondary's error, to find out whether the primary could allow the request.
 func (e *layerError) EachOverrun(f func(limit, cost int)) {
 	if e.over.cost == 0 {
 		return

@@ -2,12 +2,11 @@ package ratelimit
 
 import "github.com/weir-go/ratelimit/internal/meter"
 
-// follower is an [answerTaker] that follows its keys' spending, charge by charge. In
-// package policy, the requests under rules that notify implement it. For a key in memory
-// it receives all charges and corrections in the order in which they take effect.
+// follower is an [answerTaker] and follows its keys' spending, charge by charge. In package policy, requests under rules
+// with notices implement it. For a key in memory it receives all charges and corrections in the order of their effect.
 type follower interface {
-	// Following reports whether the request follows any key, and Follows whether it
-	// follows a layer's key. The other methods are called only for keys that it follows.
+	// Following reports whether the request follows any key, and Follows whether
+	// it follows a layer's key. The other methods are called only for such keys.
 	Following() bool
 	Follows(layer int) bool
 
@@ -25,7 +24,7 @@ type follower interface {
 	Corrected(layer int, before, openBefore, openAfter int64, d *Decision)
 }
 
-// followed is the part of a request that follows one layer's key.
+// followed is a request's part for one layer's key.
 type followed struct {
 	follower
 	layer int
@@ -34,8 +33,8 @@ type followed struct {
 // unknownOpen is the sum of open estimates if the store does not keep one.
 const unknownOpen = -1
 
-// spent returns the units that a key has spent and not regained at an instant, rounded up: its limit's capacity, less the remaining
-// budget, plus the debt.
+// spent returns a key's spending at an instant, in units, rounded up:
+// its limit's capacity, less the remaining budget, plus the debt.
 func (p *plan) spent(s meter.State, now int64) int64 {
 	remaining, debt, _ := p.Standing(s, now)
 	return meter.Add(max(0, p.capacity-remaining), debt)

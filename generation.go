@@ -21,14 +21,14 @@ type generation struct {
 	dates *calendars                // the calendars for the plans
 	def   *plan                     // the plan of New's or SetLimit's limit
 	first sync.Once                 // guards the creation of the next generation
-	plans *keys.Map[planKey, *plan] // the plans for limits that LimitFor or Layer.Limit returned; most limiters have none
+	plans *keys.Map[planKey, *plan] // plans for limits of LimitFor or Layer.Limit; most limiters have none
 	made  atomic.Int64              // plans made for such limits
 
 	changed chan struct{} // closed when another generation replaces this one; the first calls of lines wait for that
 }
 
-// maxPlans is the maximum number of plans that a generation remembers. So a LimitFor that always returns new limits
-// costs time, but no memory.
+// maxPlans is the maximum number of plans in a generation's memory. So
+// if LimitFor always returns new limits, it costs time, but no memory.
 const maxPlans = 16384
 
 // firstGeneration returns a limiter's first generation.
@@ -36,7 +36,7 @@ func firstGeneration(limit Limit, dirty *dirtyList, dates *calendars) (*generati
 	return newGeneration(limit, 0, dirty, dates)
 }
 
-// next returns the generation that follows g, under a limit.
+// next returns g's successor, under a limit.
 func (g *generation) next(limit Limit) (*generation, error) {
 	return newGeneration(limit, g.seq+1, g.dirty, g.dates)
 }
@@ -47,7 +47,7 @@ func newGeneration(limit Limit, seq uint64, dirty *dirtyList, dates *calendars) 
 	return g, err
 }
 
-// newPlan returns a plan of this generation that is not in its cache.
+// newPlan returns a plan of this generation for its cache to add.
 func (g *generation) newPlan(k planKey) (*plan, error) {
 	p, err := newPlan(k.limit, k.seq, g.dates)
 	if err == nil {
@@ -67,8 +67,8 @@ func (g *generation) forKey(limit Limit) (*plan, error) {
 	return g.cachedPlan(planKey{limit, g.seq})
 }
 
-// forRequest returns this generation's plan for a limit that a request has brought. The plan's number differs
-// from the generation's, so a later call without a limit does not take it for the limiter's own plan.
+// forRequest returns this generation's plan for a request's own limit. The plan's number differs from
+// the generation's, so a later call without a limit does not take it for the limiter's own plan.
 func (g *generation) forRequest(limit Limit) (*plan, error) {
 	return g.cachedPlan(planKey{limit, g.seq | requestBit})
 }
@@ -103,9 +103,9 @@ func (g *generation) cachedPlan(k planKey) (*plan, error) {
 	return e.Value, nil
 }
 
-// SetLimit replaces the limit that [New] got. The keys' spending stays: after 40 spent of 50,
-// a limit of 500 leaves 460; after 100 spent of 500, a limit of 50 leaves nothing until enough
-// is regained. An invalid limit changes nothing, and the error wraps [ErrInvalidLimit].
+// SetLimit replaces [New]'s limit. The keys' spending stays: after 40 spent of 50, a limit
+// of 500 leaves 460; after 100 spent of 500, a limit of 50 leaves nothing until enough is
+// regained. An invalid limit changes nothing, and the error wraps [ErrInvalidLimit].
 //
 // Each key is under the new limit from its next decision on. Its spending keeps its age, and bookings keep their
 // instants. If the algorithm changes, the spending is rounded up. A key's first decision after a change takes time
@@ -187,14 +187,14 @@ func (l *Keyed[K]) markStale(key K) {
 }
 
 // This part determines a decision's plan. If the request has a limit, the decision uses the plan of that
-// limit (forRequest). Otherwise it uses the plan of the limit that LimitFor returns for the key (forKey),
-// and without LimitFor the limiter's plan (def). An account keeps the plan of its last decision. So LimitFor
-// is called again only if the generation has changed or the account is stale. When the decision has locked
+// limit (forRequest). Otherwise it uses the plan of LimitFor's limit for the key (forKey), and without
+// LimitFor the limiter's plan (def). An account keeps the plan of its last decision. So LimitFor is
+// called again only if the generation has changed or the account is stale. When the decision has locked
 // the account, adopt puts it under the new plan, unless another decision has put it under a newer one.
 //
-// Between the call to LimitFor and that moment, the limiter keeps the plan itself (asked). It also keeps the
-// plans of keys that no decision puts under their plan: after a Peek, a cost above the capacity, or a stack's
-// denial, and under a limit that counts nothing. Concurrent decisions on a key share one call to LimitFor.
+// Between the call to LimitFor and that moment, the limiter keeps the plan itself (asked). It also keeps the plan
+// of a key if the decision does not put the key under it. Such a decision is a Peek, a cost above the capacity, a
+// stack's denial, or one under Unlimited or Blocked. Concurrent decisions on a key share one call to LimitFor.
 
 // onePlan returns the plan for all keys, or nil if keys have limits of their own.
 func (l *Keyed[K]) onePlan() *plan {
@@ -228,7 +228,7 @@ func (l *Keyed[K]) planOfAccount(key K, a *account) (*plan, error) {
 	return l.lookUpPlan(key, g)
 }
 
-// lookUpPlan returns the plan that LimitFor has returned for a key, or returns now.
+// lookUpPlan returns a key's plan by an earlier call to LimitFor, or by a call now.
 func (l *Keyed[K]) lookUpPlan(key K, g *generation) (*plan, error) {
 	if p, ok := l.lookups.Find(key, g.seq); ok {
 		return p, nil
@@ -246,8 +246,8 @@ func (l *Keyed[K]) lookUpPlan(key K, g *generation) (*plan, error) {
 	})
 }
 
-// planOf returns the account's plan if that is still the limiter's plan
-// for the key in generation g, and nil otherwise. The account may be nil.
+// planOf returns the account's plan if it is still the limiter's plan for
+// the key in generation g, and nil otherwise. The account may be nil.
 func (a *account) planOf(g *generation) *plan {
 	if a == nil {
 		return nil
@@ -282,7 +282,7 @@ func (l *Keyed[K]) adopted(key K, p *plan) {
 	}
 }
 
-// planOfRequest returns the plan for a limit that a request has brought. a is the key's account, or nil. planOfRequest
+// planOfRequest returns the plan for a request's own limit. a is the key's account, or nil. planOfRequest
 // tries the plan of the key's last decision first: then the cost does not depend on the number of plans.
 func (l *Keyed[K]) planOfRequest(key K, a *account, limit Limit) (*plan, error) {
 	refreshed, g := l.refreshed.Load(), l.generation.Load()
@@ -308,9 +308,8 @@ func (l *Keyed[K]) planOfRequest(key K, a *account, limit Limit) (*plan, error) 
 	return g.forRequest(limit)
 }
 
-// savedPlan returns the plan of the limit that a key was saved under. If that is the limit
-// for all keys, the key stays under it. Otherwise the plan counts as a limit that the
-// key's last request has brought, and the next decision puts the key under its own limit.
+// savedPlan returns the plan of the limit under which a key was saved. If it is the limit for all keys, the key stays under
+// it. Otherwise it counts as the limit of the key's last request, and the next decision puts the key under its own limit.
 func (l *Keyed[K]) savedPlan(limit Limit) (*plan, error) {
 	g := l.generation.Load()
 	if l.limitFor == nil && limit == g.def.limit.Named("") {
@@ -334,11 +333,11 @@ func (p *plan) stale() bool { return p.seq&staleBit != 0 }
 // ofRequest reports whether the limit came with a request, and is not the limiter's for the key.
 func (p *plan) ofRequest() bool { return p.seq&requestBit != 0 }
 
-// generation counts the the generation that the plan was made in.
+// generation counts the plan's generation.
 func (p *plan) generation() uint64 { return p.seq &^ (staleBit | requestBit) }
 
-// supersedes reports whether a decision under p moves a key that is under the old plan. Of two plans of the limiter, the
-// one of the later generation wins: a slow decision must not restore an old limit. A request's plan gives way to any other.
+// supersedes reports whether a decision under p moves a key from the old plan. Of two plans of the limiter, the one of
+// the later generation wins: a slow decision must not restore an old limit. A request's plan gives way to any other.
 func (p *plan) supersedes(old *plan) bool {
 	switch {
 	case p == old:

@@ -20,8 +20,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// joined is one decision over layers of a store that has a [Joint]. It is the request's half: keys, costs, limits and reports. The
-// store decides on the charges. A pool keeps its memory, except after a decision that may be settled.
+// joined is one decision over layers of a store with a [Joint]. It is the request's half: keys, costs, limits
+// and reports. The store decides on the charges. A pool keeps its memory, unless the decision may be settled.
 type joined[R any] struct {
 	l          *Layered[R]
 	which      []int
@@ -64,7 +64,7 @@ func (l *Layered[R]) join() *joined[R] {
 }
 
 // left returns a decision's memory to the pool, without the keys. It is
-// not called while a reservation or a settlement still reads that memory.
+// not called while a reservation or a settlement still reads the memory.
 func (l *Layered[R]) left(s *joined[R]) {
 	clear(s.demands)
 	clear(s.charges)
@@ -225,12 +225,12 @@ func counts(l Limit) bool {
 	return l.Algorithm != AlgorithmUnlimited && l.Algorithm != AlgorithmBlocked
 }
 
-// exceeds reports whether a cost is more than the limit can ever allow. A limiter that is called alone checks that itself.
+// exceeds reports whether a cost is more than the limit can ever allow. A limiter alone checks it itself.
 func exceeds(l Limit, cost int) bool { return l.Algorithm != 0 && cost > l.Capacity() }
 
-// sum makes the charges: for each key one for all enforcing layers, then one for each shadow.
-// A key has one limit in one decision, the limit of its first layer. If each layer's decision
-// is wanted, a cost that can never be allowed is counted as 0, and the layer's own error.
+// sum makes the charges: for each key one for all enforcing layers, then one for each
+// shadow. A key has one limit in one decision, the limit of its first layer. If each layer's
+// decision is wanted, a cost above the capacity is the layer's own error and counts as 0.
 func (s *joined[R]) sum(peek bool) error {
 	for i := range s.demands {
 		a := &s.demands[i]
@@ -437,13 +437,13 @@ func (s *joined[R]) event(a *demand, y *layer[R], err error) Event[string] {
 	}
 	if !a.known {
 		e.Decision.Limit = Limit{}
-	} else if a.limit.Algorithm != 0 { // a limiter that is called alone reports itself
+	} else if a.limit.Algorithm != 0 { // a limiter alone reports itself
 		e.Decision.Limit = a.limit
 	}
 	return e
 }
 
-// settler returns the function that settles the charges. When it is called,
+// settler returns a function to settle the charges. When it is called,
 // it reads the real costs of layers with an Actual from the request.
 func (s *joined[R]) settler(r R, cost int) func(actual int) error {
 	l, charges, parts, f := s.l, s.charges, s.parts, s.l.followerOf(r)
@@ -479,8 +479,7 @@ func (s *joined[R]) settler(r R, cost int) func(actual int) error {
 	}
 }
 
-// back sets the costs of units in use to 0, since they are given back
-// or were not held. A limiter that is called alone does this itself.
+// back sets the costs of units in use to 0, since they are given back or were not held. A limiter alone does this itself.
 func back(charges []Charge, costs []int) {
 	for i := range charges {
 		if c := &charges[i]; c.alone == nil && c.Limit.Algorithm == AlgorithmConcurrent {
@@ -554,8 +553,7 @@ func (p *part) remove(a *demand) {
 	}
 }
 
-// costs returns each charge's real cost, given the caller's real cost.
-// A given cost of 0 means that nothing was done, and all costs are 0.
+// costs returns each charge's real cost, given the caller's real cost. If it is 0, nothing was done, and all costs are 0.
 func (all actuals) costs(parts []part, given int) ([]int, error) {
 	own, err := all.read(given)
 	if err != nil {
@@ -583,7 +581,7 @@ func (p part) cost(actual int) int {
 	return int(min(cost, math.MaxInt))
 }
 
-// adjustJoint charges the costs that are not 0. It reports them to f, the request that follows the keys, unless f is nil.
+// adjustJoint charges the costs, except zeros. It reports them to f, the request that follows the keys, unless f is nil.
 func (l *Layered[R]) adjustJoint(ctx context.Context, charges []Charge, costs []int, f follower) error {
 	var all []Charge
 	for i, c := range charges {
@@ -603,7 +601,7 @@ func (l *Layered[R]) adjustJoint(ctx context.Context, charges []Charge, costs []
 	return err
 }
 
-// times returns n·shares, or the nearest number that can be counted.
+// times returns n·shares, or the nearest int64.
 func times(n int, shares int64) int {
 	n = max(n, -math.MaxInt)
 	product, over := meter.Mul(shares, int64(max(n, -n)))
@@ -709,7 +707,7 @@ func (l *Layered[R]) waitJoined(ctx context.Context, r R, cost int) error {
 	return err
 }
 
-// waitAlone calls the wait of a limiter that is called alone.
+// waitAlone calls the wait of a limiter alone.
 func (s *joined[R]) waitAlone(r R, cost int, wait func(*Charge) error) error {
 	if err := s.load(r, cost); err != nil {
 		return err
@@ -758,14 +756,14 @@ func (s *joined[R]) wait(ctx context.Context, r R, cost int) error {
 	return err
 }
 
-// leftLines are the budgets of a call that begins anew. One of them has the line in which it stood.
+// leftLines are the budgets of a call when it begins anew. One of them has the line in which it stood.
 type leftLines []turns.Budget[lineKey]
 
 // Abandon does nothing: the call has left its line.
 func (leftLines) Abandon() {}
 
-// returnTo marks the budget in whose line a call stands that begins anew. After a change of rules
-// the limiters may be others, so it is a budget for the same key.
+// returnTo is for a call that begins anew. It marks the budget in whose line the call
+// stood. After a change of rules the limiters may be others, so it looks for the same key.
 func returnTo(ctx context.Context, budgets []turns.Budget[lineKey]) {
 	c := wait.RenewableOf(ctx)
 	if c == nil {
@@ -795,9 +793,9 @@ type lineKey struct {
 
 func (l *Layered[R]) lineOf(c *Charge) lineKey { return lineKey{l.layers[c.Limiter].limiter, c.Key} }
 
-// moved lets the first call that waits for a key try again at once, after the key's spending has changed by less than 0.
+// moved lets a key's first waiter try again at once, after the key's spending has changed by less than 0.
 func (l *Layered[R]) moved(c *Charge, by int) {
-	if by < 0 && !l.alone { // a limiter that is called alone has its own line
+	if by < 0 && !l.alone { // a limiter alone has its own line
 		l.lines.Moved(l.lineOf(c))
 	}
 }
@@ -837,7 +835,7 @@ func paceOf(l Limit) turns.Pace {
 	return turns.Pace{Units: l.Rate.Units, Per: l.Rate.Per, AtOnce: !bucket}
 }
 
-// undo returns the function that gives the charges back.
+// undo returns a function to give the charges back.
 func (s *joined[R]) undo() func(int) error {
 	settle, charges := s.settle, len(s.charges)
 	if settle == nil {
@@ -846,15 +844,15 @@ func (s *joined[R]) undo() func(int) error {
 	return func(int) error { return settle(make([]int, charges)) }
 }
 
-// localizer is a limiter of another store that can make one in memory with its settings.
+// localizer is a limiter of another store. It can make a limiter in memory with the same settings.
 type localizer interface {
 	Local(share func(Limit) Limit, maxKeys int) (*Keyed[string], error)
 }
 
-// Local returns a stack with the same layers in memory, for package failover. The share function, for
-// example failover.Share, returns what part of a limit this process enforces alone; Unlimited and
-// Blocked stay. A later SetLimit does not change the stack. Each limiter tracks at most maxKeys keys;
-// with 0, as many as [Options] allows by default. The error names the layer that cannot be in memory.
+// Local returns a stack with the same layers in memory, for package failover. The share function,
+// for example failover.Share, returns this process's part of a limit; Unlimited and Blocked stay.
+// A later SetLimit does not change the stack. Each limiter tracks at most maxKeys keys; with 0,
+// as many as [Options] allows by default. The error names any layer that cannot be in memory.
 func (l *Layered[R]) Local(share func(Limit) Limit, maxKeys int) (*Layered[R], error) {
 	if l == nil || l.joint == nil {
 		return nil, errors.New("ratelimit: Local of a Layered that is none of another store, made by All or AllOf")
@@ -909,7 +907,7 @@ func spentOf(d *Decision) int64 {
 	return meter.Add(max(0, int64(d.Limit.Capacity())-int64(d.Remaining)), int64(d.Debt))
 }
 
-// watch returns a context that makes a call to the store return the spending of the keys that the request follows.
+// watch returns a context under which a call to the store returns the followed keys' spending.
 func watch(ctx context.Context, f follower, charges []Charge) (context.Context, *estimates.Watch) {
 	if f == nil {
 		return ctx, nil

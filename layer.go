@@ -16,26 +16,26 @@ import (
 //
 // The functions run on the caller's goroutine, outside every lock, and once for each decision.
 type Layer[R any] struct {
-	// Cost returns what a request costs in this layer, instead of the caller's cost. For example, each
-	// request costs 1 beside a limit on LLM tokens per minute. If nil, the layer charges the caller's
-	// cost. Settle does not change an own cost, except at 0, which is Cancel. If the caller's cost is
-	// 0, no layer is charged, Cost is not called, and the other layers determine Remaining.
+	// Cost returns what a request costs in this layer, instead of the caller's cost. For example,
+	// each request costs 1 beside a limit on LLM tokens per minute. If nil, the layer charges the
+	// caller's cost. Settle does not change an own cost, except at 0, as Cancel does. If the caller's
+	// cost is 0, no layer is charged, Cost is not called, and the other layers determine Remaining.
 	Cost func(R) int
 
 	// Actual returns what a request really cost in this layer when a [Reservation] is settled, instead of Settle's argument.
 	// So one reservation can settle tokens, dollars and requests each at their own figure. R may be a pointer: the handler
-	// has filled in its fields by then. Settle(0), which is Cancel, does not call Actual and gives everything back. If
-	// Actual returns a negative cost, Settle returns an [ErrNegativeCost], and all charges stay. If nil, a layer without a
-	// Cost settles at Settle's argument, and one with a Cost at that Cost. Settle calls it once, in its own goroutine.
+	// has filled in its fields by then. Settle(0), and so Cancel, does not call Actual and gives everything back. If Actual
+	// returns a negative cost, Settle returns an [ErrNegativeCost], and all charges stay. If nil, a layer without a Cost
+	// settles at Settle's argument, and one with a Cost at that Cost. Settle calls it once, in its own goroutine.
 	Actual func(R) int
 
 	// Limit returns a request's limit, for example by the user's plan. If nil, or if it returns
 	// the zero Limit, the limiter's own limit applies. A limit without a name takes the limiter's.
 	// An invalid limit denies the request with [ErrInvalidLimit] and charges nothing in any layer.
 	//
-	// A key has one budget, even if its requests have different limits. If the limit differs from the key's last one, the
-	// spending carries over as by [Keyed.SetLimit]; [Unlimited] and [Blocked] leave it as it is. If several layers of one
-	// request count the same key, the first limit that is neither Unlimited nor Blocked applies; Shadow layers come last.
+	// A key has one budget, even if its requests have different limits. If the limit differs from the key's last one,
+	// the spending carries over as by [Keyed.SetLimit]; [Unlimited] and [Blocked] leave it as it is. If several layers
+	// of one request count the same key, the first limit applies, except Unlimited and Blocked; Shadow layers come last.
 	Limit func(R) Limit
 
 	// Shadow keeps the layer from denying: to try a limit out on real requests. Give it its own limiter. The
@@ -46,7 +46,7 @@ type Layer[R any] struct {
 
 	// Observe receives each decision of the layer, with the request as the Key and the layer's own Decision,
 	// cost and error. It is called after the decision, besides the limiter's [Options.OnDecision]. It is not
-	// called for Peek, nor for requests to which the layer does not apply. If nil, only OnDecision is called.
+	// called for Peek, nor if the layer does not apply to the request. If nil, only OnDecision is called.
 	Observe func(Event[R])
 
 	//lint:ignore U1000 Package merge uses its promoted method.
@@ -59,14 +59,14 @@ type Layer[R any] struct {
 //lint:ignore U1000 It is the name of the embedded field.
 type source = merge.Source
 
-// made is the source of a layer that By has made. If By was given invalid arguments, it holds the error, which All returns.
+// made is the source of By's layer. If By was given invalid arguments, it holds the error for All to return.
 type made[R any] struct {
-	limiter     any              // a *Keyed of any type: to detect a limiter that is held twice
+	limiter     any              // a *Keyed of any type: to detect a limiter held twice
 	clock       Clock            // the limiter's clock
 	own         func() Limit     // returns the limiter's limit, or the zero Limit if each key has its own
 	newKey      func() anyKey[R] // makes the place for the key of a stack's request
 	hasObserver bool             // the limiter has an OnDecision
-	shared      bool             // the limiter has one key, which all requests have
+	shared      bool             // the limiter has one key, common to all requests
 
 	// Set if the limiter belongs to another store:
 	joins  Joinable                // if its store decides on several limiters at once
@@ -171,7 +171,7 @@ func makeSource[R any, K comparable](maker string, l *Keyed[K], key func(R) (K, 
 }
 
 // Global returns a layer that charges one budget for every request, for example to limit a whole
-// service. In memory, make its limiter with New[struct{}]; its own calls take the key struct{}{}. In
+// service. In memory, make its limiter with New[struct{}]; direct calls pass the key struct{}{}. In
 // a store, its key is the empty string. [All] and [AllOf] return an error if the limiter's keys have
 // another type, unless it is [Joinable]. For such a limiter use [By], with one key for all requests.
 func Global[R any, K comparable](l Limiter[K]) (y Layer[R]) {

@@ -19,18 +19,18 @@ import (
 // one, for all requests. It decides under all keys' locks, at one reading of the clock. If several
 // layers charge one key of one limiter, the charges add up. The zero Layered's methods panic.
 //
-// In the [Decision], Remaining is the largest cost that all layers would allow; RetryAfter, ResetAfter
-// and Delay are the longest. Limit belongs to the layer that binds: in a denial, the layer with the
-// longest RetryAfter; else the layer that leaves the least. Among equals, the layer with the longer
+// In the [Decision], Remaining is the largest cost allowed by all layers; RetryAfter, ResetAfter and
+// Delay are the longest. Limit belongs to the binding layer: in a denial, the layer with the longest
+// RetryAfter; else the layer with the least remaining. Among equals, the layer with the longer
 // ResetAfter binds, then the first. If no layer applies, the request is allowed, by [Unlimited].
 type Layered[R any] struct {
 	layers    []layer[R]
-	pick      func(R, []int) []int // which layers apply; nil for all
-	enforcing []int                // the indices of the layers that are no shadows
+	pick      func(R, []int) []int // selects the layers; nil for all
+	enforcing []int                // indices of all layers except shadows
 	joint     Joint                // of another store; nil for memory
 	takes     bool                 // requests take the answers of a joint themselves: see answerTaker
 	alone     bool                 // the joint calls one limiter, which has its own type of keys
-	lines     turns.Lines[lineKey] // the callers that wait for the joint
+	lines     turns.Lines[lineKey] // callers waiting for the joint
 	every     []int                // all layers' indices
 	stacks    sync.Pool            // holds *stack[R]: one decision's working memory, so that it allocates nothing
 	joins     sync.Pool            // holds *joined[R]: the same for a joint
@@ -39,16 +39,16 @@ type Layered[R any] struct {
 var _ Reserver[string] = (*Layered[string])(nil)
 
 // All returns a limiter that holds requests to all layers. It fails without layers, with a zero layer, and if the limiters
-// have different clocks. Clocks that cannot be compared, such as functions, count as different unless they are one limiter's.
+// have different clocks. Incomparable clocks, such as functions, count as different unless they are one limiter's.
 //
-// All limiters are in memory, or in one store that can decide on them at once: see [Joinable]. For other
-// limiters use package chain, which calls them one after the other. A single layer may have any limiter.
+// All limiters are in memory, or in one store and decided together there: see [Joinable]. For other
+// limiters use package chain: it calls them one after the other. A single layer may have any limiter.
 func All[R any](layers ...Layer[R]) (*Layered[R], error) { return newLayered("All", nil, layers) }
 
-// AllOf is [All] for many layers, if only some apply to each request. For each decision, pick appends
-// the indexes of the request's layers to the slice which and returns it. No lock is held then. pick
-// must not keep the slice. An index that appears twice counts once. If pick returns none, the request
-// is allowed, under [Unlimited]. An index out of range is an error that denies the request.
+// AllOf is [All] for many layers, if only some apply to each request. For each decision, pick
+// appends the indexes of the request's layers to the slice which and returns it. No lock is held
+// then. pick must not keep the slice. A repeated index counts once. If pick returns none, the
+// request is allowed, under [Unlimited]. An index out of range is an error and denies the request.
 func AllOf[R any](pick func(r R, which []int) []int, layers ...Layer[R]) (*Layered[R], error) {
 	if pick == nil {
 		return nil, optional.Nil("ratelimit: AllOf: pick")
@@ -62,7 +62,7 @@ func newLayered[R any](maker string, pick func(R, []int) []int, layers []Layer[R
 	}
 	l := &Layered[R]{layers: make([]layer[R], len(layers)), pick: pick}
 	places := make([]int, len(layers))
-	of := make(map[any]int, len(layers)) // the number of layers of each limiter that can have several
+	of := make(map[any]int, len(layers)) // the number of a limiter's layers, if it can have several
 	for i, given := range layers {
 		y, err := layerOf(given)
 		switch {
@@ -97,10 +97,10 @@ func newLayered[R any](maker string, pick func(R, []int) []int, layers []Layer[R
 	return l, nil
 }
 
-// useChain ends an error about limiters that cannot be decided together.
+// useChain ends the error for limiters without a common decision.
 const useChain = "; package chain asks such limiters one after the other"
 
-// joinAll makes the joint of the layers' store. A single layer need not join: its limiter may wrap one that does.
+// joinAll makes the joint of the layers' store. A single layer need not join: its limiter may wrap a joinable one.
 func (l *Layered[R]) joinAll() error {
 	first := &l.layers[0]
 	err := errors.New("it has no Join")
@@ -127,7 +127,7 @@ func (l *Layered[R]) joinAll() error {
 	return nil
 }
 
-// sameClock reports whether two layers have one clock. Clocks that cannot be compared,
+// sameClock reports whether two layers have one clock. Incomparable clocks,
 // such as functions, count as one only if both layers have the same limiter.
 func sameClock[R any](a, b *layer[R]) bool {
 	return a.limiter == b.limiter ||
@@ -202,9 +202,9 @@ func (l *Layered[R]) Peek(ctx context.Context, r R, cost int) (d Decision, err e
 	return d, err
 }
 
-// PeekEach returns for each layer, in order, the decision that Take would make if it were the only one.
-// It changes nothing. For example, it shows the month's and the minute's remaining budgets side by side.
-// Shadow layers are included. A layer that does not apply to the request has the zero Decision, whose
+// PeekEach returns each layer's own decision, in order, as if it were the only layer in a Take. It
+// changes nothing. For example, it shows the month's and the minute's remaining budgets side by side.
+// Shadow layers are included. If a layer does not apply to the request, it has the zero Decision, whose
 // Limit has no Algorithm. Layers with a common key have the same Decision, for the sum of their costs.
 //
 // The errors are the same as Peek's. Most errors come without decisions. With [ErrExceedsLimit]
@@ -236,7 +236,7 @@ func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 	return res, err
 }
 
-// Adjust calls [Keyed.Adjust] in all layers that charge the caller's cost, but not in shadows.
+// Adjust calls [Keyed.Adjust] in all layers with the caller's cost, but not in shadows.
 func (l *Layered[R]) Adjust(ctx context.Context, r R, delta int) error {
 	if l != nil && l.joint != nil {
 		return l.adjustJoined(ctx, r, delta)
@@ -261,14 +261,13 @@ func (l *Layered[R]) Describe() Description {
 	}
 }
 
-// Wait charges the cost to all layers and returns nil when they allow it, after the delay of leaky buckets.
-// While they deny it, the call waits in one key's line: the one that denies it longest. It waits there with
-// the calls of [Keyed.Wait], in the order of arrival, and books nothing. When it is the first and its time
-// has come, it tries all layers. Then it may move to another key's line, again in the order of arrival.
-// If a layer has a Limit, the line notices within a second that its limits have changed.
+// Wait charges the cost to all layers and returns nil when they allow it, after the delay of leaky buckets. While they deny
+// it, the call waits in the line of the key with the longest denial. It waits there with the calls of [Keyed.Wait], in the
+// order of arrival, and books nothing. When it is the first and its time has come, it tries all layers. Then it may move to
+// another key's line, again in the order of arrival. If a layer has a Limit, the line notices changed limits within a second.
 //
-// So calls that wait for the same keys are served first come, first served. A call whose own key is exhausted delays
-// no others at a shared key. If a leaky bucket's queue is full, the call waits until earlier work has left the queue.
+// So calls for the same keys are served first come, first served. If a call's own key is exhausted, it delays no
+// others at a shared key. If a leaky bucket's queue is full, the call waits until earlier work has left the queue.
 //
 // Wait fails at once with [context.DeadlineExceeded] if the layers cannot allow the cost before the deadline. It fails with
 // the context's error when the context ends, and with [ErrLimited] if [Options.MaxWaiting] calls already wait for its first
@@ -288,8 +287,8 @@ func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	return err
 }
 
-// wait takes the cost as soon as possible, and sleeps until the delay has passed. If the call begins
-// anew after that, by other rules, its next attempt takes over the place in line.
+// wait takes the cost as soon as possible, and sleeps until the delay has passed. If the call
+// begins anew afterwards, by other rules, its next attempt takes over the place in line.
 func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) (err error) {
 	x := attemptsOf(ctx)
 	defer func() {
@@ -343,14 +342,14 @@ func (l *Layered[R]) limitsRequests() bool {
 // clock returns the layers' clock.
 func (l *Layered[R]) clock() Clock { return l.layers[0].clock }
 
-// attempts is a call that waits for several keys. It stands in the line of one at a time.
+// attempts is a waiting call for several keys. It stands in the line of one at a time.
 type attempts struct {
 	turn   *turn  // nil if it is in no line
 	number uint64 // the number of its arrival, 0 before the first line
 	early  bool   // it tries before it is due, since its request's limits may have changed
 }
 
-// leftPlace is the place of a call that begins anew.
+// leftPlace is a call's place from before it began anew.
 type leftPlace struct {
 	attempts
 	clock Clock
@@ -379,8 +378,8 @@ func (x *attempts) behind() bool {
 	return !x.turn.Over && x.turn.Line.First() != &x.turn.Turn
 }
 
-// stand puts the call into the line of a denied charge, and reports true. If the key is not in the table, it
-// reports false. Only the first line must have room in its limiter: a call that waits already is not refused.
+// stand puts the call into the line of a denied charge, and reports true. If the key is not in the table,
+// it reports false. Only the first line must have room in its limiter: a waiting call is not refused.
 func (x *attempts) stand(clock Clock, c *charge, homeOf func() home, room *waitingRoom) (inLine bool, err error) {
 	if t := x.turn; t != nil {
 		if c.a != nil && t.stays(c.a, c.cost) {

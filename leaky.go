@@ -10,12 +10,12 @@ package ratelimit
 //	100ms  1     true     0          0s           300ms        200ms
 //	1s     3     true     0          0s           300ms        0s
 //
-// A unit drains in 100ms. Of three units that come at once, the first leaves now, the second after 100ms and the third after
-// 200ms: that is Delay. The fourth finds the queue full. At 100ms the first has drained, so one more may enter; it
-// leaves behind the two before it. At 1s the queue is empty.
+// A unit drains in 100ms. If three units come at once, the first leaves now, the second after 100ms
+// and the third after 200ms: their Delay. The fourth finds the queue full. At 100ms the first has
+// drained, so one more may enter; it leaves behind the two before it. At 1s the queue is empty.
 //
-// A cost that enters is counted like the cost of a token bucket whose burst is the queue. So the bound of
-// the token bucket holds. Each cost leaves when all earlier costs have drained. See internal/meter/leaky.go.
+// An entering cost is counted as in a token bucket whose burst is the queue. So the token bucket's
+// bound holds. Each cost leaves when all earlier costs have drained. See internal/meter/leaky.go.
 
 // LeakyBucket returns a limit that takes in up to queue at once and lets it out evenly, at the rate. [Decision.Delay] is the
 // time until the work may start; [Keyed.Wait] waits that long. Over any interval t at most queue + rate·t enters.

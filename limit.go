@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// maxUnits is the largest rate numerator that is counted exactly: 2^53.
+// maxUnits is the largest exactly counted rate numerator: 2^53.
 const maxUnits = 1 << 53
 
 // Rate is a number of units per time, such as 100 a second. Both fields must be positive; the zero Rate is invalid.
@@ -67,9 +67,9 @@ func (a Algorithm) String() string {
 	return algorithmNames[a]
 }
 
-// Limit states how much is allowed: a plain value that can be compared, printed, parsed and stored. Make one with
-// [TokenBucket], [LeakyBucket], [FixedWindow], [SlidingLog], [SlidingCounter], [Calendar], [Concurrent], [Unlimited] or [Blocked].
-// The zero Limit is invalid, except where it is documented to mean a default.
+// Limit states how much is allowed: a plain value, to be compared, printed, parsed and stored. Make one with
+// [TokenBucket], [LeakyBucket], [FixedWindow], [SlidingLog], [SlidingCounter], [Calendar], [Concurrent],
+// [Unlimited] or [Blocked]. The zero Limit is invalid, except where it is documented to mean a default.
 type Limit struct {
 	// Name identifies this limit in a [Decision]. It may be empty: see [Limit.Named].
 	Name string
@@ -96,8 +96,8 @@ func (l Limit) Named(name string) Limit {
 	return l
 }
 
-// Capacity returns the largest cost that can pass: a token bucket's burst, a leaky bucket's queue, the units of a
-// window or of [Concurrent], [math.MaxInt] for [Unlimited], 0 for [Blocked] and for an invalid limit.
+// Capacity returns the largest cost that can pass: a token bucket's burst, a leaky bucket's queue, the units
+// of a window or of [Concurrent], [math.MaxInt] for [Unlimited], 0 for [Blocked] and for an invalid limit.
 func (l Limit) Capacity() int {
 	switch l.Algorithm {
 	case AlgorithmTokenBucket, AlgorithmLeakyBucket:
@@ -130,9 +130,8 @@ func (l Limit) RefillTime() time.Duration {
 	return 0
 }
 
-// Validate returns nil if the limit can be enforced exactly, else an error that wraps [ErrInvalidLimit] and names the
-// field and the figure. Figures must be positive, Rate.Units at most 2^53, and the capacity regained within 100
-// years.
+// Validate returns nil if the limit can be enforced exactly, else an error with the field and the figure, wrapping
+// [ErrInvalidLimit]. Figures must be positive, Rate.Units at most 2^53, and the capacity regained within 100 years.
 func (l Limit) Validate() error {
 	if err := validateName(l.Name); err != nil {
 		return err

@@ -118,7 +118,7 @@ func (l *Keyed[K]) Allow(key K, cost int) bool {
 	return ok
 }
 
-// allowSlow is Allow for new keys, for keys that are not tracked, for changed limits, and for limiters with OnDecision.
+// allowSlow is Allow for untracked keys, for changed limits, and for limiters with OnDecision.
 func (l *Keyed[K]) allowSlow(key K, cost int, now int64) bool {
 	var d Decision
 	if l.onDecision == nil {
@@ -187,7 +187,7 @@ func (l *Keyed[K]) Take(ctx context.Context, key K, cost int) (d Decision, err e
 	return d, nil
 }
 
-// takeSlow is Take for new keys, for keys that may have to be checked, and for limiters with OnDecision.
+// takeSlow is Take for new keys, for keys of unchecked types, and for limiters with OnDecision.
 func (l *Keyed[K]) takeSlow(ctx context.Context, key K, cost int) (d Decision, err error) {
 	var a *account
 	a, _, err = l.decide(key, cost, takeRequest, &d)
@@ -197,8 +197,7 @@ func (l *Keyed[K]) takeSlow(ctx context.Context, key K, cost int) (d Decision, e
 	return d, err
 }
 
-// decide decides, and fills in d. If an account was charged, it returns the account and the
-// offer that was accepted.
+// decide decides, and fills in d. If an account was charged, it returns the account and the accepted offer.
 func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (a *account, o meter.Offer, err error) {
 	var e *entry[K]
 	if m := l.fastKeys; m != nil {
@@ -225,8 +224,8 @@ func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (a *account, 
 	return a, o, nil
 }
 
-// decideSlow is decide for new keys, for changed limits, and for costs that are 0,
-// negative or above the capacity. If the clock has been read, it decides at that reading.
+// decideSlow is decide for new keys, for changed limits, and if the cost is 0, negative
+// or above the capacity. If the clock has been read, it decides at that reading.
 func (l *Keyed[K]) decideSlow(key K, cost int, q request, now int64, d *Decision) (*account, meter.Offer, error) {
 	if q.brief && cost < 0 {
 		l.requireInit()
@@ -281,7 +280,7 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, now int64, d *Decision
 	}
 }
 
-// decideUncharged decides a cost that charges nothing: 0, above the capacity, or under a limit that counts nothing.
+// decideUncharged decides if nothing is to be charged: the cost is 0 or above the capacity, or the limit counts nothing.
 func (l *Keyed[K]) decideUncharged(key K, p *plan, cost int, q request, now int64, refreshed uint64, d *Decision) error {
 	l.look(key, p, 0, takeRequest, now, d)
 	if l.refreshed.Load() != refreshed {
@@ -296,7 +295,7 @@ func (l *Keyed[K]) decideUncharged(key K, p *plan, cost int, q request, now int6
 	return p.exceeds(int64(cost))
 }
 
-// unread stands for a reading of the clock that has not been taken.
+// unread stands for a clock not read yet.
 const unread = math.MinInt64
 
 // reading returns now, or reads the clock if now is unread: a decision reads the clock once.
@@ -330,9 +329,9 @@ func (l *Keyed[K]) look(key K, p *plan, cost int64, q request, now int64, d *Dec
 	p.answer(s, meter.Moment{Reading: now, Now: at}, cost, d)
 }
 
-// Peek returns Take's decision without taking. Remaining and ResetAfter are as before the charge. It
-// changes nothing. The errors are Take's, without [ErrTableFull]. Between [Keyed.SetLimit] and the
-// key's next decision, the times that Peek returns hold for this instant only. The context is not used.
+// Peek returns Take's decision without taking. Remaining and ResetAfter are as before the charge.
+// It changes nothing. The errors are Take's, without [ErrTableFull]. Between [Keyed.SetLimit] and
+// the key's next decision, its times hold for this instant only. The context is not used.
 func (l *Keyed[K]) Peek(_ context.Context, key K, cost int) (d Decision, err error) {
 	if err = l.check(key, cost); err != nil {
 		return d, err
@@ -366,9 +365,9 @@ func init() {
 	}
 }
 
-// Adjust corrects a key's spending. A positive delta is charged, also above the capacity: the excess
-// is a debt, of at most what 100 years regain. A negative delta is a grant: it refunds up to that
-// much spending. Under [Unlimited] and [Blocked] it does nothing. The errors wrap [ErrInvalidKey],
+// Adjust corrects a key's spending. A positive delta is charged, also above the capacity: the
+// excess is a debt, of at most what 100 years regain. A negative delta is a grant: it refunds up
+// to its size. Under [Unlimited] and [Blocked] it does nothing. The errors wrap [ErrInvalidKey],
 // [ErrInvalidLimit] or [ErrTableFull]; then nothing has changed. The context is not used.
 func (l *Keyed[K]) Adjust(_ context.Context, key K, delta int) error {
 	return l.debit(key, int64(delta), nil)
@@ -387,8 +386,8 @@ func (l *Keyed[K]) debit(key K, delta int64, f *followed) error {
 	return l.adjust(key, p, delta, refreshed, f)
 }
 
-// adjust is Adjust under a plan that was looked up when l.refreshed had the value
-// refreshed. The request that follows the key receives the change, unless f is nil.
+// adjust is Adjust under a plan. refreshed is the value of l.refreshed at the plan's
+// look-up. f receives the change unless it is nil: it is the request that follows the key.
 func (l *Keyed[K]) adjust(key K, p *plan, delta int64, refreshed uint64, f *followed) error {
 	if delta == 0 || !p.tracks() {
 		return nil
@@ -421,8 +420,8 @@ func (l *Keyed[K]) adjust(key K, p *plan, delta int64, refreshed uint64, f *foll
 	return nil
 }
 
-// Reset forgets the key and its spending. Calls that wait for the key keep their order, and share the fresh budget first. Reservations that
-// hold a charge lose their effect. The context is not used. The error wraps [ErrInvalidKey].
+// Reset forgets the key and its spending. The key's waiters keep their order, and share the fresh budget
+// first. Open reservations lose their effect. The context is not used. The error wraps [ErrInvalidKey].
 func (l *Keyed[K]) Reset(_ context.Context, key K) error {
 	err := l.check(key, 0)
 	if err != nil {
@@ -437,7 +436,7 @@ func (l *Keyed[K]) Reset(_ context.Context, key K) error {
 	return err
 }
 
-// Sweep drops each key that is fresh and has been idle for [Options.IdleTTL], and returns how many.
+// Sweep drops the keys that are fresh and have been idle for [Options.IdleTTL], and returns how many.
 func (l *Keyed[K]) Sweep() int { return l.table().sweep(l.clock) }
 
 // Stats returns the counts. Each is exact, but they are not all read at one instant.

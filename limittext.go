@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/calendar"
 )
 
-// perUnits are the spans that the text form of a rate has a letter for.
+// perUnits are the spans with a letter in a rate's text form.
 var perUnits = []struct {
 	text string
 	per  time.Duration
@@ -132,7 +132,7 @@ func parseWords(words []string) (l Limit, err error) {
 	return l, l.Validate()
 }
 
-// parseCalendar parses the words that follow the word calendar.
+// parseCalendar parses the words after the word calendar.
 func (l Limit) parseCalendar(words []string) (_ Limit, err error) {
 	if len(words) == 0 {
 		return l, invalid("no units after %v, want them such as 1000/month", l.Algorithm)
@@ -153,7 +153,7 @@ func (l Limit) parseCalendar(words []string) (_ Limit, err error) {
 	return l, l.Validate()
 }
 
-// parseConcurrent parses the words that follow the word concurrent.
+// parseConcurrent parses the words after the word concurrent.
 func (l Limit) parseConcurrent(words []string) (_ Limit, err error) {
 	const want = "such as concurrent 8 hold 1m"
 	if len(words) == 0 {
@@ -207,7 +207,7 @@ func parsePer(s string) (time.Duration, error) {
 	return parseSpan(s)
 }
 
-// spanUnits are a span's units, in nanoseconds: ms before m, which it begins with.
+// spanUnits are a span's units, in nanoseconds: ms before m, its prefix.
 var spanUnits = []struct {
 	text string
 	ns   int64
@@ -286,7 +286,7 @@ func (l Limit) MarshalText() ([]byte, error) {
 	return []byte(text), nil
 }
 
-// UnmarshalText reads the text that MarshalText writes. On an error the limit is left as it was.
+// UnmarshalText reads MarshalText's text. On an error the limit is left as it was.
 func (l *Limit) UnmarshalText(text []byte) error {
 	words := strings.Fields(string(text))
 	if len(words) == 1 && words[0] == noLimit {

@@ -11,32 +11,31 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// table maps keys to accounts, and never has more than max of them. This file finds, inserts and removes
-// keys. lru_order.go keeps the order in which keys leave, lru_usage.go ranks keys by the cost of dropping
-// them, lru_expiry.go drops keys that are fresh, and lru_evict.go chooses the key that makes room.
+// table maps keys to accounts, and never has more than max of them. This file finds, inserts and
+// removes keys. lru_order.go keeps the order in which keys leave, lru_usage.go ranks keys by the cost
+// of dropping them, lru_expiry.go drops fresh keys, and lru_evict.go chooses the key to make room.
 //
-// To find a known key takes no lock and moves nothing. Keys stay in the order in which they were inserted. Eviction
-// examines the oldest keys, and gives a second chance to those that were used since (the CLOCK policy, after F. J.
-// Corbató's paging experiment of 1968). The table starts no goroutine: old keys leave as new ones come.
+// To find a known key takes no lock and moves nothing. Keys stay in the order in which they were inserted.
+// Eviction examines the oldest keys, and gives recently used ones a second chance (the CLOCK policy, after F.
+// J. Corbató's paging experiment of 1968). The table starts no goroutine: old keys leave as new ones come.
 //
-// Locks. To insert or remove a key takes its shard's lock. Code that holds a shard's lock never
-// waits for an account's: an account may be busy for long, and all new keys of the shard would
-// wait with it. So code that holds a shard's lock only tries an account's lock, and treats an
-// account that is busy as in use. Code that holds an account's lock may wait for a shard's.
+// Locks. To insert or remove a key takes its shard's lock. While code holds a shard's lock, it never waits for an
+// account's: an account may be busy for long, and all new keys of the shard would wait with it. So it only tries the
+// account's lock, and treats a busy account as in use. While code holds an account's lock, it may wait for a shard's.
 //
-// A key has at most one account that is not dropped, for two reasons. An account is inserted and removed under
-// the lock of its key's shard. And it is marked as dropped (its plan is nil) under its own lock before another
-// account can take its place. A decision may find an account that is then dropped: it looks the key up again.
+// A key has at most one live account, for two reasons. An account is inserted and removed under the lock of
+// its key's shard. And it is marked as dropped (its plan is nil) under its own lock before another account
+// can take its place. A decision may find an account just before it is dropped: it looks the key up again.
 //
 // Each key has one entry, the map's entry, which the order and the table use, too. The entry holds
 // the account: so a known key takes one step less to find, and a new key takes one allocation.
 //
-// In a full table a new key takes no allocation: it gets the entry of the key that makes room. A call may have
-// found that entry, without a lock, for the old key. So a call looks entries up by the hash alone, and compares the
-// key when it holds the account's lock, which guards the entry's key. If the entry is another key's by then, the
-// call looks its own key up under the shard's lock: an entry passes only to a key of the same shard, under that
-// lock. An account does not pass to another key while a call may refer to it. That is an account with a reservation
-// or a line, and any account of a limiter in a stack, because stacks look at accounts before they lock them.
+// In a full table a new key takes no allocation: it gets the evicted key's entry. A call may have found that entry,
+// without a lock, for the old key. So a call looks entries up by the hash alone, and compares the key when it holds
+// the account's lock, which guards the entry's key. If the entry is another key's by then, the call looks its own
+// key up under the shard's lock: an entry passes only to a key of the same shard, under that lock. An account does
+// not pass to another key while a call may refer to it. A call may refer to an account with a reservation or a
+// line, and to any account of a limiter in a stack, because stacks look at accounts before they lock them.
 type table[K comparable] struct {
 	accounts *keys.Map[K, account] // finds the accounts
 	maker    keys.Maker[K, account]
@@ -44,10 +43,10 @@ type table[K comparable] struct {
 	max      int64
 	count    atomic.Int64   // keys in the table, or about to be
 	ttl      int64          // how long an idle key is kept while there is room, in nanoseconds
-	expiry   *expiryHeap[K] // not nil means RefuseNew: a full table refuses new keys, and drops none that is not fresh
+	expiry   *expiryHeap[K] // not nil means RefuseNew: a full table refuses new keys, and drops only fresh ones
 	full     error          // the error of a refused new key, made once, because a flood of keys gets it
-	memory   *memory        // the spending of keys that were evicted, or nil
-	orphans  orphans[K]     // the lines of keys that are not in the table
+	memory   *memory        // evicted keys' spending, or nil
+	orphans  orphans[K]     // the lines of untracked keys
 	stacked  atomic.Bool    // accounts stay with their keys: see keep
 
 	expired, evicted, evictedThrottled, refused atomic.Uint64
@@ -57,8 +56,8 @@ type table[K comparable] struct {
 type entry[K comparable] = keys.Entry[K, account]
 
 // shard is a part of the keys, by hash. New keys of different shards do not wait for each other. A small table
-// has one shard, because eviction needs many keys to choose from. A large table has so many shards that a walk
-// through one is short. The shards share the table's room, so that exactly max keys fit, whatever their hashes.
+// has one shard, because eviction needs many keys to choose from. A large table has many shards, so a walk
+// through one is short. The shards share the table's room, so exactly max keys fit, whatever their hashes.
 type shard[K comparable] struct {
 	mu    sync.Mutex // guards the fields below
 	order order[K]
@@ -75,18 +74,18 @@ type shard[K comparable] struct {
 	// stepped back to before the drop. It is written under the lock and read without it.
 	floor atomic.Int64
 
-	// kept means that no entry of the shard may be given to another key.
+	// kept is true if no entry of the shard may be given to another key.
 	kept bool
 
 	_ [64]byte // puts the locks of two shards on different cache lines
 }
 
-// maxTries is the maximum number of times that a decision starts again: a key that it needs was dropped, or all keys
-// that could make room are pinned.
+// maxTries is the maximum number of a decision's attempts. It starts again if
+// one of its keys was dropped, or if no key can make room, since all are pinned.
 const maxTries = 100
 
-// A new key then sleeps between its tries, up to maxNaps times, 100 ms in all. The calls that have taken all room
-// need only a moment, but the system may have stopped their threads in it. The naps double from firstNap to longestNap.
+// A new key then sleeps between its tries, up to maxNaps times, 100 ms in all. The calls with all the room need
+// only a moment, but the system may have stopped their threads in it. The naps double from firstNap to longestNap.
 const (
 	maxNaps    = 26
 	firstNap   = 50 * time.Microsecond
@@ -133,8 +132,8 @@ func (t *table[K]) keep() {
 	t.stacked.Store(true)
 }
 
-// lockEntry locks the account of an entry that was found for a key. If the
-// entry is another key's by now, it unlocks the account and returns nil.
+// lockEntry locks the account of an entry found for a key. If the entry
+// is another key's by now, it unlocks the account and returns nil.
 func (t *table[K]) lockEntry(e *entry[K], key K) *account {
 	a := &e.Value
 	a.mu.Lock()
@@ -180,7 +179,7 @@ func (t *table[K]) shardOf(key K) *shard[K] {
 	return t.shard(t.accounts.Hash(key))
 }
 
-// unseen returns the record of a key that is not in the table.
+// unseen returns an untracked key's record.
 func (t *table[K]) unseen(key K) unseen {
 	if t.memory == nil {
 		return unseen{floor: t.shardOf(key).floor.Load()}
@@ -189,16 +188,16 @@ func (t *table[K]) unseen(key K) unseen {
 	return unseen{t.shard(hash).floor.Load(), t.memory, hash}
 }
 
-// acquire returns the key's account, locked, and inserts one if there is none. For a
-// new one it also returns the reading at which it was made.
+// acquire returns the key's account, locked, and inserts one if there
+// is none. For a new one it also returns the reading of its creation.
 //
 // acquire takes room, one of max, before it inserts the key, so the table is never too full. It keeps that room while it
 // unlocks the shard to evict a key elsewhere. If another call has inserted the key by then, acquire gives the room back.
 //
-// acquire computes the state of a new key before it makes room. So the spending that is remembered of the
-// evicted key does not change that state, and the new key is allowed as much as an earlier Peek has reported.
+// acquire computes the state of a new key before it makes room. So the evicted key's remembered spending
+// does not change this state, and the new key is allowed as much as an earlier Peek has reported.
 //
-// pinning means that the caller has pinned keys. It gets an error soon, because another call may need the room of these keys.
+// pinning is true if the caller has pinned keys. It gets an error soon, because another call may need their room.
 func (t *table[K]) acquire(key K, p *plan, clock Clock, pinning bool) (a *account, now int64, created bool, err error) {
 	s := t.shardOf(key)
 	room := false // acquire has taken room for this key
@@ -268,14 +267,14 @@ func (t *table[K]) reserve() bool {
 // hasRoom reports whether one more key fits without another being dropped.
 func (t *table[K]) hasRoom() bool { return t.count.Load() < t.max }
 
-// release gives room back that was taken and is not needed.
+// release gives unneeded room back.
 func (t *table[K]) release(room bool) {
 	if room {
 		t.count.Add(-1)
 	}
 }
 
-// initialState is the state in which a new key is inserted.
+// initialState is a new key's state.
 type initialState struct {
 	reading, last int64
 	state         meter.State
@@ -295,9 +294,9 @@ func (t *table[K]) initialStateLocked(s *shard[K], key K, p *plan, now int64, x 
 	x.recalled = t.memory != nil && p.Regained(x.state) > x.last
 }
 
-// insertLocked publishes a new account and releases the shard. The account is locked before any other goroutine
-// can find it. So the decision that inserts the account is its first one, and no eviction finds a key that has
-// not spent anything yet. spare is nil, or the entry of the key that has made room, with its account locked.
+// insertLocked publishes a new account and releases the shard. The account is locked before any other
+// goroutine can find it. So the inserting decision is the account's first one, and no eviction finds a key
+// before it has spent anything. spare is nil, or the entry of the evicted key, with its account locked.
 func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, x *initialState, spare *entry[K]) *account {
 	e := spare
 	if spare == nil || !t.maker.Replace(spare, key) {
@@ -323,9 +322,9 @@ func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, x *initialState, sp
 	return a
 }
 
-// removeLocked takes an account out of the table and raises the shard's floor. The caller has taken its place out
-// of the order, and holds the locks of account and shard. The key's room stays taken, for the key that replaces
-// it. A call that waits for the account's lock then sees that its plan is nil, and finds the map up to date.
+// removeLocked takes an account out of the table and raises the shard's floor. The caller has taken its
+// place out of the order, and holds the locks of account and shard. The key's room stays taken, for its
+// replacement. A call that waits for the account's lock then sees a nil plan, and finds the map up to date.
 func (t *table[K]) removeLocked(s *shard[K], e *entry[K], floor int64) {
 	a := &e.Value
 	if w := a.plan.wall; w != nil && floor > -maxReading {
@@ -358,7 +357,7 @@ func (t *table[K]) remove(key K, floor int64) {
 	t.count.Add(-1)
 }
 
-// lockListed locks the account of an entry that an iteration has found, or the account that has replaced it, and returns
+// lockListed locks the account of an entry found by an iteration, or the account in its place by now, and returns
 // it with the key. If the key is no longer tracked, it returns nil. The returned key shares no text with the entry.
 func (t *table[K]) lockListed(e *entry[K]) (key K, a *account) {
 	a = &e.Value
@@ -385,7 +384,7 @@ func (t *table[K]) forget(key K) *meter.Line {
 		default:
 			defer a.mu.Unlock()
 			line := a.State.Line()
-			t.forgetPast(key) // now, so that no call recalls it once the account is gone
+			t.forgetPast(key) // now, so no call recalls it once the account is gone
 			t.remove(key, -maxReading)
 			a.use.end()
 			return line
@@ -418,7 +417,7 @@ func (t *table[K]) limitChanged() {
 	}
 }
 
-// remembers reports whether a key's remembered spending is at least its account's spending, which is locked.
+// remembers reports whether a key's remembered spending is at least its account's. The account is locked.
 func (t *table[K]) remembers(key K, a *account, reading int64) bool {
 	if t.memory == nil {
 		return false
@@ -428,8 +427,8 @@ func (t *table[K]) remembers(key K, a *account, reading int64) bool {
 	return a.plan.Covers(a.plan.Remember(s, now), a.remembered(reading, u.floor))
 }
 
-// takeOut forgets the remembered spending of a key that is not tracked, or reports false because it is tracked now. The lock of
-// the shard keeps it from being inserted or evicted at the same time.
+// takeOut forgets an untracked key's remembered spending, or reports false because the key is
+// tracked now. The lock of the shard keeps it from being inserted or evicted at the same time.
 func (t *table[K]) takeOut(key K) bool {
 	s := t.shardOf(key)
 	s.mu.Lock()
@@ -442,8 +441,8 @@ func (t *table[K]) takeOut(key K) bool {
 	return true
 }
 
-// withdraw unpins a key inserted for a decision that became a denial. If no other decision has charged
-// the key, withdraw removes it. The key is then fresh, or the table remembers all its spending.
+// withdraw unpins a key whose insertion served a decision, when it became a denial. If no other decision
+// has charged the key, withdraw removes it. The key is then fresh, or the table remembers all its spending.
 func (t *table[K]) withdraw(key K, a *account, clock Clock) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -2,12 +2,11 @@ package ratelimit
 
 import "sync"
 
-// dirtyList lists the keys that may be fresh earlier than the expiry heap knows: a part of their spending was given back, or
-// their limit has changed. The heap looks at them before it reports that no key is fresh. A key is on the list once, however
-// often that happens: see usage.
+// dirtyList lists the keys that may be fresh earlier than the expiry heap expects: a part of
+// their spending was given back, or their limit has changed. The heap looks at them before
+// it reports that there is no fresh key. A key is on the list at most once: see usage.
 //
-// Plans refer to it, because code that gives spending back has only the
-// account and its plan. Its lock is the last in the order of locks.
+// Plans refer to it, because a refund knows only the account and its plan. Its lock is the last in the order of locks.
 //
 // It consists of pages, because copying a large slice when it grows takes long.
 type dirtyList struct {

@@ -1,14 +1,14 @@
 package ratelimit
 
-// A full table evicts a key to make room. Among a few of the shard's oldest keys, it drops the key that costs least
+// A full table evicts a key to make room. Among a few of the shard's oldest keys, it drops the cheapest key
 // (evictLocked). The key's spending is forgotten, unless [Options.Remember] keeps it. If all of these keys are
 // pinned, other shards make room. If a key is busy, the call waits for it, and evicts it unless it is pinned then.
 //
-// A table with RefuseNew evicts no key that is not fresh: see lru_expiry.go.
+// A table with RefuseNew evicts only fresh keys: see lru_expiry.go.
 
-// makeRoomLocked evicts a key of the shard, and takes its room for another key. If it reports false,
-// busy may be a key whose account was in use. spare is nil, or an entry that another key of the shard
-// may get, with its account locked. The shard's lock is held. With RefuseNew no key is evicted.
+// makeRoomLocked evicts a key of the shard, and takes its room for another key. If it reports
+// false, busy may be a key whose account was in use. spare is nil, or an entry for another key of
+// the shard, with its account locked. The shard's lock is held. With RefuseNew no key is evicted.
 func (t *table[K]) makeRoomLocked(s *shard[K], now int64) (room bool, busy, spare *entry[K]) {
 	if t.expiry != nil {
 		return false, nil, nil
@@ -41,7 +41,7 @@ func (t *table[K]) makeRoomElsewhere(s *shard[K], busy *entry[K], now int64) boo
 	return false
 }
 
-// victim is a key that may be evicted. Its account is locked, unless it was busy.
+// victim is a candidate for eviction. Its account is locked, unless it was busy.
 type victim[K comparable] struct {
 	entry *entry[K]
 	rank  rank
@@ -75,7 +75,7 @@ func (t *table[K]) evictLocked(s *shard[K], now int64) (ok bool, busy *entry[K])
 	return evicted != nil, busy
 }
 
-// evictOldLocked is evictLocked, and also returns the entry that has left the table and the order, with its account locked.
+// evictOldLocked is evictLocked, and also returns the removed entry, with its account locked.
 func (t *table[K]) evictOldLocked(s *shard[K], now int64) (evicted, busy *entry[K]) {
 	var buf [looks]victim[K]
 	looked := t.lookAtOldestLocked(s, now, buf[:0])
@@ -113,7 +113,7 @@ func (t *table[K]) lookAtOldestLocked(s *shard[K], now int64, looked []victim[K]
 	return looked
 }
 
-// cheapest returns the index of the victim that costs least, or -1 if none may be evicted.
+// cheapest returns the cheapest victim's index, or -1 if none may be evicted.
 func cheapest[K comparable](looked []victim[K]) int {
 	best := -1
 	for i, v := range looked {
@@ -140,7 +140,7 @@ func (s *shard[K]) returnLocked(looked []victim[K], best int, now int64) (busy *
 			v.secondChance(s, now)
 		}
 	}
-	for i := len(looked) - 1; i >= 0; i-- { // so that the oldest is the oldest again
+	for i := len(looked) - 1; i >= 0; i-- { // so the oldest is the oldest again
 		if v := looked[i]; i != best && v.rank == rankIdle {
 			s.order.putBack(v.entry)
 			v.entry.Value.mu.Unlock()
@@ -149,8 +149,8 @@ func (s *shard[K]) returnLocked(looked []victim[K], best int, now int64) (busy *
 	return busy
 }
 
-// secondChance gives a key that was looked at the newest place, and unlocks it. Each use
-// counts once: a key that is not used again goes when it is the oldest the next time.
+// secondChance gives an examined key the newest place, and unlocks it. Each use counts
+// once: if the key is not used again, it goes when it is the oldest the next time.
 func (v *victim[K]) secondChance(s *shard[K], now int64) {
 	s.order.add(v.entry, now)
 	if v.rank != rankBusy {
@@ -159,9 +159,9 @@ func (v *victim[K]) secondChance(s *shard[K], now int64) {
 	}
 }
 
-// evicting counts a key that is about to be dropped to make room, and stores its spending if the table remembers any. A
-// key that was fresh has expired: nothing is forgotten with it. The locks of account and shard are held, and floor is the
-// shard's. A call that finds the account waits for it until it is removed; then the call finds the remembered spending.
+// evicting counts a key before it is dropped to make room, and stores its spending if the table remembers any. A fresh
+// key has expired: nothing is forgotten with it. The locks of account and shard are held, and floor is the shard's. If
+// a call finds the account, it waits until the account is removed, and then finds the remembered spending.
 func (t *table[K]) evicting(e *entry[K], r rank, now, floor int64) {
 	a := &e.Value
 	switch r {
@@ -177,7 +177,7 @@ func (t *table[K]) evicting(e *entry[K], r rank, now, floor int64) {
 	if a.use.end(); t.memory == nil {
 		return
 	}
-	// After a step back of the clock, a key that was fresh may not be fresh now. Then there is nothing to remember.
+	// After a step back of the clock, a formerly fresh key may not be fresh now. Then there is nothing to remember.
 	past := a.remembered(now, floor)
 	if w := a.plan.wall; w != nil {
 		at := max(now, a.last)
@@ -197,8 +197,8 @@ func (t *table[K]) evictFrom(s *shard[K], now int64) bool {
 	return ok
 }
 
-// evictBusy makes room where all keys that could go are busy: it waits for one, without the shard's lock.
-// By then that key may have been dropped or pinned, or may have become fresh, so evictBusy ranks it again.
+// evictBusy makes room if all candidates are busy: it waits for one, without the shard's lock. By then
+// the key may have been dropped or pinned, or may have become fresh, so evictBusy ranks it again.
 func (t *table[K]) evictBusy(s *shard[K], e *entry[K], now int64) bool {
 	a := &e.Value
 	if !a.lockKept() {

@@ -7,20 +7,19 @@ import (
 )
 
 // A key expires when it is fresh and has been idle for long enough: nothing is lost with it. Each insertion
-// looks at its shard's oldest keys for that (expireLocked), and Sweep looks at all keys. An insertion does
+// looks for expired keys among its shard's oldest (expireLocked), and Sweep among all keys. An insertion does
 // not drop a key whose former limits still count: under one of these limits it would begin a window anew.
 //
-// A table with RefuseNew also has an expiry heap, which finds the fresh keys among all keys in the
-// table (expireDue). Keys that may be fresh earlier than the heap expects are in the dirty list.
+// A table with RefuseNew also has an expiry heap, to find the fresh keys among all keys in the
+// table (expireDue). The dirty list has the keys that may be fresh earlier than the heap expects.
 
 // minIdle is the minimum time for which a key is kept while there is
 // room. Without it, keys with high rates would come and go all the time.
 const minIdle = int64(time.Minute)
 
-// expireLocked drops up to two of the oldest keys, if they are fresh and have been idle for long. It drops two so that
-// the table shrinks while keys are inserted. A key that is not fresh may stay the oldest, and keep fresh keys behind
-// it. expireLocked counts how often that happens. When the count is so high that a pass over all keys costs each
-// insertion little, it makes that pass.
+// expireLocked drops up to two of the oldest keys, if they are fresh and have been idle for long. It drops two: so the table
+// shrinks while keys are inserted. If the oldest key is not fresh, it may stay, with fresh keys behind it. expireLocked
+// counts how often this happens. At a high count it makes a pass over all keys, whose cost is then small for each insertion.
 func (t *table[K]) expireLocked(s *shard[K], now int64) {
 	ttl := max(t.ttl, minIdle)
 	for range 2 {
@@ -28,8 +27,8 @@ func (t *table[K]) expireLocked(s *shard[K], now int64) {
 		if oldest == nil {
 			return
 		}
-		// The age is that of the first key of a block, and this key is no older. A negative age
-		// means that the clock has stepped back: then the age is not known, and the key is examined.
+		// The age belongs to the first key of a block, and this key is no older. If the age is
+		// negative, the clock has stepped back: then the age is not known, and the key is examined.
 		if age := now - oldest.since; 0 <= age && age < ttl {
 			return
 		}
@@ -43,9 +42,9 @@ func (t *table[K]) expireLocked(s *shard[K], now int64) {
 	}
 }
 
-// expireOldestLocked drops the oldest key, or gives it a second chance if it is in use. It
-// reports false if it has done neither, so that the key stays the oldest: it is not fresh and
-// not in use, and its turn comes again with the next insertion. A key that is busy is in use.
+// expireOldestLocked drops the oldest key, or gives it a second chance if it is in use.
+// It reports false if it has done neither: the key is not fresh and not in use. It stays
+// the oldest, and its turn comes again with the next insertion. A busy key is in use.
 func (t *table[K]) expireOldestLocked(s *shard[K], now, ttl int64) bool {
 	p, _ := s.order.take()
 	a := &p.Value
@@ -75,8 +74,8 @@ func (t *table[K]) expireOldestLocked(s *shard[K], now, ttl int64) bool {
 // sweepRuns is how many runs of places a sweep handles before it releases the shard's lock: a few hundred keys.
 const sweepRuns = 16
 
-// sweep drops all keys that are fresh and have been idle for long enough. It releases a
-// shard's lock from time to time, so new keys do not wait for the sweep of a large shard.
+// sweep drops all fresh keys whose idle time is over. It releases a shard's lock
+// from time to time, so new keys do not wait for the sweep of a large shard.
 func (t *table[K]) sweep(clock Clock) (dropped int) {
 	for i := range t.shards {
 		s := &t.shards[i]
@@ -96,16 +95,16 @@ func (t *table[K]) sweep(clock Clock) (dropped int) {
 	return dropped
 }
 
-// sweepSome sweeps a few runs at their own reading. The sweep of a large table takes long, and
-// a key that is decided on during it may have recorded a later time than the sweep's beginning.
+// sweepSome sweeps a few runs at their own reading. The sweep of a large table takes long.
+// A decision during it may have recorded a later time for a key than the sweep's beginning.
 func (t *table[K]) sweepSome(s *shard[K], runs [][]*entry[K], clock Clock) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return t.sweepLocked(s, runs, reading(clock), t.ttl, nil)
 }
 
-// sweepLocked drops the keys in some runs that are fresh and have been idle for long enough, and for which may,
-// unless it is nil, reports true. Dropping a key may rebuild the order, which leaves the runs as they are.
+// sweepLocked drops fresh keys in some runs if they have been idle for long enough, and if may
+// reports true or is nil. Dropping a key may rebuild the order, but leaves the runs as they are.
 func (t *table[K]) sweepLocked(s *shard[K], runs [][]*entry[K], now, ttl int64, may func(*account, int64) bool) (dropped int) {
 	for _, run := range runs {
 		for _, p := range run {
@@ -117,8 +116,8 @@ func (t *table[K]) sweepLocked(s *shard[K], runs [][]*entry[K], now, ttl int64, 
 	return dropped
 }
 
-// sweepPlaceLocked drops a key that is fresh and has been idle for long enough. The place may be
-// a tombstone, or its key may have left it since the runs were read. Only the account shows that.
+// sweepPlaceLocked drops a key if it is fresh and has been idle for long enough. The place may be
+// a tombstone, or its key may have left it since the runs were read: only the account shows it.
 func (t *table[K]) sweepPlaceLocked(s *shard[K], e *entry[K], now, ttl int64, may func(*account, int64) bool) bool {
 	a := &e.Value
 	if !a.mu.TryLock() {
@@ -134,13 +133,13 @@ func (t *table[K]) sweepPlaceLocked(s *shard[K], e *entry[K], now, ttl int64, ma
 	return true
 }
 
-// mostLooks bounds the keys that one call examines in a table that refuses new keys. Without it, one refusal
-// would take time linear in the number of keys, because each may have been used since its instant was computed.
+// mostLooks bounds how many keys one call examines if the table refuses new keys. Without it, one refusal would
+// take time linear in the number of keys, because each may have been used since its instant was computed.
 const mostLooks = 512
 
-// expireDue makes room in a table that refuses new keys: it drops a key that is fresh. It examines at most mostLooks of
-// the keys that are due, and the next call examines the next ones. If none is fresh, it reports false. Busy and pinned
-// keys do not count. The call makes them due again only when it ends: otherwise it would find them again and again.
+// expireDue makes room in a table that refuses new keys: it drops a fresh key. It examines at most mostLooks
+// due keys, and the next call examines the next ones. If none is fresh, it reports false. Busy and pinned keys
+// do not count. The call makes them due again only when it ends: otherwise it would find them again and again.
 func (t *table[K]) expireDue(now int64) bool {
 	t.expiry.collect()
 	var kept []*account
@@ -164,7 +163,7 @@ func (t *table[K]) expireDue(now int64) bool {
 	return false
 }
 
-// dropIfFresh drops a key that is fresh, to make room. It reports
+// dropIfFresh drops a key to make room, if the key is fresh. It reports
 // again if it must be called again, because the key is busy or pinned.
 func (t *table[K]) dropIfFresh(e *entry[K], now int64) (dropped, again bool) {
 	a, s := &e.Value, t.shard(e.Hash())
@@ -177,7 +176,7 @@ func (t *table[K]) dropIfFresh(e *entry[K], now int64) (dropped, again bool) {
 	if a.plan == nil {
 		return false, false
 	}
-	a.use.clearDirty() // from here on, a change that makes the key fresh earlier has to list it again
+	a.use.clearDirty() // from here on, a change to an earlier instant has to list the key again
 	switch at := a.freshAt(); {
 	case at > now:
 		t.expiry.add(a, at)
@@ -190,13 +189,13 @@ func (t *table[K]) dropIfFresh(e *entry[K], now int64) (dropped, again bool) {
 	return true, false
 }
 
-// expiryHeap finds keys that are fresh, in a table that refuses new keys rather than forget the spending of a known one. It has
-// one entry for each key, with an instant before which the key is not fresh. So no key is fresh if all entries are later than
-// now.
+// expiryHeap finds fresh keys, in a table that refuses new keys rather than forget a
+// known key's spending. It has one entry for each key, with a lower bound of the
+// instant when the key is fresh. So no key is fresh if all entries are later than now.
 //
 // A decision only ever moves the instant when its key is fresh to a later one, so it does not touch the heap. next
-// returns a key whose entry is due. If the key is not fresh, the caller adds it again with the new instant. A decision on
-// the key has caused each entry that is added so. A change that can make a key fresh earlier adds it to the dirty list.
+// returns a key whose entry is due. If the key is not fresh, the caller adds it again with the new instant. Each
+// such addition is due to a decision on the key. A change to an earlier instant adds the key to the dirty list.
 //
 // No call takes time linear in the number of keys: the heap's memory grows by pages, and each entry stores its place.
 //
@@ -206,15 +205,14 @@ type expiryHeap[K comparable] struct {
 
 	mu   sync.Mutex
 	keys map[*account]*dueKey[K] // the keys in the table
-	heap dueHeap[K]              // all keys' entries, except keys that next has returned
+	heap dueHeap[K]              // all keys' entries, except those taken by next
 }
 
 func newExpiryHeap[K comparable]() *expiryHeap[K] {
 	return &expiryHeap[K]{keys: make(map[*account]*dueKey[K])}
 }
 
-// insert adds a key that was inserted into the table. While there is
-// room, no call needs next, so insert also keeps the dirty list short.
+// insert adds the table's new key. While there is room, no call needs next, so insert also keeps the dirty list short.
 func (h *expiryHeap[K]) insert(e *entry[K], at int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -235,7 +233,7 @@ func (h *expiryHeap[K]) remove(a *account) {
 	}
 }
 
-// add adds a key again that next has returned. The key is not fresh before at.
+// add adds a key again after next has returned it. The key is not fresh before at.
 func (h *expiryHeap[K]) add(a *account, at int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -244,7 +242,7 @@ func (h *expiryHeap[K]) add(a *account, at int64) {
 	}
 }
 
-// next removes a key that is due from the heap and returns it. It returns nil if no key is fresh.
+// next removes a due key from the heap and returns it. It returns nil if no key is fresh.
 func (h *expiryHeap[K]) next(now int64) *entry[K] {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -264,8 +262,8 @@ func (h *expiryHeap[K]) collect() {
 	h.collectLocked(buf[:])
 }
 
-// collectLocked makes keys of the dirty list due at once, as many as fit into buf. It skips a
-// key that next has returned, since the caller of next examines the key after it was listed.
+// collectLocked makes keys of the dirty list due at once, as many as fit into buf.
+// It skips a key taken by next: next's caller examines it after it was listed.
 func (h *expiryHeap[K]) collectLocked(buf []*account) {
 	for _, a := range h.dirty.take(buf) {
 		if d := h.keys[a]; d != nil && d.place != taken {
@@ -275,16 +273,16 @@ func (h *expiryHeap[K]) collectLocked(buf []*account) {
 	}
 }
 
-// dueKey is a key in the table that has an entry in the heap.
+// dueKey is a table's key with an entry in the heap.
 type dueKey[K comparable] struct {
 	entry *entry[K]
 	place int // its entry's place in the heap, or taken
 }
 
-// taken is the place of a key that next has returned.
+// taken is a key's place after next has returned the key.
 const taken = -1
 
-// dueEntry holds an instant before which a key is not fresh.
+// dueEntry holds a lower bound of the instant when a key is fresh.
 type dueEntry[K comparable] struct {
 	at  int64
 	key *dueKey[K]
@@ -335,7 +333,7 @@ func (h *dueHeap[K]) remove(i int) {
 	}
 }
 
-// up moves an entry that may be earlier than its ancestors.
+// up moves an entry up if it is earlier than its ancestors.
 func (h *dueHeap[K]) up(i int) {
 	e := *h.at(i)
 	for i > 0 {
@@ -349,7 +347,7 @@ func (h *dueHeap[K]) up(i int) {
 	h.put(i, e)
 }
 
-// down moves an entry that may be later than its descendants.
+// down moves an entry down if it is later than its descendants.
 func (h *dueHeap[K]) down(i int) {
 	e := *h.at(i)
 	for {
@@ -372,8 +370,8 @@ func (h *dueHeap[K]) down(i int) {
 	h.put(i, e)
 }
 
-// dirtyList returns the list for plans. It returns nil if the table evicts: then
-// the table refuses no key, and code that gives spending back takes no second lock.
+// dirtyList returns the list for plans. It returns nil if the table evicts:
+// then the table refuses no key, and a refund takes no second lock.
 func (t *table[K]) dirtyList() *dirtyList {
 	if t.expiry == nil {
 		return nil

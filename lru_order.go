@@ -9,8 +9,8 @@ import (
 )
 
 // order lists a shard's keys in the order in which they took their places: when they were
-// inserted, or when eviction last gave them a second chance. The lock of the shard guards it. It
-// does not depend on the spending of keys or their use: the code that takes places looks at both.
+// inserted, or when eviction last gave them a second chance. The lock of the shard guards
+// it. It does not depend on the keys' spending or use: code that takes places looks at both.
 //
 // simplelru keeps the order. Its elements are blocks of keys: with an entry and a map cell of simplelru for each
 // key, a new key took half as long again, and 90 bytes more. The newest block is outside of the list until it is
@@ -18,7 +18,7 @@ import (
 //
 //	oldest (a front) → blocks (a list of full ones) → newest (a block that is being filled)
 //
-// Only take removes a place. A key that is removed out of order, for example by Sweep, leaves a
+// Only take removes a place. If a key is removed out of order, for example by Sweep, it leaves a
 // tombstone behind: a place whose account is no longer in the table. take's callers skip tombstones.
 // When tombstones are a quarter of the places, all are removed, so each costs constant time.
 //
@@ -28,12 +28,12 @@ type order[K comparable] struct {
 	newest     *block[K]                           // nil, or a block with at least one place
 	oldest     *front[K]                           // nil until it is first needed
 	spare      *block[K]                           // an empty block to use next, or nil
-	readers    int                                 // sweeps that read runs without the shard's lock; while there are any, no block is used again
+	readers    int                                 // sweeps reading runs without the shard's lock; while there are any, no block is used again
 	n          int                                 // places, tombstones included
 	tombstones int
 }
 
-// blockSize is the number of places in a block, which makes it an allocation of 512 bytes.
+// blockSize is the number of places in a block. It makes a block an allocation of 512 bytes.
 const blockSize = 61
 
 // block is a run of places, filled from the first to the last. A full one does not change
@@ -44,23 +44,23 @@ type block[K comparable] struct {
 	since  int64 // the reading at which the first took its place; the others did so later
 }
 
-// looks is the number of the oldest keys that eviction compares.
+// looks is how many of the oldest keys eviction compares.
 const looks = 3
 
 // front is the run of the oldest places, from first to end. It has
 // room before first to put back as many places as eviction takes.
 type front[K comparable] struct {
 	places     [looks + blockSize]*entry[K]
-	since      int64 // the since of the block that they were in
+	since      int64 // the since of their block
 	first, end int
-	read       int // the end of the accounts that were read ahead
+	read       int // the end of the accounts read ahead
 }
 
 // ahead is how many accounts readAhead reads at once.
 const ahead = 8
 
-// readAhead reads the accounts of the next places when all accounts that it read before are used up. Eviction
-// will look at them, and the processor loads several cache lines at once in less time than one after another.
+// readAhead reads the accounts of the next places when the ones read before are used up. Eviction will
+// look at them, and the processor loads several cache lines at once in less time than one after another.
 func (f *front[K]) readAhead() {
 	if f.first < f.read {
 		return
@@ -93,7 +93,7 @@ func (o *order[K]) add(e *entry[K], now int64) {
 	o.n++
 }
 
-// close puts the newest block, which is full, into the list of blocks.
+// close puts the newest block into the list of blocks. It is full.
 func (o *order[K]) close() {
 	if o.blocks == nil {
 		o.blocks, _ = simplelru.NewLRU[*block[K], struct{}](math.MaxInt, nil) // NewLRU fails only for sizes below 1
@@ -102,8 +102,8 @@ func (o *order[K]) close() {
 	o.newest = nil
 }
 
-// oldestBlock removes the oldest block and returns it, or nil if there is none. If
-// no block is full, it returns the newest one, which may have any number of places.
+// oldestBlock removes the oldest block and returns it, or nil if there is none.
+// If no block is full, it returns the newest one, with any number of places.
 func (o *order[K]) oldestBlock() (b *block[K]) {
 	if o.blocks != nil {
 		b, _, _ = o.blocks.RemoveOldest()
@@ -114,7 +114,7 @@ func (o *order[K]) oldestBlock() (b *block[K]) {
 	return b
 }
 
-// front returns the run of the oldest places, which has at least one, or nil if there is none.
+// front returns the run of the oldest places, at least one, or nil if there is none.
 func (o *order[K]) front() *front[K] {
 	f := o.oldest
 	if f == nil || f.first == f.end {
@@ -123,8 +123,8 @@ func (o *order[K]) front() *front[K] {
 	return f
 }
 
-// take removes the oldest place and returns it. It reports false if there is
-// none. It empties the place, which would keep the key in memory otherwise.
+// take removes the oldest place and returns it. It reports false if there
+// is none. It empties the place: otherwise it would keep the key in memory.
 func (o *order[K]) take() (e *entry[K], ok bool) {
 	f := o.front()
 	if f == nil {
@@ -157,17 +157,17 @@ func (o *order[K]) refill() *front[K] {
 	return f
 }
 
-// putBack makes a place that take has returned the oldest again. The front has room for the last
-// looks places that were taken. Put back several in the reverse order: the last one taken first.
+// putBack undoes take: the place is the oldest again. The front has room for the last
+// looks places taken. Put back several in the reverse order: the last one taken first.
 func (o *order[K]) putBack(e *entry[K]) {
 	o.oldest.first--
 	o.oldest.places[o.oldest.first] = e
 	o.n++
 }
 
-// runs returns all places, the oldest first. The slices belong to the order, and are valid under the shard's
-// lock only. Places that are added later may be missing from them, and places that were taken in the meantime
-// may be in them. A caller that releases the lock while it uses the runs must increment readers first.
+// runs returns all places, the oldest first. The slices belong to the order, and are valid under
+// the shard's lock only. They may lack places added later, and contain places taken since. If
+// the caller releases the lock while it uses the runs, it must increment readers first.
 func (o *order[K]) runs() [][]*entry[K] {
 	if o.n == 0 {
 		return nil
@@ -189,8 +189,8 @@ func (o *order[K]) runs() [][]*entry[K] {
 	return runs
 }
 
-// addTombstone records that a place has become a tombstone, and removes all tombstones if they are a quarter of the places.
-// That copies the other places. It happens once for every n/4 removals, so each removal pays for at most four places.
+// addTombstone records a new tombstone, and removes all tombstones if they are a quarter of the places. To remove
+// them copies the other places. It happens once for every n/4 removals, so each removal pays for at most four places.
 //
 // A place does not store whether it is a tombstone. Its key may have been removed and
 // inserted again, so only the account shows whether the table contains it: see alive.

@@ -7,12 +7,12 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// orphans are the lines of keys that have left the table while calls waited for them. Such a key leaves by Reset, or
-// by eviction if calls wait for all other keys that could make room, too. The first call of such a line puts its key
-// back into the table at once. Whichever call inserts the key gives it its line, so no newcomer overtakes the line.
+// orphans are the lines of keys that have left the table while calls waited for them. Such a key leaves by Reset,
+// or by eviction if the other candidates have waiting calls, too. The first call of such a line puts its key back
+// into the table at once. Whichever call inserts the key gives it its line, so no newcomer overtakes the line.
 //
-// A line without a key belongs to an account that is in no table. The
-// lock of orphans is the last of all: code that holds it takes no other.
+// A line without a key belongs to an account in no table. The lock
+// of orphans is the last of all: no other is taken while it is held.
 type orphans[K comparable] struct {
 	n  atomic.Int32 // lines: most tables never have one
 	mu sync.Mutex   // guards all
@@ -20,7 +20,7 @@ type orphans[K comparable] struct {
 	all map[K]*meter.Line
 }
 
-// leave takes the line from an account that is being dropped. The locks of account and shard are held.
+// leave takes the line from an account before it is dropped. The locks of account and shard are held.
 func (o *orphans[K]) leave(key K, a *account) {
 	line := a.State.Line()
 	if line == nil {
@@ -38,7 +38,7 @@ func (o *orphans[K]) leave(key K, a *account) {
 	line.Owner.Store(new(account)) // this comes last, because from here on another lock guards the line
 }
 
-// adopt gives an account that is being inserted its key's line, if there is one. The locks of account and shard are held.
+// adopt gives a new account its key's line, if there is one. The locks of account and shard are held.
 func (o *orphans[K]) adopt(key K, a *account) {
 	if o.n.Load() == 0 {
 		return
@@ -68,7 +68,7 @@ func (o *orphans[K]) take(key K) *meter.Line {
 	return line
 }
 
-// drop removes a line that all calls have left, if it is the key's.
+// drop removes a line after all calls have left it, if it is the key's.
 func (o *orphans[K]) drop(key K, line *meter.Line) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

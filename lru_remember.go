@@ -14,7 +14,7 @@ import (
 // line with more room. So hardly a line is full while half the slots are used. A slot contains the
 // time when its key is fresh. From then on the slot counts as empty, so nothing has to be removed.
 //
-// The spending of a calendar's key is dated: its slot contains a window of the calendar instead, which
+// The spending of a calendar's key is dated: its slot contains a window of the calendar instead. It
 // stays right when the wall clock is set. A key may have slots of both kinds, if its limit has changed.
 //
 // A slot has 16 bits of its key's hash, and not the key. So one in 65536 of the other keys
@@ -22,9 +22,9 @@ import (
 // key's recalled spending is never less than its real spending, unless its slot was forgotten:
 //
 //   - A recall leaves the slot as it is, because it may be another key's: but see shorten.
-//   - A record for a slot that has the same bits is merged with it, for both keys.
+//   - If a slot has the same bits, the new record is merged with it, for both keys.
 //   - If both lines are full, the slot that is fresh soonest is forgotten, and counted. Nothing
-//     is made up in its place: in a flood that would deny many keys that have spent nothing.
+//     is made up in its place: in a flood it would deny many keys without any spending.
 //
 // A key's slot is written and its account inserted under the lock of the key's shard, so no insertion misses the
 // slot. The table's lines belong to no shard: writers use compare-and-swap, so a write for one key undoes no other.
@@ -63,13 +63,13 @@ const (
 	slotTick  = int64(time.Millisecond)
 	slotDated = 1 << 63
 
-	// slotNever is the latest instant that fits into a slot, 17 years after the start. It stands
-	// for all later ones. Ordinals are always below it: they are seconds up to the year 9999.
+	// slotNever is a slot's latest instant, 17 years after the start. It stands for all
+	// later ones. Ordinals are always below it: they are seconds up to the year 9999.
 	slotNever = 1<<39 - 1
 )
 
-// tagOf returns the bits of a hash that distinguish one line's keys.
-// Bits 0 to 47 determine the line and the shard, and are not among them.
+// tagOf returns the bits of a hash by which one line's keys differ. Bits
+// 0 to 47 determine the line and the shard, and are not among them.
 func tagOf(hash uint64) uint16 { return uint16(hash >> 48) }
 
 func newMemory(keys int, start int64, dates *calendars) *memory {
@@ -77,7 +77,7 @@ func newMemory(keys int, start int64, dates *calendars) *memory {
 	return &memory{lines: make([]cacheLine, n), start: start, dates: dates}
 }
 
-// slots are the two different lines in which a key's slot may be.
+// slots are the two different lines for a key's slot.
 type slots [2]*cacheLine
 
 // slots returns the places for a key.
@@ -85,8 +85,8 @@ func (m *memory) slots(hash uint64) slots {
 	n := uint64(len(m.lines))
 	x := hash << 16 // without the tag
 	i, _ := bits.Mul64(x, n)
-	// All bits determine the other line: they are multiplied by an odd number that mixes them, 2^64 divided
-	// by the golden ratio, and folded. So two keys with one line in common seldom have both in common.
+	// All bits determine the other line: they are mixed by an odd factor, 2^64 divided by the
+	// golden ratio, and folded. So two keys with one line in common seldom have both in common.
 	x ^= x >> 29
 	x *= 0x9e3779b97f4a7c15
 	x ^= x >> 32
@@ -132,7 +132,7 @@ func (m *memory) unpack(x slot) meter.Remembered {
 	return r
 }
 
-// until returns the reading at which a slot's record ends. store calls it for sixteen slots for each key that is evicted.
+// until returns the reading at which a slot's record ends. store calls it for sixteen slots for each evicted key.
 func (m *memory) until(x slot, now int64) int64 {
 	if x < slotNever<<24 && x != 0 {
 		return m.start + int64(x>>24)*slotTick
@@ -140,7 +140,7 @@ func (m *memory) until(x slot, now int64) int64 {
 	return m.untilRare(x, now)
 }
 
-// untilRare is until for slots that are empty, dated or never end.
+// untilRare is until for slots that are empty, dated or endless.
 func (m *memory) untilRare(x slot, now int64) int64 {
 	switch {
 	case x == 0:
@@ -151,9 +151,9 @@ func (m *memory) untilRare(x slot, now int64) int64 {
 	return maxReading
 }
 
-// store stores the spending of a key that is not fresh at a reading. The lock of the key's shard is held.
+// store stores the spending of a key, not fresh at a reading. The lock of the key's shard is held.
 func (m *memory) store(hash uint64, p *plan, r meter.Remembered, now int64) {
-	if m.shortens() { // shorten a slot that the key may have under another limit
+	if m.shortens() { // shorten the key's slot from another limit, if there is one
 		u := unseen{now, m, hash}
 		u.begin(p, now, false)
 	}
@@ -193,11 +193,11 @@ const (
 	placeNone  placeKind = iota // keys that are fresh later take all places
 	placeFree                   // the place is empty, or its slot has ended
 	placeOwn                    // the slot of the same key, or of a key with the same tag
-	placeTaken                  // the slot of the key that is fresh soonest, which is replaced
+	placeTaken                  // the slot of the key that is fresh soonest, to be replaced
 )
 
-// place returns the place for a slot, and the slot that is there now. It prefers the place
-// of a slot of the same key and kind, and then a free place in the line with more of them.
+// place returns the place for a slot, and the present slot there. It prefers the place of
+// a slot of the same key and kind, and then a free place in the line with more of them.
 func (m *memory) place(s slots, x slot, now int64) (at *atomic.Uint64, old slot, kind placeKind) {
 	var free [2]*atomic.Uint64 // each line's first free place
 	var room [2]int
@@ -233,7 +233,7 @@ func (m *memory) place(s slots, x slot, now int64) (at *atomic.Uint64, old slot,
 	return nil, 0, placeNone
 }
 
-// mergeRemembered returns a record that is at least a and at least b. Either may be an older record of the same key.
+// mergeRemembered returns a record not below a or b. Either may be an older record of the same key.
 func mergeRemembered(p *plan, a, b meter.Remembered, now int64) meter.Remembered {
 	if p.wall != nil && a.Dated && b.Dated {
 		// The wall clock may have been set back. Then a key that has spent in a later
@@ -279,8 +279,8 @@ func (m *memory) read(x slot, p *plan, now int64) meter.Remembered {
 // shortens reports whether slots may be shortened.
 func (m *memory) shortens() bool { return m.changed.Load() && !m.mixed.Load() }
 
-// shorten replaces the slots of a key that exceed its recalled record, as it counts under the limit in force, by that
-// record. Otherwise each recall would make the key wait again for as long as a slower limit required. See memory.changed.
+// shorten replaces a key's slots by its recalled record, as it counts under the limit in force, if they exceed it.
+// Otherwise each recall would make the key wait again for as long as a slower limit required. See memory.changed.
 func (m *memory) shorten(hash uint64, r meter.Remembered, now int64) {
 	short := m.pack(r, tagOf(hash))
 	least := max(now, m.until(short, now))
@@ -290,7 +290,7 @@ func (m *memory) shorten(hash uint64, r meter.Remembered, now int64) {
 			if x.tag() != tagOf(hash) {
 				continue
 			}
-			// The record's window was computed from an instant. If the wall clock is set forward, that gives another window.
+			// The record's window was computed from an instant. If the wall clock is set forward, it gives another window.
 			if until := m.until(x, now); until > least || until > now && r.Dated && !x.dated() {
 				l[j].CompareAndSwap(uint64(x), uint64(short)) // if it fails, the slot may be newer
 			}
@@ -309,7 +309,7 @@ func (m *memory) takeOut(hash uint64) {
 	}
 }
 
-// unseen is the record of a key that is not tracked.
+// unseen is an untracked key's record.
 type unseen struct {
 	floor  int64   // the time before which it may not be created
 	memory *memory // nil if nothing is remembered

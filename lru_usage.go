@@ -1,6 +1,6 @@
 package ratelimit
 
-// rank is the cost of dropping a key: the lower, the better. Eviction drops the lowest rank among the keys that it looks at.
+// rank is the cost of dropping a key: the lower, the better. Eviction drops the lowest rank among the examined keys.
 type rank int
 
 const (
@@ -14,8 +14,8 @@ const (
 	rankTombstone             // the key was dropped already
 )
 
-// rank returns the key's rank, given whether it is fresh, whether calls wait for it, and whether reservations hold its
-// units. A key that is fresh is the first to go even if it was denied or used a moment ago: it has its full budget.
+// rank returns the key's rank, given whether it is fresh, whether calls wait for it, and whether reservations hold
+// its units. A fresh key is the first to go even if it was denied or used a moment ago: it has its full budget.
 func (u usage) rank(fresh, waiting, holds bool) rank {
 	switch {
 	case u.isPinned():
@@ -34,15 +34,15 @@ func (u usage) rank(fresh, waiting, holds bool) rank {
 	return rankIdle
 }
 
-// usage holds the facts about a key, besides its spending, that eviction depends on: whether it is in use, denied, or pinned.
-// The zero usage belongs to a new key.
+// usage holds a key's facts for eviction, besides its spending: whether
+// it is in use, denied, or pinned. The zero usage belongs to a new key.
 //
 // The key's lock guards it. A decision records its result in it, and only eviction reads it, so a decision on a known key moves
 // nothing in the list of keys.
 type usage uint8
 
 const (
-	usageCreated usage = 1 << iota // the decision that the key was created for has been taken
+	usageCreated usage = 1 << iota // the key's first decision has been taken
 	usageRecent                    // another decision has been taken since eviction last looked
 	usageDenied                    // the last decision was a denial
 	usagePinned                    // a decision on several keys needs the key to stay
@@ -50,13 +50,12 @@ const (
 	usageOver                      // the key was dropped although it was not fresh
 )
 
-// touched records a decision. The decision that creates the key does not count as use, so
-// that keys with a single request are the first to go. The first touch sets usageCreated.
-// Each later touch finds it set, and shifts it into the next bit, usageRecent.
+// touched records a decision. A key's first decision does not count as use, so keys with a single request are the first
+// to go. The first touch sets usageCreated. Each later touch finds it set, and shifts it into the next bit, usageRecent.
 func (u *usage) touched() { *u |= usageCreated | (*u&usageCreated)<<1 }
 
-// allowed and denied record the result of the last decision. A key that was denied stays longer than others: a client that
-// invents keys gains most from forgotten denials.
+// allowed and denied record the result of the last decision. A denied key stays
+// longer than others: a client with invented keys gains most from forgotten denials.
 func (u *usage) allowed() { *u &^= usageDenied }
 
 func (u *usage) denied() { *u |= usageDenied }
@@ -92,21 +91,21 @@ func (u usage) isPinned() bool { return u&usagePinned != 0 }
 // recent reports whether the key was used since eviction last looked.
 func (u usage) recent() bool { return u&usageRecent != 0 }
 
-// clearRecent records that eviction has looked. The key has to be used again to count as recent.
+// clearRecent records eviction's look. To count as recent, the key has to be used again.
 func (u *usage) clearRecent() { *u &^= usageRecent }
 
-// end records that the key is dropped although it may not be fresh, which ends its reservations.
+// end records that the key is dropped although it may not be fresh. So its reservations end.
 func (u *usage) end() { *u |= usageOver }
 
 func (u usage) isOver() bool { return u&usageOver != 0 }
 
-// markDirty records that the key is on the dirty list, and reports false if it was on it before. So repeated refunds to one key
-// do not make the list longer.
+// markDirty records the key's place on the dirty list, and reports false if it
+// was on it before. So repeated refunds to one key do not make the list longer.
 func (u *usage) markDirty() bool {
 	listed := *u&usageDirty != 0
 	*u |= usageDirty
 	return !listed
 }
 
-// clearDirty records that the expiry heap has looked at the key.
+// clearDirty records the expiry heap's look at the key.
 func (u *usage) clearDirty() { *u &^= usageDirty }

@@ -8,14 +8,14 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Map returns a limiter for requests of type R. It charges l for the key that the function returns. If the
-// function returns an error, the request is denied, nothing is charged, and the error is returned as it
-// is. The error [SkipLayer] lets the request pass, by [Unlimited]. If l or key is nil, each call fails.
+// Map returns a limiter for requests of type R. It charges l for the function's key. If the function
+// returns an error, the request is denied, nothing is charged, and the error is returned as it is.
+// The error [SkipLayer] lets the request pass, by [Unlimited]. If l or key is nil, each call fails.
 //
 // The result has all optional methods, from [Describer] to [Resetter], and answers as l
 // does. Where l has no Peek, Adjust or Reset, the error wraps [errors.ErrUnsupported].
 func Map[R, K any](l Reserver[K], key func(R) (K, error)) Reserver[R] {
-	// Map has no error to return, and must not return a limiter that panics at its first request.
+	// Map has no error to return, and a limiter must not panic at its first request.
 	switch {
 	case optional.IsNil(l):
 		l, key = nil, fails[R, K](optional.Nil("ratelimit: Map: l"))
@@ -25,7 +25,7 @@ func Map[R, K any](l Reserver[K], key func(R) (K, error)) Reserver[R] {
 	return &mapped[R, K]{l, key}
 }
 
-// fails returns a key function that always fails.
+// fails returns an always failing key function.
 func fails[R, K any](err error) func(R) (K, error) {
 	return func(R) (k K, _ error) { return k, err }
 }
@@ -35,9 +35,9 @@ type mapped[R, K any] struct {
 	key func(R) (K, error)
 }
 
-// DropsRequests reports whether the limiter keeps no request after a call has returned. That holds if the inner
-// limiter gets only the key, and is in memory. Other limiters may continue after their caller has left, as the
-// limiters of package failover do, with a key that holds the request. Packages of this repository call DropsRequests.
+// DropsRequests reports whether the limiter keeps no request after a call has returned. It keeps none if the
+// inner limiter gets only the key, and is in memory. Other limiters may continue after their caller has left, for
+// example package failover's, and their key may hold the request. Packages of this repository call DropsRequests.
 func (m *mapped[R, K]) DropsRequests() bool {
 	_, ok := m.l.(interface{ inMemory() })
 	return ok
@@ -45,7 +45,7 @@ func (m *mapped[R, K]) DropsRequests() bool {
 
 func (*Keyed[K]) inMemory() {}
 
-// skipped is the decision on a request that the limiter does not apply to.
+// skipped is the decision if the limiter does not apply to the request.
 func skipped(cost int) (Decision, error) {
 	if cost < 0 {
 		return Decision{}, negativeCostError(cost)
@@ -123,7 +123,7 @@ func (m *mapped[R, K]) Reset(ctx context.Context, r R) error {
 	return Reset(ctx, Limiter[K](m.l), key)
 }
 
-// unlessSkipped returns a key function's error, or nil if that is SkipLayer.
+// unlessSkipped returns a key function's error, or nil for SkipLayer.
 func unlessSkipped(err error) error {
 	if errors.Is(err, SkipLayer) {
 		return nil

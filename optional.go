@@ -22,8 +22,8 @@ type Limiter[K any] interface {
 // A limiter may have the methods of the interfaces below in addition to those of [Limiter]
 // and [Reserver]. A limiter in front of another one has them too, and passes their calls on.
 
-// Describer is a [Limiter] that describes itself. For a Limiter without this method, callers assume that its
-// limits are not known, that its Reserve may book ahead, and that it charges the caller's cost. See [Describe].
+// Describer is a [Limiter] that describes itself. For a Limiter without this method, callers assume
+// unknown limits, a Reserve that may book ahead, and charges of the caller's cost. See [Describe].
 type Describer interface {
 	Describe() Description
 }
@@ -34,8 +34,8 @@ type Description struct {
 	// is the zero Limit where each request or key has its own. If nil, the limits are not known.
 	Limits []Limit
 
-	// BooksAhead reports whether Reserve may book future budget. It is false only
-	// if Reserve never does: then callers that may not wait pass the longest delay.
+	// BooksAhead reports whether Reserve may book future budget. It is false only if
+	// Reserve never does: then callers pass the longest delay even if they may not wait.
 	BooksAhead bool
 
 	// ReplacesCost reports whether the limiter may charge another cost than
@@ -52,7 +52,7 @@ type Description struct {
 	Shared bool
 }
 
-// Describe returns the result of l's Describe. If l has none, it returns a Description in which only BooksAhead is true.
+// Describe returns the result of l's Describe. If l has none, it returns a Description with only BooksAhead set.
 func Describe(l any) Description {
 	if d, ok := l.(Describer); ok {
 		return d.Describe()
@@ -60,22 +60,22 @@ func Describe(l any) Description {
 	return Description{BooksAhead: true}
 }
 
-// Waiter is a [Reserver] with a Wait of its own, which [Wait] calls.
+// Waiter is a [Reserver] with a Wait of its own, called by [Wait].
 type Waiter[K any] interface {
 	Wait(ctx context.Context, key K, cost int) error
 }
 
-// Peeker is a [Limiter] with a Peek, which [Peek] calls.
+// Peeker is a [Limiter] with a Peek, called by [Peek].
 type Peeker[K any] interface {
 	Peek(ctx context.Context, key K, cost int) (Decision, error)
 }
 
-// Adjuster is a [Limiter] with an Adjust, which [Adjust] calls.
+// Adjuster is a [Limiter] with an Adjust, called by [Adjust].
 type Adjuster[K any] interface {
 	Adjust(ctx context.Context, key K, delta int) error
 }
 
-// Resetter is a [Limiter] with a Reset, which [Reset] calls.
+// Resetter is a [Limiter] with a Reset, called by [Reset].
 type Resetter[K any] interface {
 	Reset(ctx context.Context, key K) error
 }
@@ -118,13 +118,13 @@ func Reset[K any](ctx context.Context, l Limiter[K], key K) error {
 // upToTries is the maximum number of attempts of TakeUpTo to take the remaining budget.
 const upToTries = 4
 
-// TakeUpTo spends a key's remaining budget, up to most, on any limiter, and returns how many
-// units it was granted. It is for work that can be done in parts. A most above the capacity
-// is no error. If most is 0, it grants 0; if negative, it returns an [ErrNegativeCost].
+// TakeUpTo spends a key's remaining budget, up to most, on any limiter, and returns how
+// many units it was granted. It is for divisible work. A most above the capacity is no
+// error. If most is 0, it grants 0; if negative, it returns an [ErrNegativeCost].
 //
-// The Decision is that of the Take that granted. If nothing is granted, it is a denial: after RetryAfter at
-// least 1 is granted. If other callers are faster, TakeUpTo tries again, at most four times; each denied
-// attempt counts as a denial. The errors are the limiter's; with [ErrExceedsLimit], not even 1 can ever pass.
+// The Decision comes from the granting Take. If nothing is granted, it is a denial: after RetryAfter at least
+// 1 is granted. If other callers are faster, TakeUpTo tries again, at most four times; each denied attempt
+// counts as a denial. The errors are the limiter's; with [ErrExceedsLimit], not even 1 can ever pass.
 func TakeUpTo[K any](ctx context.Context, l Limiter[K], key K, most int) (granted int, d Decision, err error) {
 	if optional.IsNil(l) {
 		return 0, d, optional.Nil("ratelimit: TakeUpTo: l")

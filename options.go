@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Overflow selects how a new key is handled while [Options.MaxKeys] are tracked. The zero Overflow drops a key
-// that was not used for long, and forgets its spending. A key whose last decision was a denial leaves last.
+// Overflow selects how a new key is handled while [Options.MaxKeys] are tracked. The zero Overflow drops
+// a key without recent use, and forgets its spending. A key whose last decision was a denial leaves last.
 type Overflow uint8
 
 const (
@@ -26,42 +26,42 @@ const (
 // Options configure [New] besides the limit. Nil and the zero Options are the
 // defaults. Their functions are called concurrently, while no lock is held.
 type Options[K comparable] struct {
-	// LimitFor returns a key's limit. The zero Limit stands for New's, and a limit without a name takes that
-	// of New's. It is called for each new key, and for every key once after SetLimit or Refresh. It may be
-	// slow: other calls for the key, even Peek, wait for its result and share it. It may call the limiter
-	// for other keys. The limiter keeps the results for up to MaxKeys keys that it does not track, such as
-	// keys under Unlimited and Blocked, and drops further ones in no order. An invalid limit fails the
-	// decision with ErrInvalidLimit, and the next decision calls LimitFor again. If LimitFor panics, so does
-	// the call that called it, and the next one calls it again. If nil, all keys are under New's limit.
+	// LimitFor returns a key's limit. The zero Limit stands for New's, and a limit without a name takes the name of
+	// New's. It is called for each new key, and for every key once after SetLimit or Refresh. It may be slow: other calls
+	// for the key, even Peek, wait for its result and share it. It may call the limiter for other keys. The limiter keeps
+	// the results for up to MaxKeys untracked keys, such as keys under Unlimited and Blocked, and drops further ones in
+	// no order. An invalid limit fails the decision with ErrInvalidLimit, and the next decision calls LimitFor again. If
+	// LimitFor panics, so does its caller, and the next call calls it again. If nil, all keys are under New's limit.
 	LimitFor func(key K) Limit
 
 	// MaxKeys is how many keys are tracked at most. It defaults to 65,536. A key with up to 40 bytes of text takes about
 	// 155 bytes. RefuseNew adds 75, and a sliding log stores its spendings besides. The table grows in small parts: with
 	// up to a million keys, an insertion may take a few milliseconds, and longer during a garbage collection.
 	//
-	// A client that invents more keys makes the limiter forget its
-	// denials. Against that, set Remember or RefuseNew, or a second limit.
+	// If a client invents more keys, the limiter forgets its denials.
+	// To prevent it, set Remember or RefuseNew, or a second limit.
 	MaxKeys int
 
 	// OnFull selects how a new key is handled while MaxKeys are tracked. Zero drops another key.
 	OnFull Overflow
 
-	// Remember is how many evicted keys have their spending kept, at 16 bytes per key and at most
-	// 1<<30. Zero keeps none. Only keys that were not fresh are kept. It cannot be set with RefuseNew.
+	// Remember is how many evicted keys have their spending kept, at 16 bytes per key and at
+	// most 1<<30. Zero keeps none. Fresh keys need no memory. It cannot be set with RefuseNew.
 	//
-	// A key that comes back begins with no more than it had; debts above the capacity, grants and bookings
+	// A returning key begins with no more than it had; debts above the capacity, grants and bookings
 	// are not remembered. While there is room, no key passes more than its limit's bound. Without room,
-	// the keys that are fresh soonest are forgotten. For an evicted key, buckets are exact to 1 ms. Under
-	// the other algorithms the key may wait longer than its last RetryAfter, but no longer than the
-	// limit's RefillTime. One in some thousands of new keys begins with less. See docs/promises.md.
+	// the keys that are fresh soonest are forgotten. For an evicted key, buckets are exact to 1 ms.
+	// Under the other algorithms the key may wait longer than its last RetryAfter, but no longer than
+	// the limit's RefillTime. One in some thousands of new keys begins with less. See docs/promises.md.
 	Remember int
 
-	// IdleTTL is the minimum time for which an idle key is kept, while there is room. With zero, it is kept until it is fresh.
-	// A key that is not fresh is never dropped for being idle.
+	// IdleTTL is the minimum time for which an idle key is kept, while there is room. With
+	// zero, it is kept until it is fresh. Only fresh keys are dropped for being idle.
 	IdleTTL time.Duration
 
-	// MaxWaiting is how many calls may wait at one time, for all keys together, each in a goroutine. A further [Keyed.Wait],
-	// [Layered.Wait] or [Reservation.Wait] that would have to wait fails at once with ErrLimited. Zero means no maximum.
+	// MaxWaiting is how many calls may wait at one time, for all keys together, each
+	// in a goroutine. If a further [Keyed.Wait], [Layered.Wait] or [Reservation.Wait]
+	// would have to wait, it fails at once with ErrLimited. Zero means no maximum.
 	MaxWaiting int
 
 	// Clock measures time. It defaults to the system's monotonic clock.
@@ -97,21 +97,20 @@ func (o *Options[K]) validate() error {
 
 // Stats counts the tracked, expired, evicted and refused keys since the limiter was made.
 type Stats struct {
-	// Keys counts the keys that are tracked now.
+	// Keys counts the keys tracked now.
 	Keys int
-	// Expired counts the keys that were dropped when fresh.
+	// Expired counts the keys dropped when fresh.
 	Expired uint64
 	// Evicted counts the keys dropped before they were fresh. If it grows, MaxKeys is too small.
 	Evicted uint64
 	// EvictedThrottled counts the evicted keys forgotten after a denial. With [Options.Remember] it is 0.
 	EvictedThrottled uint64
-	// Refused counts the decisions that failed with ErrTableFull.
+	// Refused counts the failures with ErrTableFull.
 	Refused uint64
-	// Recalled counts the new keys that began with less than the full budget, because of [Options.Remember].
+	// Recalled counts the new keys with less than the full budget, because of [Options.Remember].
 	Recalled uint64
-	// Overflowed counts the keys that [Options.Remember] has forgotten before they were fresh. If it grows, Remember is
-	// too small.
+	// Overflowed counts the keys forgotten by [Options.Remember] before they were fresh. If it grows, Remember is too small.
 	Overflowed uint64
-	// Waiting counts the calls that wait in line now: see [Options.MaxWaiting].
+	// Waiting counts the calls in line now: see [Options.MaxWaiting].
 	Waiting int
 }

@@ -11,11 +11,11 @@ type plan struct {
 	capacity int64  // the limit's capacity
 	takes    int64  // a Take's largest cost: the capacity, or 0 under Concurrent
 
-	meter.Meter // zero for Unlimited and Blocked, which track nothing
+	meter.Meter // zero for Unlimited and Blocked: they track nothing
 
 	limit Limit
 	wall  *wallWindows // a calendar's windows, else nil
-	dirty *dirtyList   // lists keys that may be fresh earlier than expected; nil if the table needs no such list
+	dirty *dirtyList   // lists keys that may be fresh earlier than expected; nil if the table needs no list
 }
 
 // newPlan returns the plan for a limit, or an error if the limit is invalid. A valid
@@ -72,8 +72,7 @@ func calendarMeter(units int, w *wallWindows) meter.Meter {
 // tracks reports whether keys under this plan have a state. If not, no other method of its meter may be called.
 func (p *plan) tracks() bool { return p.Counts() }
 
-// begins returns the first state of a key that is not tracked.
-// Under a calendar it gets no window before the calendar's floor.
+// begins returns an untracked key's first state. Under a calendar it gets no window before the calendar's floor.
 func (p *plan) begins(s meter.State) meter.State {
 	if p.wall != nil {
 		s.M = max(s.M, p.wall.floor.Load())

@@ -12,8 +12,8 @@ import (
 
 // request states how a cost may be spent.
 type request struct {
-	queue int64 // the maximum time for which a leaky bucket may delay the work
-	book  int64 // the time by which the other algorithms may book ahead
+	queue int64 // the maximum delay in a leaky bucket
+	book  int64 // how far ahead the other algorithms may book
 	keep  meter.Keep
 	delay bool // keep counts only if a leaky bucket delays the work
 	peek  bool // the request changes nothing: the key keeps its present limit
@@ -23,14 +23,14 @@ type request struct {
 	// turn is set by Wait. If the cost is booked for later, *turn receives its turn in the key's line.
 	turn **turn
 
-	first  *turn  // a call's turn in a stack that waits in the line of one of its keys
+	first  *turn  // a call's turn in a stack, if the call waits in the line of one of its keys
 	number uint64 // the number of its arrival; 0 if it has not waited for any key yet
 }
 
 // takeRequest is the request of Take and Allow: the cost is spent now, and a leaky bucket may delay the work for any time.
 var takeRequest = request{queue: math.MaxInt64}
 
-// peekRequest is the request of Peek, which returns the same decisions as Take.
+// peekRequest is Peek's request. Peek returns the same decisions as Take.
 var peekRequest = request{queue: math.MaxInt64, peek: true}
 
 // reserveRequest is the request of Reserve and Wait.
@@ -60,7 +60,7 @@ func (q request) ahead(p *plan) int64 {
 	return q.book
 }
 
-// endless returns the error of a call that charges units but could
+// endless returns the error of a call if it charges units but could
 // not give them back. It returns nil if the plan allows such calls.
 func (p *plan) endless(cost int, q *request) error {
 	if q.ends || q.peek || cost <= 0 || !p.holds() {
@@ -72,7 +72,7 @@ func (p *plan) endless(cost int, q *request) error {
 	return &held.NoEnd{Name: p.limit.Name, Text: p.limit.String()}
 }
 
-// answer fills in the decision that follows from a state for a cost.
+// answer fills in the decision on a cost, given a state.
 func (p *plan) answer(s meter.State, m meter.Moment, cost int64, d *Decision) {
 	o := m.Free()
 	if cost > 0 {
@@ -100,8 +100,8 @@ func (a *account) look(p *plan, reading, cost int64, q request, d *Decision) {
 }
 
 // view returns the state under a plan. The times computed from it hold only if the key
-// regains under that plan from now on. So every call except Peek, which must change
-// nothing, puts the key under the plan, unless the key is fresh. The caller holds the lock.
+// regains under that plan from now on. So every call except Peek puts the key under the
+// plan, unless the key is fresh. Peek must change nothing. The caller holds the lock.
 func (a *account) view(p *plan, reading int64, peek bool) (meter.State, meter.Moment) {
 	m := a.at(reading)
 	if a.plan.Refresh(&a.State); !peek && (a.waitedFor() || a.plan.Forgotten(a.State) > m.Now) {

@@ -22,8 +22,8 @@ type Reserver[K any] interface {
 	Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error)
 }
 
-// Reservation is a charge that can be settled once the real cost is known. If its [Decision] is not Allowed, nothing was
-// charged and there is nothing to settle. Its methods are safe for concurrent use, also on a nil Reservation.
+// Reservation is a charge, to be settled once the real cost is known. If its [Decision] is not Allowed, nothing
+// was charged and there is nothing to settle. Its methods are safe for concurrent use, also on a nil Reservation.
 //
 // A Reservation keeps the caller's key in memory until it is dropped. A string cut from a longer
 // one keeps the whole text in memory. So settle the reservation, or drop it, when the work is done.
@@ -38,8 +38,7 @@ type Reservation struct {
 	instead *instead      // functions of another limiter's reservation; nil if there are none
 }
 
-// instead has the functions that replace a reservation's own, because
-// its limiter stands in front of another one. Each may be nil.
+// instead has functions in place of a reservation's own, because its limiter stands in front of another one. Each may be nil.
 type instead struct {
 	wait   func(ctx context.Context) error // see package follow
 	extend func(ctx context.Context) error // see package held
@@ -113,7 +112,7 @@ func (x *keyedReservation[K]) settleLocal(actual int64) error {
 	return nil
 }
 
-// unlessFull drops an error that the table was full: a reservation whose key has left a full table settles as much as it can.
+// unlessFull drops an [ErrTableFull]: a reservation whose key has left a full table settles as much as it can.
 func unlessFull(err error) error {
 	if errors.Is(err, ErrTableFull) {
 		return nil
@@ -122,7 +121,7 @@ func unlessFull(err error) error {
 }
 
 // NewReservation returns a reservation for another kind of engine. Delay counts from now. If the reservation is allowed,
-// its first Settle or Cancel calls settle with the actual cost. That is never negative. A nil settle has nothing to do.
+// its first Settle or Cancel calls settle with the actual cost, never a negative one. A nil settle has nothing to do.
 //
 // An engine that counts by [Concurrent] also passes extend, for [Reservation.Extend]. extend
 // restarts the units' hold, and its error wraps [ErrLost] if they have lapsed. Several
@@ -147,8 +146,8 @@ func (r *Reservation) booked() {
 // first call to Settle or Cancel counts. A cost above the reserved one is charged, as a debt
 // if need be. If the cost is lower, the difference is given back, as far as the bound allows:
 //
-//   - token bucket: as if the real cost had been charged at the beginning. That is all of the difference, unless less
-//     was spent at some moment since: then that much;
+//   - token bucket: as if the real cost had been charged at the beginning. So
+//     the whole difference is given back, or the lowest spending since, if less;
 //   - leaky bucket: at most cost − rate·(time since it was spent), and only while nothing has entered after it;
 //   - windows and log: only while the spending still counts;
 //   - [Concurrent]: all units are given back, whatever the actual cost;
@@ -156,8 +155,8 @@ func (r *Reservation) booked() {
 //     under a unit for each change, and nothing once units that a lowered limit has set aside have lapsed; nothing in a leaky
 //     bucket, or after a change of algorithm to or from a bucket; in a sliding counter only spending of the present window.
 //
-// In memory a token bucket's key keeps up to 4,096 open reservations apart. Beyond
-// that, the two with the most similar refunds count as one, with the lower refund.
+// In memory a token bucket's key keeps up to 4,096 open reservations apart. Above this
+// number, the two with the most similar refunds count as one, with the lower refund.
 //
 // A grant ([Keyed.Adjust] with a negative delta) may give the same spending back once more: settle first. In a
 // token bucket this happens only if the grant comes before Delay is over. After [Keyed.Reset] and eviction there
@@ -166,7 +165,7 @@ func (r *Reservation) booked() {
 //
 // In memory the error is nil, with two exceptions. A reservation with cost 0 fails as
 // [Keyed.Adjust] does. A dropped key's reservation fails if LimitFor returns an invalid limit.
-// A remote engine that could not settle returns an error, and the reserved cost stays charged.
+// If a remote engine cannot settle, it returns an error, and the reserved cost stays charged.
 func (r *Reservation) Settle(actual int) error {
 	if r == nil || !r.Allowed || r.settled.Swap(true) {
 		return nil
@@ -181,10 +180,10 @@ func (r *Reservation) Settle(actual int) error {
 	return nil
 }
 
-// Extend restarts the hold of units under [Concurrent]. Call it every third of hold while the work goes on, if that may take
-// longer. The error wraps [ErrLost] if units have lapsed, the reservation was settled, or it is not Allowed. Then the limit
-// does not count the work any more: end the work, or reserve again. A remote engine also returns its store's errors; the
-// units are then held as long as before. Charges under other limits stay as they are. Without such units, Extend returns
+// Extend restarts the hold of units under [Concurrent]. Call it every third of hold while the work goes on, if the work may
+// take longer. The error wraps [ErrLost] if units have lapsed, the reservation was settled, or it is not Allowed. Then the
+// limit does not count the work any more: end the work, or reserve again. A remote engine also returns its store's errors;
+// the units are then held as long as before. Charges under other limits stay as they are. Without such units, Extend returns
 // nil, as on a nil reservation. A limiter in front of another one, such as package chain's, extends the inner reservation.
 func (r *Reservation) Extend(ctx context.Context) error {
 	switch {
@@ -207,14 +206,14 @@ func (r *Reservation) Extend(ctx context.Context) error {
 // Cancel gives the whole cost back: it is Settle(0).
 func (r *Reservation) Cancel() error { return r.Settle(0) }
 
-// Wait sleeps until the work may begin. That is at the latest when Delay is over, in real time from the reservation on.
-// It is earlier if the work may begin earlier, for example after a raise or a settlement, or because a call before it
+// Wait sleeps until the work may begin. It may begin at the latest when Delay is over, in real time from the reservation on.
+// Wait returns earlier if the work may begin earlier, for example after a raise or a settlement, or because a call before it
 // leaves. In memory it has a place among the waiters of [Keyed.Wait]. On Redis and in SQL it replaces its booking by an
 // earlier one. There it may return later than Delay after another process has reset the key, because it has to book anew.
 //
 // If the deadline comes before Delay is over, it fails at once; if the context ends, it fails then. It fails with
-// [ErrLimited] if [Options.MaxWaiting] calls wait, and with [ErrExceedsLimit] or [ErrBlocked] if the limit becomes too low
-// for the cost. A Wait that fails cancels the reservation and returns the error, joined with Cancel's. If the reservation
+// [ErrLimited] if [Options.MaxWaiting] calls wait, and with [ErrExceedsLimit] or [ErrBlocked] if the limit becomes too
+// low for the cost. A failed Wait cancels the reservation and returns the error, joined with Cancel's. If the reservation
 // is not Allowed, Wait returns [ErrLimited]. If it is nil or settled, even while Wait sleeps, Wait returns nil.
 func (r *Reservation) Wait(ctx context.Context) error {
 	switch {
@@ -256,7 +255,7 @@ func (r *Reservation) delayLeft() time.Duration {
 	return max(0, r.Delay-time.Since(r.made))
 }
 
-// also returns err, with second joined to it unless that is nil.
+// also returns err, with second joined to it unless second is nil.
 func also(err, second error) error {
 	if second == nil {
 		return err
@@ -268,7 +267,7 @@ func also(err, second error) error {
 type spending struct {
 	meter.Spending
 	changes uint32 // the account's count of changes when the cost was spent
-	turn    *turn  // the turn of a call that waits, or has waited, for its instant; guarded by the account's lock
+	turn    *turn  // the turn of a call while it waits for its instant, and afterwards; guarded by the account's lock
 	number  uint64 // the number of its arrival, if it is booked for later
 }
 
@@ -279,9 +278,9 @@ func spendingOf(o meter.Offer, cost int64, keep meter.Keep) spending {
 	return spending{Spending: sp, changes: o.Changes}
 }
 
-// settleAt replaces a charge by the actual cost. If the key was dropped because it was fresh, there is nothing to
-// give back, and settleAt returns the excess, which its caller charges. If the key was reset or evicted, there is
-// nothing to settle. The request that follows the key receives the change, unless f is nil or there is an excess.
+// settleAt replaces a charge by the actual cost. If the key was dropped because it was fresh, there is nothing to give
+// back, and settleAt returns the excess, which its caller charges. If the key was reset or evicted, there is nothing
+// to settle. f, the request that follows the key, receives the change, unless it is nil or there is an excess.
 func (a *account) settleAt(clock Clock, charged *spending, actual int64, f *followed) (late int64) {
 	now := reading(clock)
 	a.mu.Lock()

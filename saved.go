@@ -41,16 +41,16 @@ func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 	}
 }
 
-// Saved is one key's spending, as bytes that outlive the program, without
+// Saved is one key's spending, as bytes to outlive the program, without
 // the key. Later versions of this package read it. See [Keyed.Saved].
 type Saved []byte
 
 // savedVersion is a Saved's first byte.
 const savedVersion = 1
 
-// Saved returns an iterator over the keys that are not fresh, in no order, with each key's
-// spending, to be stored for [Keyed.Restore] when the program starts again. Under a [Calendar]
-// it may also return one fresh key. Keys that [Options.Remember] remembers are not saved.
+// Saved returns an iterator over all keys but fresh ones, in no order, with each key's spending,
+// to be stored for [Keyed.Restore] when the program starts again. Under a [Calendar] it may also
+// return one fresh key. Evicted keys are not saved, even if [Options.Remember] remembers them.
 //
 // Instants count from the loop's beginning: note the wall clock then or later. Spending after the loop
 // has passed the key is not saved, so stop the traffic first. No lock is held in the loop's body. A
@@ -72,12 +72,12 @@ func (l *Keyed[K]) Saved() iter.Seq2[K, Saved] {
 	}
 }
 
-// saver saves a table's keys. Meanwhile it determines each calendar's floor: the window before which no key may be created
-// anew. The floor covers the windows that dropped keys may have used, and those that fresh keys, which are not saved, have
-// reached. For each calendar saver holds one key back until the floor is known, and appends the floor to that key's Saved.
+// saver saves a table's keys. Meanwhile it determines each calendar's floor: the window before which no key may be
+// created anew. The floor covers the windows of dropped keys, and the windows of fresh keys, which are not saved.
+// For each calendar saver holds one key back until the floor is known, and appends the floor to that key's Saved.
 type saver[K comparable] struct {
 	table  *table[K]
-	now    int64 // the reading as of which all keys are saved
+	now    int64 // the reading for all saved keys
 	floors map[*wallWindows]*savedFloor[K]
 	buf    []byte // scratch memory
 }
@@ -85,8 +85,8 @@ type saver[K comparable] struct {
 // savedFloor is one calendar's floor so far.
 type savedFloor[K comparable] struct {
 	key     K
-	saved   Saved // the Saved of the key that is held back, or nil
-	fresh   bool  // no key is held back, and the field key has a fresh key, which is not saved
+	saved   Saved // the Saved of the key held back, or nil
+	fresh   bool  // no key is held back, and the field key has a fresh key, not to be saved
 	ordinal int64
 }
 
@@ -118,8 +118,7 @@ func (s *saver[K]) floorOf(w *wallWindows) *savedFloor[K] {
 	return s.floors[w]
 }
 
-// holdBack holds a key back and returns the key that was held back
-// before. If saved is nil, the key is fresh, and holdBack only notes it.
+// holdBack holds a key back and returns the previous one. If saved is nil, the key is fresh, and holdBack only notes it.
 func (f *savedFloor[K]) holdBack(key K, saved Saved, reached int64) (K, Saved) {
 	if saved == nil {
 		f.ordinal = max(f.ordinal, reached)
@@ -159,7 +158,7 @@ func (s *saver[K]) saveFloor(p Period, w *wallWindows) (key K, saved Saved) {
 }
 
 // appendSaved appends the key's spending to buf. The caller holds the lock, and
-// has just checked that the key is not fresh, which brings the state up to date.
+// has just found the key not fresh. This check has brought the state up to date.
 func (a *account) appendSaved(buf []byte, reading int64) []byte {
 	limit := a.plan.limit
 	buf = append(buf, savedVersion, byte(limit.Algorithm))
@@ -190,7 +189,7 @@ func (a Algorithm) isBucket() bool {
 // Call it before the traffic begins: a tracked key is charged on top, and each call charges anew. Bookings stay, but their
 // reservations are over. A key is under its old limit until its next decision: see [Keyed.SetLimit].
 //
-// Restore skips a Saved that is damaged or has an unknown version. It skips a key that is invalid, or that finds
+// Restore skips a Saved if it is damaged or has an unknown version. It skips a key if it is invalid, or finds
 // no room in the table. The errors are joined; each names its pair's index, from 0. A Saved has no checksum.
 func (l *Keyed[K]) Restore(seq iter.Seq2[K, Saved], elapsed time.Duration) error {
 	l.requireInit()
@@ -206,7 +205,7 @@ func (l *Keyed[K]) Restore(seq iter.Seq2[K, Saved], elapsed time.Duration) error
 		}
 		i++
 	}
-	for w, floor := range floors { // only now, because the restored keys have recorded the windows that they have used
+	for w, floor := range floors { // only now, because the restored keys have recorded their windows
 		w.restored(floor)
 	}
 	return errors.Join(errs...)
@@ -234,7 +233,7 @@ func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duratio
 			fresh = false
 		} else if fresh {
 			floors[w] = max(floors[w], w.floorOf(s, now))
-			if w.carrier.Load() == nil { // so that the floor is saved again, although no key is
+			if w.carrier.Load() == nil { // to save the floor again, although no key is saved
 				carry(w, l.keys.maker.Clone(key))
 			}
 		}
@@ -271,8 +270,7 @@ type savedState struct {
 	floor  int64 // the ordinal of the calendar's window before which no key may be created anew
 }
 
-// state returns the key's spending at a reading. It also returns the highest
-// reading that the key has recorded, which is at least the given one.
+// state returns the key's spending at a reading. It also returns the key's highest recorded reading, at least the given one.
 func (r *savedState) state(p *plan, reading int64) (s meter.State, last int64, err error) {
 	last = min(reading+r.still, maxReading)
 	s, rest, err := p.ReadState(r.data, last, r.passed)
@@ -298,7 +296,7 @@ var (
 	errSavedGarbage = errors.New("it is damaged, or not a Saved")
 )
 
-// parse returns the plan under which a key was saved, and the state that follows it in the bytes.
+// parse returns a saved key's plan, and the state after it in the bytes.
 func (l *Keyed[K]) parse(saved Saved, passed int64) (p *plan, r savedState, err error) {
 	if len(saved) == 0 {
 		return nil, r, errSavedShort

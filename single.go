@@ -8,7 +8,7 @@ import (
 // Single is one limit without keys, for example a job's pace or a whole service's limit. Make one with
 // [NewSingle]. It has the methods of [Keyed], without the key parameter. The zero Single's methods panic.
 //
-// For a limit that is also a layer, or is passed to a function for any [Limiter], use a
+// If the limit is also a layer, or is passed to a function for any [Limiter], use a
 // Keyed[struct{}]: make it with New[struct{}], and call it with the key struct{}{}. See [Global].
 type Single struct{ *oneKey }
 
@@ -24,7 +24,7 @@ func NewSingle(limit Limit, opts *Options[struct{}]) (*Single, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	// The table is never full, although keys that Reset has marked may not have left it yet.
+	// The table is never full, although marked keys may not have left it yet after a Reset.
 	o.MaxKeys, o.OnFull, o.IdleTTL = 1000, evictLeastUsed, 0
 	l, err := New(limit, &o)
 	if err != nil {
@@ -33,7 +33,7 @@ func NewSingle(limit Limit, opts *Options[struct{}]) (*Single, error) {
 	return &Single{l}, nil
 }
 
-// keyed returns the limiter of the one key. If the Single is zero, the methods of that limiter panic with the reason.
+// keyed returns the limiter of the one key. If the Single is zero, the limiter's methods panic with the reason.
 func (s *Single) keyed() *oneKey {
 	if s.oneKey == nil {
 		return new(oneKey)

@@ -14,7 +14,7 @@ package ratelimit
 // unit is free in 10s. At 1m, 4 units no longer count, and 4 pass. At 1m1s the next to leave are the 6 of 30s. At 1m30s
 // only the 4 of 1m count: 6 remain, of which 5 are taken.
 //
-// A cost passes if its sum with all units that count now is at most r.Units, so no
+// A cost passes if its sum with all counting units is at most r.Units, so no
 // interval of length r.Per has more. It is counted in internal/meter/slidinglog.go.
 
 // SlidingLog returns a limit of r.Units in any window of length r.Per, exactly. It remembers each spending

@@ -13,16 +13,15 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// stack is the working memory of one decision over several layers. One goroutine uses it at a time. Between decisions
-// it refers to no key and no account, so that its pool keeps no user data alive.
+// stack is the working memory of one decision over several layers. One goroutine uses it at a time.
+// Between decisions it refers to no key and no account, so its pool keeps no user data alive.
 //
 // A decision goes through these steps. User code runs only in the first and the last, and no lock is held then.
 //
 //  1. load: each layer determines its account, its cost and its plan.
-//  2. lock: the stack adds up the costs of layers with the same account, and locks all accounts in the order
-//     that every decision uses.
-//  3. check: each account makes an offer. Nothing is spent yet. An account that all requests share is locked only now,
-//     makes its offer last, and is unlocked first: all other decisions wait for it.
+//  2. lock: the stack adds up the costs of layers with the same account, and locks all accounts in the common order.
+//  3. check: each account makes an offer. Nothing is spent yet. An account common to all requests is
+//     locked only now, makes its offer last, and is unlocked first: all other decisions wait for it.
 //  4. commit or refuse: if the offers of all enforcing layers fit, each account spends its offer. Then each shadow
 //     layer is checked in turn, and spends if its offer fits. Otherwise nothing is spent.
 //  5. report: each limiter receives its own layer's decision.
@@ -31,10 +30,9 @@ import (
 // even for an instant. An account is unlocked only after all are locked and it has spent. So decisions take effect one
 // after the other.
 //
-// If all offers fit, keys that are not tracked are inserted before 4, and the decision starts again at 2. An insertion
-// may lock an account of any address, so no account may be locked during it. All accounts of the request are pinned
-// until the decision is over. Otherwise its keys could evict each other. A denied request inserts nothing, so a denied
-// client cannot fill a table.
+// If all offers fit, untracked keys are inserted before 4, and the decision starts again at 2. An insertion may lock an
+// account of any address, so no account may be locked during it. All accounts of the request are pinned until the decision is
+// over. Otherwise its keys could evict each other. A denied request inserts nothing, so a denied client cannot fill a table.
 //
 // A layer is the user's configuration. A member is the layer in the decision at hand, with its key, account, plan and
 // cost. A charge is the decision's cost to one account: the sum over all members with the same key of the same limiter.
@@ -58,7 +56,7 @@ type stack[R any] struct {
 	mixed    bool // two members with the same key have found different accounts
 	exceeds  bool // the enforcing layers charge an account more than it can ever allow
 
-	changed bool // keys have been inserted or pinned; withdraw undoes that
+	changed bool // keys have been inserted or pinned, for withdraw to undo
 
 	// The charges of the enforcing layers come first, so firm and shadows are
 	// one slice's two parts. They are decided before those of the shadow layers.
@@ -79,22 +77,21 @@ type stack[R any] struct {
 	follower follower // this request, if it follows its keys' spending
 
 	// One account may be shared by all requests. If other decisions recently waited for it, its charge is checked,
-	// committed and unlocked apart from the others: see unlockCommon. Without contention that would take more time, not
-	// less.
+	// committed and unlocked apart from the others: see unlockCommon. Without contention it would take more time, not less.
 	common  bool // this request has such an account
-	crowded int  // further decisions that handle its charge apart
+	crowded int  // how many further decisions handle its charge apart
 	late    int  // its charge's index if this decision handles it apart, else none
 	held    bool // the account is locked
 }
 
-// answerTaker is a request of a stack that takes the decisions of all layers itself. The
-// requests of package policy do, because that takes half the time of an observer on each layer.
+// answerTaker is a stack's request if it receives the decisions of all layers itself.
+// Package policy's requests do: it takes half the time of an observer on each layer.
 type answerTaker interface {
 	// WantsAnswers reports whether the request takes the decisions. Allowed is the stack's
 	// result. The stack calls it under locks, so it must be quick and must not call the limiter.
 	WantsAnswers(allowed bool) bool
 
-	// TakeAnswer receives the decision of a layer that applies, whether the layer was charged, and the layer's
+	// TakeAnswer receives an applying layer's decision, whether the layer was charged, and the layer's
 	// or the stack's error. The stack calls it after the decision, without a lock. It must not keep d.
 	TakeAnswer(layer int, d *Decision, spent bool, err error)
 }
@@ -124,8 +121,7 @@ func (s *stack[R]) add(layer int) {
 	s.watched = s.watched || m.watched
 }
 
-// clear forgets the request, so that a stack in the pool keeps no key and no account alive. The layers stay members:
-// see choose.
+// clear forgets the request, so a stack in the pool keeps no key and no account alive. The layers stay members: see choose.
 func (s *stack[R]) clear() {
 	for _, m := range s.members {
 		m.clear()
@@ -142,8 +138,8 @@ func (s *stack[R]) clear() {
 	s.brief, s.every, s.changed, s.lookedUp, s.err, s.d = false, false, false, false, nil, Decision{}
 }
 
-// yesOrNo reports whether the stack's yes or no is all that anyone receives. Then neither answers nor errors are made:
-// a refusal must not cost more than an allowed request.
+// yesOrNo reports whether only the stack's yes or no is needed. Then neither answers
+// nor errors are made: a refusal must not cost more than an allowed request.
 func (s *stack[R]) yesOrNo() bool { return s.brief && !s.watched }
 
 // wantResults sets wanted to the result of the taker's WantsAnswers, if there is a taker.
@@ -179,8 +175,8 @@ func (s *stack[R]) load(r R, cost int) error {
 	return nil
 }
 
-// choose makes the layers that pick returns members. Consecutive requests often use the same layers, so the members of
-// the last request stay if pick returns the same layers.
+// choose makes pick's layers members. Consecutive requests often use the same
+// layers, so the members of the last request stay if pick returns the same layers.
 func (s *stack[R]) choose(r R) error {
 	if s.takes {
 		s.taker, _ = any(r).(answerTaker)
@@ -198,7 +194,7 @@ func (s *stack[R]) choose(r R) error {
 			s.leave()
 			return fmt.Errorf("ratelimit: pick of AllOf returned layer %d of %d", i, len(s.layers))
 		}
-		// If pick appends an index twice, that is an accident, and the layer is charged once.
+		// If pick appends an index twice, by accident, the layer is charged once.
 		if m := s.made[i]; m == nil || !m.picked {
 			s.add(i)
 		}
@@ -228,9 +224,9 @@ func (s *stack[R]) leave() {
 	s.members, s.watched = s.members[:0], false
 }
 
-// fail ends a decision with a layer's error. The limiter of each other layer receives the decision that its layer would
-// have made. That does not depend on another layer's error, and a limiter with room must not count a denial. Such a
-// report changes nothing, so the keys keep their present limits.
+// fail ends a decision with a layer's error. Each other layer's limiter receives the decision
+// of its own layer. It does not depend on another layer's error, and a limiter with room must
+// not count a denial. Such a report changes nothing, so the keys keep their present limits.
 func (s *stack[R]) fail(m *member[R]) error {
 	if s.yesOrNo() {
 		return errDiscarded
@@ -245,8 +241,8 @@ func (s *stack[R]) fail(m *member[R]) error {
 	return err
 }
 
-// take charges the enforcing layers, all or none, and then the shadow layers that fit. It starts again after it
-// has inserted keys, and if one of its accounts was dropped before it was locked. In the second case another
+// take charges the enforcing layers, all or none, and then each shadow layer if it fits. It starts again after
+// it has inserted keys, and if one of its accounts was dropped before it was locked. In the second case another
 // decision has made progress, so take gives up only if keys are dropped again and again, for example by Reset.
 //
 // After an insertion take checks all accounts again. No lock was held during the insertion, so other decisions may have
@@ -343,13 +339,13 @@ func (s *stack[R]) preview(q request) error {
 	return s.err
 }
 
-// lock sums up each account's costs, reads the clock, and locks all accounts that exist. If an account was dropped since
-// it was found, lock looks all accounts up again. If that happens too often, lock reports false, and nothing is locked.
+// lock sums up each account's costs, reads the clock, and locks all existing accounts. If an account was dropped since it
+// was found, lock looks all accounts up again. After too many such attempts, lock reports false, and nothing is locked.
 //
 // Members with the same key must have the same account. Otherwise they would make two charges, and one budget would be
 // spent twice. So it is not enough to look up the dropped accounts.
 //
-// If leave is true, lock may leave the account that all requests share to checkLate.
+// If leave is true, lock may leave the common account to checkLate.
 func (s *stack[R]) lock(leave bool) bool {
 	for range maxTries {
 		s.sum()
@@ -401,12 +397,12 @@ func (s *stack[R]) sum() {
 	s.firm, s.shadows = s.charges[:firm], s.charges[firm:]
 }
 
-// enter adds a member's cost to its account's charge. A layer that does not apply or
-// cannot decide has no charge. In one decision an account has one limit, that of its
+// enter adds a member's cost to its account's charge. If a layer does not apply or cannot
+// decide, it has no charge. In one decision an account has one limit, the limit of its
 // first charge: a key has one state, and a state cannot count under two limits at once.
 //
-// A shadow layer never adds to an enforcing layer's charge. It has its own charge for the same account. That is decided
-// later, on the remaining budget.
+// A shadow layer never adds to an enforcing layer's charge. It has its own
+// charge for the same account, decided later, on the remaining budget.
 func (s *stack[R]) enter(i int, m *member[R]) {
 	if m.charge = none; m.p == nil || m.err != nil {
 		return
@@ -450,15 +446,14 @@ func (s *stack[R]) chargeOf(m *member[R]) int {
 }
 
 // check gets the offers of the enforcing layers' accounts, and reports whether all fit. The
-// accounts are locked. The clock was read once for all, before the locks, so that others do
-// not wait for the reading. An account that has recorded a later reading since uses that one.
+// accounts are locked. The clock was read once for all, before the locks, so others do not
+// wait for the reading. If an account has recorded a later reading since, it uses its own.
 //
-// If a request can never be allowed, that is an error, as a cost above the limit is for [Keyed]. The request charges
-// nothing, and no key counts it as a denial.
+// If a request can never be allowed, check returns an error, as [Keyed] does for a
+// cost above the limit. The request charges nothing, and no key counts it as a denial.
 //
-// The account that all requests share is locked and checked last. If it was dropped, gone is true, and the decision
-// must begin again. If another account has denied the request and the caller gets only the yes or no, the shared
-// account is not locked at all.
+// The common account is locked and checked last. If it was dropped, gone is true, and the decision must begin again. If
+// another account has denied the request and the caller gets only the yes or no, the shared account is not locked at all.
 func (s *stack[R]) check(q request) (fits, gone bool) {
 	if s.late != none {
 		return s.checkLate(q)
@@ -473,7 +468,7 @@ func (s *stack[R]) check(q request) (fits, gone bool) {
 	return s.allFit(), false
 }
 
-// checkLate is check for a decision that locks the shared account after it has checked the others.
+// checkLate is check, but locks the shared account only after it has checked the others.
 func (s *stack[R]) checkLate(q request) (fits, gone bool) {
 	fits = true
 	for i := range s.firm {
@@ -522,7 +517,7 @@ func (s *stack[R]) allFit() bool {
 	return false
 }
 
-// never returns the first charge that an enforcing layer's account can never allow, or nil.
+// never returns the first impossible charge of an enforcing layer's account, or nil.
 func (s *stack[R]) never() *charge {
 	for i := range s.firm {
 		if s.firm[i].never {
@@ -532,8 +527,7 @@ func (s *stack[R]) never() *charge {
 	return nil
 }
 
-// exceedsError returns the error of the first charge that can never be allowed. The error lists the other such charges,
-// too.
+// exceedsError returns the error of the first impossible charge. The error lists the other such charges, too.
 func (s *stack[R]) exceedsError(first *charge) error {
 	e := &layerError{layer: s.members[first.first].index, err: first.err(), over: s.overrun(first)}
 	for i := range s.firm {
@@ -544,7 +538,7 @@ func (s *stack[R]) exceedsError(first *charge) error {
 	return e
 }
 
-// overrun returns the layer and the cost of a charge that can never be allowed.
+// overrun returns an impossible charge's layer and cost.
 func (s *stack[R]) overrun(c *charge) overrun {
 	cost := min(c.cost, math.MaxInt)
 	if c.overflowed {
@@ -588,7 +582,7 @@ func (s *stack[R]) follow(c *charge) {
 	s.follower.Charged(s.members[c.first].index, before, unknownOpen)
 }
 
-// commitLate commits the charges of the enforcing layers, first the charge of the account that all requests share.
+// commitLate commits the charges of the enforcing layers, first the common account's charge.
 func (s *stack[R]) commitLate(keep meter.Keep) {
 	s.firm[s.late].commit(keep)
 	s.follow(&s.firm[s.late])
@@ -611,9 +605,9 @@ func (s *stack[R]) delayed() bool {
 	return false
 }
 
-// refuse spends nothing. The accounts that denied the request record the denial, because eviction keeps throttled keys
-// longer. They do not if the request can never be allowed: that error does not depend on the keys' states. The
-// decisions of shadow layers are computed only for observers. The accounts are locked.
+// refuse spends nothing. The denying accounts record the denial, because eviction keeps throttled keys
+// longer. They do not if the request can never be allowed: such an error does not depend on the keys'
+// states. The decisions of shadow layers are computed only for observers. The accounts are locked.
 func (s *stack[R]) refuse(q request) {
 	if s.err == nil {
 		for i := range s.firm {
@@ -630,8 +624,8 @@ func (s *stack[R]) refuse(q request) {
 	s.finish(false)
 }
 
-// finish fills in the answer. If the caller needs only the yes or no and nothing is observed, it fills in only that.
-// Allow then takes a fifth less time.
+// finish fills in the answer. If the caller needs only the yes or no and nothing
+// is observed, it fills in nothing else. Allow then takes a fifth less time.
 func (s *stack[R]) finish(allowed bool) {
 	if s.lookedUp {
 		s.markStale()
@@ -643,7 +637,7 @@ func (s *stack[R]) finish(allowed bool) {
 	}
 }
 
-// adopted releases the results of LimitFor that the accounts now hold as their plans. No account is locked.
+// adopted releases LimitFor's results: the accounts now hold them as their plans. No account is locked.
 func (s *stack[R]) adopted() {
 	for _, m := range s.members {
 		if m.refreshed != nil && m.a != nil && m.amount > 0 {
@@ -662,8 +656,8 @@ func (s *stack[R]) markStale() {
 	}
 }
 
-// pin prevents the missing accounts from evicting the existing ones, which are locked. A pin belongs to the decision that has
-// set it, so pin skips an account that another decision has pinned. If that account is dropped later, lock looks it up again.
+// pin prevents the missing accounts from evicting the existing ones. These are locked. A pin belongs to the decision that
+// has set it, so pin skips an account pinned by another decision. If the account is dropped later, lock looks it up again.
 func (s *stack[R]) pin() {
 	s.changed = true
 	for i := range s.charges {
@@ -694,9 +688,8 @@ func (s *stack[R]) lacks() bool {
 	return false
 }
 
-// insert adds the missing keys, and returns the first enforcing layer that found no room. A shadow layer that finds
-// none is left out of the decision, because it never denies. No account is locked: an insertion may wait for an account
-// of any address.
+// insert adds the missing keys, and returns the first enforcing layer without room. A shadow layer without room is left
+// out of the decision, because it never denies. No account is locked: an insertion may wait for an account of any address.
 func (s *stack[R]) insert() *member[R] {
 	for _, m := range s.members {
 		if !m.lacks() {
@@ -720,9 +713,9 @@ func (s *stack[R]) withdraw() {
 	}
 }
 
-// answer combines the decisions of the enforcing layers, and keeps each account's decision for observers. The accounts
-// are locked, so Remaining and ResetAfter describe the states that the decision has left. After an error the request
-// can never be allowed, so RetryAfter is 0.
+// answer combines the decisions of the enforcing layers, and keeps each account's decision
+// for observers. The accounts are locked, so Remaining and ResetAfter describe their states
+// after the decision. After an error the request can never be allowed, so RetryAfter is 0.
 func (s *stack[R]) answer(allowed bool) {
 	if s.observed() {
 		s.answers = slices.Grow(s.answers[:0], len(s.charges))[:len(s.charges)]
@@ -763,7 +756,7 @@ func (s *stack[R]) report(ctx context.Context, r R, err error) {
 	}
 }
 
-// reportAll is report for a decision that is observed. No lock is held, so observers may call the limiters.
+// reportAll is report for an observed decision. No lock is held, so observers may call the limiters.
 func (s *stack[R]) reportAll(ctx context.Context, r R, err error) {
 	for _, m := range s.members {
 		if !m.loaded || !m.watched && s.taker == nil {
@@ -807,7 +800,7 @@ func (s *stack[R]) wait() time.Duration {
 	return longest
 }
 
-// slowest returns the charge that denies the cost for the longest time.
+// slowest returns the charge with the longest denial.
 func (s *stack[R]) slowest() *charge {
 	c := &s.firm[0]
 	for i := range s.firm {
@@ -850,7 +843,7 @@ func (s *stack[R]) reservation(r R, cost int) *Reservation {
 	return &x.Reservation
 }
 
-// charged returns the charges that were spent.
+// charged returns the spent charges.
 func (s *stack[R]) charged() *stackReservation {
 	x := &stackReservation{clock: s.clock}
 	for i := range s.charges {
@@ -875,8 +868,8 @@ func (s *stack[R]) charged() *stackReservation {
 	return x
 }
 
-// debit returns the settlement of a reservation of cost 0: a function that charges the real cost to the layers.
-// bind binds a layer's Actual to the request. If bind is nil, the layers' Actual functions are not called.
+// debit returns the settlement of a reservation of cost 0: it charges the real cost to the layers. bind
+// binds a layer's Actual to the request. If bind is nil, the layers' Actual functions are not called.
 func (s *stack[R]) debit(bind func(func(R) int) func() int) func(actual int) error {
 	var debits []func(int64) error
 	var own actuals

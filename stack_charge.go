@@ -11,11 +11,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// charge is one decision's cost to one account, and the offer that the account makes.
+// charge is one decision's cost to one account, and the account's offer.
 //
-// It is the sum over the account's enforcing layers. For example, if 5 units are left,
-// two layers that charge 3 each are denied, although each alone would pass. A shadow
-// layer has its own charge, because its cost must not make an enforcing layer fail.
+// It is the sum over the account's enforcing layers. For example, if 5 units are left, two layers with 3 each are denied,
+// although each alone would pass. A shadow layer has its own charge, because its cost must not make an enforcing layer fail.
 //
 // A charge begins without a lock. Its account is locked before check or preview, and stays locked until the charge is
 // committed or refused and its decision is filled in. So the offer still holds when it is accepted, and the decision
@@ -24,12 +23,12 @@ type charge struct {
 	a *account // nil if the key is not tracked
 	p *plan
 
-	// The cost is own + shares × the caller's cost. The parts serve to compute the largest cost of the caller that
-	// fits, and to settle the charge when the caller's real cost is known.
+	// The cost is own + shares × the caller's cost. The parts serve to compute the largest
+	// fitting cost of the caller, and to settle the charge when the caller's real cost is known.
 	cost       int64   // to be spent
 	overflowed bool    // the cost is too large to count
 	own        int64   // the costs of layers with their own cost
-	shares     int64   // layers that charge the caller's cost
+	shares     int64   // layers with the caller's cost
 	first      int     // the index of the first member of this charge
 	unseen     *unseen // if a is nil: the key's record
 	shared     bool    // all requests share the account
@@ -41,7 +40,7 @@ type charge struct {
 	spent   bool         // the account has spent it
 	passes  bool         // the call arrived before the line's first, so the offer comes before the line
 	keep    meter.Keep   // the part of the spending that may still change
-	viewed  meter.State  // the state that preview used
+	viewed  meter.State  // the state used by preview
 }
 
 // begin makes c the charge of a member's account. It sets each field by itself: an assignment of the whole struct takes
@@ -52,9 +51,8 @@ func (c *charge) begin(a *account, p *plan, u *unseen, first int) {
 	c.overflowed, c.checked, c.spent, c.never, c.passes = false, false, false, false, false
 }
 
-// add adds the cost of one more layer: its own, or the caller's. A sum stops at the largest number instead of
-// overflowing, and overflowed records that. Such a cost is above every capacity, even if the capacity is the largest
-// number itself.
+// add adds the cost of one more layer: its own, or the caller's. A sum stops at the largest number instead of overflowing,
+// and sets overflowed. Such a cost is above every capacity, even if the capacity is the largest number itself.
 func (c *charge) add(amount int64, own bool) {
 	if own {
 		c.own = meter.Add(c.own, amount)
@@ -65,9 +63,9 @@ func (c *charge) add(amount int64, own bool) {
 	c.cost = meter.Add(c.cost, amount)
 }
 
-// check gets an offer from the account and records the reading, so the key's time never goes back behind it. If the
-// limit has changed, check puts the key under the newer limit, which is the account's if another decision was quicker.
-// The caller holds the lock.
+// check gets an offer from the account and records the reading, so the key's time never
+// goes back behind it. If the limit has changed, check puts the key under the newer limit.
+// If another decision was quicker, that is the account's. The caller holds the lock.
 func (c *charge) check(reading int64, q *request) {
 	if c.a == nil {
 		c.preview(reading, q)
@@ -84,8 +82,8 @@ func (c *charge) check(reading int64, q *request) {
 			return
 		case l.First().Number > q.number:
 			// The call is the oldest here, too, so it comes first. A place at this line's end would
-			// deny the call now, and would later put it at the head. Then the line that it has left
-			// would deny it for the same reason, and the call would move back and forth without end.
+			// deny the call now, and would later put it at the head. Then the line left behind would
+			// deny it for the same reason, and the call would move back and forth without end.
 			c.o, c.passes = c.p.OfferBefore(c.a.State, c.m, c.cost), true
 			c.o.Changes = c.a.changes
 			return
@@ -94,15 +92,14 @@ func (c *charge) check(reading int64, q *request) {
 	}
 }
 
-// skip excludes the account from a decision that another account has denied.
+// skip excludes the account from a decision after another account's denial.
 func (c *charge) skip(reading int64) {
 	c.m = meter.Moment{Reading: reading, Now: reading}
 	c.o, c.never, c.checked = c.m.Free(), false, false
 }
 
-// preview computes the account's offer for an answer without a charge. It works on a copy of the state, and records
-// nothing in the account. A key that is not tracked begins in the state that unseen.begin returns. The caller holds the
-// lock.
+// preview computes the account's offer for an answer without a charge. It works on a copy of the state, and
+// records nothing in the account. An untracked key begins in the state of unseen.begin. The caller holds the lock.
 func (c *charge) preview(reading int64, q *request) {
 	c.checked = false
 	if c.a != nil {
@@ -116,8 +113,8 @@ func (c *charge) preview(reading int64, q *request) {
 	}
 }
 
-// state returns the key's state. If the charge was checked, it is the account's present
-// state, which includes later spending. Otherwise it is the state that preview used.
+// state returns the key's state. If the charge was checked, it is the account's
+// present state, including later spending. Otherwise it is preview's state.
 func (c *charge) state() meter.State {
 	if c.checked {
 		return c.a.State
@@ -125,8 +122,8 @@ func (c *charge) state() meter.State {
 	return c.viewed
 }
 
-// trivial decides a cost that needs no state, and reports whether it did. A cost of 0 is free. A plan that tracks
-// nothing allows every cost within its capacity. A cost above the capacity never passes.
+// trivial decides a cost if it needs no state, and reports whether it did. A cost of 0 is free. A plan
+// without tracking allows every cost within its capacity. A cost above the capacity never passes.
 func (c *charge) trivial() bool {
 	if c.never = c.exceeds(); !c.never && c.cost > 0 && c.p.tracks() {
 		return false
@@ -135,8 +132,8 @@ func (c *charge) trivial() bool {
 	return true
 }
 
-// exceeds reports whether the cost is more than the account can ever allow. A plan that counts nothing allows even a
-// sum that is too large to count.
+// exceeds reports whether the cost is more than the account can ever
+// allow. A plan that counts nothing allows even an overflowed sum.
 func (c *charge) exceeds() bool { return c.cost > c.p.capacity || c.overflowed && c.p.tracks() }
 
 // err returns an error if the cost can never be spent.
@@ -162,8 +159,8 @@ func (c *charge) commit(keep meter.Keep) {
 	c.spent, c.keep = true, keep
 }
 
-// refuse marks the account as throttled if it denied the charge. If another account denied the request, that is no
-// reason to keep this one longer. The caller holds the lock.
+// refuse marks the account as throttled if it denied the charge. Another account's
+// denial is no reason to keep this one longer. The caller holds the lock.
 func (c *charge) refuse() {
 	if c.a != nil && !c.fits() {
 		c.a.use.denied()
@@ -196,8 +193,8 @@ func (c *charge) decision(d *Decision) {
 	}
 }
 
-// room returns the largest cost of the caller that fits into the remaining budget: the largest x for which own +
-// shares·x ≤ remaining. If no layer charges the caller's cost, every cost fits.
+// room returns the largest cost of the caller within the remaining budget: the largest x
+// with own + shares·x ≤ remaining. If no layer charges the caller's cost, every cost fits.
 func (c *charge) room(remaining int) int {
 	return merge.Room(int64(remaining), c.own, c.shares)
 }
@@ -227,7 +224,7 @@ func (c *charge) settlement(debit func(int64, *followed) error) settlement {
 }
 
 // settlement is the part of a charge that is kept until the charge is settled: the spending, and how much of it depends
-// on the caller's cost. It outlives the decision. The account may have been dropped meanwhile; settleAt checks that.
+// on the caller's cost. It outlives the decision. The account may have been dropped by then; settleAt checks it.
 type settlement struct {
 	a           *account
 	sp          spending
@@ -303,8 +300,7 @@ type actual struct {
 
 type actuals []actual
 
-// read returns the layers' real costs in order, given the caller's real cost. If that is 0, nothing was done, and all
-// are 0.
+// read returns the layers' real costs in order, given the caller's real cost. If it is 0, nothing was done, and all are 0.
 func (all actuals) read(given int) ([]int64, error) {
 	if len(all) == 0 {
 		return nil, nil

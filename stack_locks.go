@@ -6,18 +6,19 @@ import (
 	"unsafe"
 )
 
-// locks holds the accounts that one decision has locked, each once.
+// locks holds one decision's locked accounts, each once.
 type locks []*account
 
 // lock locks all charges' accounts. If one was dropped, it locks none and reports
-// false. It also reports whether it has waited for an account that all requests share.
+// false. It also reports whether it has waited for an account of all requests.
 //
-// All decisions lock accounts in the same order: first the accounts of single keys, by their addresses, and then the
-// accounts that all requests share, by their addresses. Go's collector does not change addresses. So two decisions
-// never wait for each other, in whatever order their layers are.
+// All decisions lock accounts in the same order: first the accounts of single keys, by their
+// addresses, and then the accounts of all requests, by their addresses. Go's collector does not
+// change addresses. So two decisions never wait for each other, in whatever order their layers are.
 //
-// lock takes a shared account last, and it is unlocked first, because all other decisions wait for it. late is the index of
-// the charge on the only shared account, which lock leaves out, or none. If two charges have one account, it is locked once.
+// lock takes a shared account last, and it is unlocked first, because all other
+// decisions wait for it. late is the index of the charge on the only shared account, or
+// none. lock leaves this charge out. If two charges have one account, it is locked once.
 func (x *locks) lock(all []charge, late int) (locked, waited bool) {
 	*x = (*x)[:0]
 	shared := false
@@ -59,8 +60,8 @@ func (x *locks) lock(all []charge, late int) (locked, waited bool) {
 	return true, false
 }
 
-// crowdedFor is the number of consecutive decisions without a wait for the account that
-// all requests share after which that account is locked together with the others again.
+// crowdedFor is the number of consecutive decisions without a wait for the
+// common account. After them it is locked together with the others again.
 const crowdedFor = 1000
 
 // lockCommon is lockKept, and also reports whether it has waited.
@@ -89,9 +90,9 @@ func haveCommon[R any](layers []layer[R]) bool {
 	return n == 1
 }
 
-// unlockCommon unlocks the account that all requests share as soon as the decision is committed or refused there. So
-// the remaining work on other accounts delays no other decision. It keeps the account locked in three cases: its state
-// cannot be copied, it must be unpinned, or it may have to be marked as stale.
+// unlockCommon unlocks the common account as soon as the decision is committed or refused there. So
+// the remaining work on other accounts delays no other decision. It keeps the account locked in three
+// cases: its state cannot be copied, it must be unpinned, or it may have to be marked as stale.
 func (s *stack[R]) unlockCommon() {
 	if !s.held || s.changed || s.lookedUp {
 		return
@@ -148,7 +149,7 @@ func (x locks) unlock() {
 	}
 }
 
-// clear drops the accounts, so that the garbage collector can free them.
+// clear drops the accounts, so the garbage collector can free them.
 func (x *locks) clear() {
 	clear(*x)
 	*x = (*x)[:0]

@@ -9,8 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/reports"
 )
 
-// member is a layer in one decision of a stack: the [Layer] that was passed to All, and its key, account, plan and
-// cost.
+// member is a layer in one decision of a stack: All's [Layer], and its key, account, plan and cost.
 //
 // One goroutine uses it at a time, its stack's goroutine. Between two decisions it refers to no key, no account and
 // nothing of a request. clear removes these references, because a stack in its pool must not keep users' data alive.
@@ -18,7 +17,7 @@ import (
 // load finds the account without a lock. Until the stack has locked the account, it may be dropped, or a new one may be
 // inserted. From then on the member's account is the key's.
 type member[R any] struct {
-	layer[R]           // the configuration, which does not change
+	layer[R]           // the configuration; it does not change
 	index    int       // the layer's index among all layers
 	key      anyKey[R] // its limiter and, during a decision, the key
 	watched  bool      // an observer receives its decisions: Observe or the limiter's OnDecision
@@ -33,7 +32,7 @@ type member[R any] struct {
 	charge int      // its charge's index, or none
 	loaded bool     // there is something to report
 
-	// At most one is true. It selects the change that a denial undoes.
+	// At most one is true. It selects the change for a denial to undo.
 	inserted bool // the account was made for this decision, and is pinned
 	pinned   bool // the account was there before, and is pinned for this decision
 
@@ -47,12 +46,12 @@ type member[R any] struct {
 	before    uint64
 }
 
-// none stands for the index of a charge that does not exist.
+// none is the index of no charge.
 const none = -1
 
 // anyKey is a layer's limiter and the request's key. It hides the type of the key, the only difference
-// between one stack's members. A call through this interface cannot be inlined, so steps that need no key
-// use the account instead. A decision on tracked keys makes two such calls for each layer: load and clear.
+// between one stack's members. A call through this interface cannot be inlined, so steps without a key use
+// the account instead. A decision on tracked keys makes two such calls for each layer: load and clear.
 type anyKey[R any] interface {
 	// load determines the layer's key, account, plan and cost for a request. It runs user code.
 	load(m *member[R], r R, cost int) error
@@ -65,15 +64,15 @@ type anyKey[R any] interface {
 	// insert adds the key to the limiter, pins its account and reports true. If another decision has added the key, it
 	// reports false.
 	insert(p *plan, clock Clock) (a *account, created bool, err error)
-	// withdraw removes the entry that insert has added, unless another decision has spent from it.
+	// withdraw removes insert's entry, unless another decision has spent from it.
 	withdraw(a *account, clock Clock)
-	// debit returns a function that charges the key later, even if it is no longer tracked.
+	// debit returns a function to charge the key later, even if it is no longer tracked.
 	debit(p *plan) func(n int64, f *followed) error
-	// adopted records that the key's account has a plan of LimitFor.
+	// adopted records that the account's plan comes from LimitFor.
 	adopted(p *plan)
-	// waiting counts the calls that wait in the limiter.
+	// waiting counts the limiter's waiting calls.
 	waiting() *waitingRoom
-	// home returns the limiter and the key, for a call that waits.
+	// home returns the limiter and the key, for a waiting call.
 	home() home
 	// report calls the limiter's OnDecision, if there is one.
 	report(ctx context.Context, cost int, d Decision, spent bool, err error)
@@ -81,8 +80,8 @@ type anyKey[R any] interface {
 	clear()
 }
 
-// clear forgets the request. It sets each field by itself, which is faster than an assignment of the whole struct. load
-// sets all other fields.
+// clear forgets the request. It sets each field by itself: this is faster
+// than an assignment of the whole struct. load sets all other fields.
 func (m *member[R]) clear() {
 	m.p, m.a, m.err, m.refreshed, m.amount = nil, nil, nil, nil, 0
 	m.loaded, m.inserted, m.pinned, m.keyless = false, false, false, false
@@ -103,8 +102,7 @@ func (m *member[R]) find() {
 	}
 }
 
-// lacks reports whether the layer needs an account that does not exist. A charge of 0, or of more than the key can ever
-// allow, needs none.
+// lacks reports whether the layer needs a missing account. A charge of 0, or of more than the key can ever allow, needs none.
 func (m *member[R]) lacks() bool {
 	return m.a == nil && m.amount > 0 && m.err == nil && m.p != nil && m.p.tracks() && int64(m.amount) <= m.p.capacity
 }
@@ -172,8 +170,8 @@ func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {
 	if m.cost != nil && cost > 0 {
 		m.amount = m.cost(r)
 	}
-	// As in Keyed.decide, a key that is found needs no check, because all keys in the map are valid. Keys that may not
-	// be comparable are checked before the lookup.
+	// As in Keyed.decide, a known key needs no check, because all keys in the
+	// map are valid. Possibly incomparable keys are checked before the lookup.
 	var a *account
 	accounts := k.l.fastKeys
 	if accounts != nil {

@@ -16,16 +16,15 @@ import (
 // Wait spends cost of the key's budget and returns nil when its time has come: at once if it fits, else after sleeping in real
 // time. On a leaky bucket it returns when the work may leave the queue.
 //
-// A key's waiters are served in the order of their calls, each as early as the key's spending and limit
-// then allow. They move up when a waiter before them leaves, a reservation is settled for less, units
-// are granted or the limit is raised. No waiter is served later than computed at its arrival, unless
-// the limit is lowered or more is charged. Calls that do not wait do not overtake waiters. Bookings by
-// [Keyed.Reserve] keep their instants. Each change takes constant time, however many calls wait.
+// A key's waiters are served in the order of their calls, each as early as the key's spending and limit then allow. They move
+// up when a waiter before them leaves, a reservation is settled for less, units are granted or the limit is raised. No waiter
+// is served later than computed at its arrival, unless the limit is lowered or more is charged. Other calls do not overtake
+// waiters. Bookings by [Keyed.Reserve] keep their instants. Each change takes constant time, however many calls wait.
 //
-// It fails at once with an error that wraps [context.DeadlineExceeded] if the deadline comes before its
-// time. It fails with the context's error when the context ends, and with [ErrLimited] if a leaky bucket's
-// queue is full or [Options.MaxWaiting] calls wait. It fails with the errors of [Keyed.Take], also if the
-// limit becomes too low for the cost. A Wait that fails has spent nothing, as after [Reservation.Cancel].
+// It fails at once, wrapping [context.DeadlineExceeded], if the deadline comes before its time. It
+// fails with the context's error when the context ends, and with [ErrLimited] if a leaky bucket's queue
+// is full or [Options.MaxWaiting] calls wait. It fails with the errors of [Keyed.Take], also if the
+// limit becomes too low for the cost. A failed Wait has spent nothing, as after [Reservation.Cancel].
 func (l *Keyed[K]) Wait(ctx context.Context, key K, cost int) error {
 	ctx = wait.OrBackground(ctx)
 	var d Decision
@@ -55,7 +54,7 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 		return false, fmt.Errorf("%w: cost %d finds the queue full for another %v under %v", ErrLimited, cost, d.RetryAfter, d.Limit)
 	case !d.Allowed && left == wait.Forever:
 		return false, fmt.Errorf("%w: cost %d would be booked more than 100 years ahead under %v", ErrLimited, cost, d.Limit)
-	case !d.Allowed: // RetryAfter is the time by which the wait would be too long
+	case !d.Allowed: // RetryAfter is the wait's excess over the maximum
 		return false, tooLate(between(-int64(left), int64(d.RetryAfter)), d.Limit)
 	}
 	if t != nil {
@@ -76,9 +75,9 @@ func tooLate(wait time.Duration, l Limit) error {
 // Wait spends cost of the key's budget on any limiter, and returns nil when its time has come. If r is a [Waiter], it calls
 // r's Wait. Otherwise it reserves the cost as far ahead as the deadline allows, or sleeps for RetryAfter and tries again.
 //
-// It fails with Reserve's errors, and with the context's error when the context ends. It fails with
-// [context.DeadlineExceeded] if the cost is denied until after the deadline, and with [ErrLimited]
-// if the cost is denied and there is no deadline. A Wait that fails has spent nothing.
+// It fails with Reserve's errors, and with the context's error when the context ends. It fails
+// with [context.DeadlineExceeded] if the cost is denied until after the deadline, and with
+// [ErrLimited] if the cost is denied and there is no deadline. A failed Wait has spent nothing.
 func Wait[K any](ctx context.Context, r Reserver[K], key K, cost int) error {
 	ctx = wait.OrBackground(ctx)
 	if optional.IsNil(r) {
@@ -114,9 +113,9 @@ func waitByReserve[K any](ctx context.Context, r Reserver[K], key K, cost int) e
 	}
 }
 
-// reserveWithin reserves a cost for a time before the deadline, or returns when to try again. If
-// the cost is denied, it calls a second time, without a delay: then an engine that books ahead
-// returns the time when the cost fits. If that time is after the deadline, no retry can succeed.
+// reserveWithin reserves a cost for a time before the deadline, or returns when to try again.
+// If the cost is denied, it calls a second time, without a delay: then an engine with bookings
+// returns the time when the cost fits. If it is after the deadline, no retry can succeed.
 func reserveWithin[K any](ctx context.Context, r Reserver[K], key K, cost int, left time.Duration) (*Reservation, time.Duration, error) {
 	res, err := reserveOnce(ctx, r, key, cost, left, left)
 	if err != nil || res.Allowed {
@@ -169,7 +168,7 @@ type home interface {
 	renew(l *meter.Line) error
 	// refusal returns the error if the limit of the line's key has become too low for the cost.
 	refusal(l *meter.Line, cost int64) error
-	// abandon forgets a line that all calls have left while its key was not in the table.
+	// abandon forgets a line if all calls have left it while its key was not in the table.
 	abandon(l *meter.Line)
 }
 
@@ -221,8 +220,7 @@ func (h keyHome[K]) renew(line *meter.Line) error {
 	return nil
 }
 
-// plan returns the plan that the key should have: the plan of its
-// own limit, or of the limit that its last request has brought.
+// plan returns the key's due plan: the plan of its own limit, or of its last request's limit.
 func (h keyHome[K]) plan(line *meter.Line) (*plan, error) {
 	a := lockOwner(line)
 	p := a.plan
@@ -233,7 +231,7 @@ func (h keyHome[K]) plan(line *meter.Line) (*plan, error) {
 	return h.l.planOfKey(h.key)
 }
 
-// release ends the line under a limit that counts nothing: all calls pass, or all are refused.
+// release ends the line under Unlimited or Blocked: all calls pass, or all are refused.
 func (h keyHome[K]) release(line *meter.Line, refused bool) {
 	a := lockOwner(line)
 	defer a.mu.Unlock()
@@ -246,7 +244,7 @@ func (h keyHome[K]) release(line *meter.Line, refused bool) {
 	a.mayBeFresher()
 }
 
-// lockOwner locks the account that a line belongs to.
+// lockOwner locks a line's account.
 func lockOwner(l *meter.Line) *account {
 	for {
 		a := l.Owner.Load().(*account)
@@ -258,7 +256,7 @@ func lockOwner(l *meter.Line) *account {
 	}
 }
 
-// waitingRoom counts the calls that wait, up to a maximum unless that is 0.
+// waitingRoom counts the waiting calls, up to a maximum unless the maximum is 0.
 type waitingRoom struct {
 	n   atomic.Int64
 	max int64
@@ -275,15 +273,15 @@ func (r *waitingRoom) enter() bool {
 
 func (r *waitingRoom) leave() { r.n.Add(-1) }
 
-// full is the error of a call that finds no room.
+// full is the error of a call without room.
 func (r *waitingRoom) full(cost int) error {
 	return fmt.Errorf("%w: cost %d would have to wait, and %d calls wait, which Options.MaxWaiting allows", ErrLimited, cost, r.max)
 }
 
-// noRoom stands for the turn of a call that finds no room.
+// noRoom stands for the turn of a call without room.
 var noRoom = new(turn)
 
-// decideTurn is decide for a call that waits. If the cost fits only later, the call gets a turn. The caller holds the lock.
+// decideTurn is decide for a waiting call. If the cost fits only later, the call gets a turn. The caller holds the lock.
 func (a *account) decideTurn(clock Clock, room *waitingRoom, m meter.Moment, cost int64, q request, d *Decision) meter.Offer {
 	a.last, a.held = m.Now, true
 	a.plan.Advance(&a.State, m.Now)
@@ -309,15 +307,15 @@ func (a *account) decideTurn(clock Clock, room *waitingRoom, m meter.Moment, cos
 	return o
 }
 
-// comes records the account of a turn that has come into its line, and both clocks' times. It reads
-// the clock again, because the call may have waited for the lock since the moment of the decision.
+// comes records the account of a turn new in its line, and both clocks' times. It reads the
+// clock again, because the call may have waited for the lock since the moment of the decision.
 func (t *turn) comes(a *account, clock Clock) {
 	t.Line.Owner.Store(a)
 	t.Line.At, t.Line.Due = reading(clock), time.Now()
 }
 
-// await sleeps until all turns are over, and returns nil. If the context ends before that, await takes the
-// turns that are not over out of their lines, and returns the context's error. The turns share their channel.
+// await sleeps until all turns are over, and returns nil. If the context ends first, await takes the
+// open turns out of their lines, and returns the context's error. The turns share their channel.
 func await(ctx context.Context, clock Clock, turns ...*turn) error {
 	defer func() {
 		for _, t := range turns {
@@ -365,8 +363,7 @@ func await(ctx context.Context, clock Clock, turns ...*turn) error {
 }
 
 // look serves all due turns in the lines of the given turns, and reports whether the given turns are over. If they are
-// not, it returns a timer for those that are first in their lines, and a channel that is closed when their limits
-// change.
+// not, it returns a timer for the first ones of their lines, and a channel, to be closed when their limits change.
 func look(clock Clock, turns []*turn) (over bool, changed <-chan struct{}, timer *time.Timer, err error) {
 	over = true
 	soonest := time.Duration(-1)
@@ -394,7 +391,7 @@ type looked struct {
 	again   bool            // the first turn's call tries at once
 }
 
-// look serves all turns that are due. A line's first turn first puts the key under its present limit, and into the table.
+// look serves all due turns. A line's first turn first puts the key under its present limit, and into the table.
 func (t *turn) look(clock Clock) (looked, error) {
 	for {
 		g := t.home.current()
@@ -426,8 +423,8 @@ func (t *turn) lookAt(clock Clock, g *generation) (x looked, outdated bool) {
 	return x, false
 }
 
-// serve serves all turns that are due, by the clock or in real time, and returns the time until the next one is due. The caller holds the
-// lock.
+// serve serves all due turns, by the clock or in real time, and returns
+// the time until the next one is due. The caller holds the lock.
 func (a *account) serve(clock Clock, l *meter.Line) (wait time.Duration) {
 	read := reading(clock)
 	now := time.Now()
@@ -483,8 +480,8 @@ func (a *account) giveUp(read int64, t *turn) bool {
 	return true
 }
 
-// settleTurn ends the turn of a spending that is settled, and replaces it by its charge. It reports true if nothing
-// is left to settle, for example because an unlimited key has let the call through. The caller holds the lock.
+// settleTurn ends the turn of a settled spending, and replaces it by its charge. It reports true if nothing is
+// left to settle, for example because an unlimited key has let the call through. The caller holds the lock.
 func (a *account) settleTurn(read int64, sp *spending, actual int64) (settled bool) {
 	t := sp.turn
 	sp.turn = nil
@@ -537,8 +534,8 @@ func awaitAll(ctx context.Context, clock Clock, latest time.Time, all ...awaited
 	return nil
 }
 
-// standLater moves a booked cost into the line, at the place of its arrival, and gives the booking back. If it
-// returns no turn, it reports whether the work is due. Work that is not due waits until the latest instant.
+// standLater moves a booked cost into the line, at the place of its arrival, and gives the booking back.
+// If it returns no turn, it reports whether the work is due. Other work waits until the latest instant.
 func (a *account) standLater(clock Clock, x awaited, wake chan struct{}) (t *turn, due bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -569,8 +566,8 @@ func (a *account) standLater(clock Clock, x awaited, wake chan struct{}) (t *tur
 	return t, false
 }
 
-// tries puts a call into the line of the key that it waits for, at the place of its arrival. The call needs other
-// keys' budgets, too. tries reports false if the key was dropped, or its limit has become too low for the cost.
+// tries puts a call into the line of its key, at the place of its arrival. The call needs other keys'
+// budgets, too. tries reports false if the key was dropped, or its limit has become too low for the cost.
 func (a *account) tries(clock Clock, cost int64, t *turn) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// wallClock is a Clock that can count calendars. Wall is called as Now is: concurrently, and while locks are held.
-// The year of a wall time is from 1 to 9999. Steps of less than a millisecond between Now and Wall are not noticed.
+// wallClock is a Clock for calendars, too. Wall is called as Now is: concurrently, and while locks are held. The
+// year of a wall time is from 1 to 9999. Steps of less than a millisecond between Now and Wall are not noticed.
 type wallClock interface {
 	Clock
 	Wall() time.Time
@@ -42,8 +42,8 @@ func (c *calendars) windows(p Period) (*wallWindows, error) {
 }
 
 // wallWindows are a calendar's windows, as readings of a limiter's clock. A window's end is computed from the wall time,
-// and stored as a reading, so a decision makes only a comparison. It is computed again when that reading comes. It is
-// also computed again a minute after the last time, to notice that the wall clock was set or the machine has slept.
+// and stored as a reading, so a decision makes only a comparison. It is computed again at that reading. It is also
+// computed again a minute after the last time, because the wall clock may have been set, or the machine may have slept.
 //
 // A window's ordinal is its beginning in Unix seconds, counted from an instant before all windows.
 //
@@ -54,10 +54,10 @@ type wallWindows struct {
 	present  atomic.Pointer[present]
 
 	// floor is the ordinal of the last window in which a dropped key could have spent.
-	// No new key begins in an earlier window. latest is the ordinal of the latest window
-	// that the wall clock has shown or an evicted key has reached. Both only rise.
+	// No new key begins in an earlier window. latest is the ordinal of the latest
+	// window shown by the wall clock or reached by an evicted key. Both only rise.
 	floor, latest atomic.Int64
-	carrier       atomic.Pointer[any] // a dropped key, under which the floor is saved
+	carrier       atomic.Pointer[any] // a dropped key, to save the floor with
 
 	mu sync.Mutex // held while the wall clock is read
 }
@@ -65,8 +65,8 @@ type wallWindows struct {
 // present is one look's result at the wall clock. It is immutable.
 type present struct {
 	meter.Window              // the reading's window
-	next         meter.Window // the window that follows it
-	looked       int64        // the reading at which the wall clock was read
+	next         meter.Window // the next window
+	looked       int64        // the reading of the last look at the wall clock
 	at           int64        // a reading …
 	wall         time.Time    // … and the wall time at that reading
 }
@@ -102,9 +102,9 @@ func (w *wallWindows) Count(first, second int64) int64 {
 	return w.calendar.Count(first-ordinalZero, second-ordinalZero)
 }
 
-// recalled returns the state in which a key is recalled. Spending before the window of the ordinal moves
-// to the last window before it, but not to a window that the wall clock has not reached. The ordinal may
-// belong to another period. If dropped keys may have used a later window, the key begins without spending.
+// recalled returns the state in which a key is recalled. Spending before the window of the ordinal
+// moves to the last window before it, but at most to the wall clock's latest. The ordinal may belong
+// to another period. If dropped keys may have used a later window, the key begins without spending.
 func (w *wallWindows) recalled(s meter.State, ordinal int64) meter.State {
 	last := w.before(ordinal)
 	if last < max(s.M, w.floor.Load()) {
@@ -130,7 +130,7 @@ func (c *calendars) instant(ordinal, now int64) int64 {
 	at := int64(-maxReading)
 	for _, w := range c.each.Range {
 		w := w.(*wallWindows)
-		w.At(now) // to notice that the wall clock was set
+		w.At(now) // to notice a change of the wall clock
 		if p := w.present.Load(); p != nil {
 			at = max(at, min(p.reading(ordinal-ordinalZero), maxReading))
 		}
@@ -153,7 +153,7 @@ func (c *calendars) passed(now int64) {
 	}
 }
 
-// raise sets x to the ordinal if that is higher, and reports whether it did.
+// raise sets x to the ordinal if this is higher, and reports whether it did.
 func raise(x *atomic.Int64, ordinal int64) bool {
 	for old := x.Load(); ordinal > old; old = x.Load() {
 		if x.CompareAndSwap(old, ordinal) {
@@ -181,10 +181,10 @@ func (w *wallWindows) look() *present {
 }
 
 // found looks at the wall clock. If it agrees with the last look to a millisecond,
-// found keeps that result: the two clocks are not read at one instant.
+// found keeps the earlier result: the two clocks are not read at one instant.
 func (w *wallWindows) found(before *present) *present {
 	wall := w.clock.Wall().Round(0)
-	now := reading(w.clock) // read after the wall clock, so that a boundary is late rather than early
+	now := reading(w.clock) // read after the wall clock, so a boundary is late rather than early
 	p := &present{looked: now, at: now, wall: wall}
 	if before != nil {
 		if off := wall.Sub(before.wallAt(now)); -time.Millisecond < off && off < time.Millisecond {
@@ -228,7 +228,7 @@ func (p *present) reading(unix int64) int64 {
 
 // This part determines in which window a new key may begin. No key gets a window before the floor. A
 // dropped key, or a key that was fresh when its limiter was saved, may have spent in earlier windows.
-// If the wall clock were set back, that key could spend the same budget again. A calendar's floor rises
+// If the wall clock were set back, it could spend the same budget again. A calendar's floor rises
 //
 //   - when a key is dropped (dropped), or evicted with nothing to remember of it (evicted),
 //   - when remembered spending is overwritten because it is over (calendars.passed),
@@ -239,8 +239,8 @@ func (w *wallWindows) afterFirst(instant int64) int64 {
 	return w.After(max(w.At(instant).Ordinal, w.floor.Load()), 1).Ordinal
 }
 
-// dropped notes that a key was dropped at a reading. The key may have spent in that reading's window, or have been
-// granted it, so no key is created anew in an earlier window. If the key has raised the floor, it is kept as the carrier.
+// dropped notes a key's drop at a reading. The key may have spent in the reading's window, or have been granted
+// it, so no key is created anew in an earlier window. If the key has raised the floor, it is kept as the carrier.
 func dropped[K comparable](w *wallWindows, key K, s meter.State, floor int64) {
 	ordinal := w.At(floor).Ordinal
 	if s.N == 0 { // its spending in the window was given back
@@ -251,18 +251,18 @@ func dropped[K comparable](w *wallWindows, key K, s meter.State, floor int64) {
 	}
 }
 
-// carry stores the key under which the floor is saved.
+// carry stores the key to save the floor with.
 func carry[K comparable](w *wallWindows, key K) {
 	carrier := any(key)
 	w.carrier.Store(&carrier)
 }
 
 // countsAgain reports whether a key's spending in a past window would count again if the wall clock were set
-// back. While there is room, the limiter keeps such a key, so that no other key has to begin in a later window.
+// back. While there is room, the limiter keeps such a key, so no other key has to begin in a later window.
 func (w *wallWindows) countsAgain(s meter.State) bool { return s.N > 0 && s.M >= w.floor.Load() }
 
-// floorOf returns the floor for a fresh key that was saved in state s and is not restored. It is the
-// window that the key has reached. If the key has spent in that window, it is the present window.
+// floorOf returns the floor for a fresh key, saved in state s and not restored. It is
+// the key's latest window, or the present window if the key has spent in its latest.
 func (w *wallWindows) floorOf(s meter.State, now int64) int64 {
 	if s.N == 0 {
 		return s.M
@@ -270,11 +270,11 @@ func (w *wallWindows) floorOf(s meter.State, now int64) int64 {
 	return max(s.M, w.At(now).Ordinal)
 }
 
-// passed notes that spending before a reading's window may be forgotten: no key is created anew in earlier windows.
+// passed notes a reading: spending before its window may be forgotten, so no key is created anew in earlier windows.
 func (w *wallWindows) passed(at int64) { raise(&w.floor, w.At(at).Ordinal) }
 
-// evicted records the eviction, at a reading, of a key that has reached the ordinal's window. If the
-// reading is later than the present one, the key may have used windows that the wall clock has not shown.
+// evicted records the eviction, at a reading, of a key that has reached the ordinal's window. If
+// the reading is later than the present one, the key may have used windows beyond the wall clock's.
 func (w *wallWindows) evicted(ordinal, at int64, remembered bool) {
 	raise(&w.latest, ordinal)
 	if !remembered {
@@ -282,10 +282,10 @@ func (w *wallWindows) evicted(ordinal, at int64, remembered bool) {
 	}
 }
 
-// restored records a floor that was saved.
+// restored records a saved floor.
 func (w *wallWindows) restored(floor int64) { raise(&w.floor, floor) }
 
-// floorWith returns the floor to save if a fresh key that is not saved has reached the ordinal's window, unless that is 0.
+// floorWith returns the floor to save. An unsaved fresh key has reached the ordinal's window, unless the ordinal is 0.
 func (w *wallWindows) floorWith(ordinal int64) int64 {
 	return max(ordinal, w.floor.Load())
 }

@@ -9,8 +9,8 @@ package ratelimit
 //	1m20s  10    true     0          0s           1m0s
 //	3m20s  1     true     9          0s           1m0s
 //
-// The key's first spending at 20s begins a window that ends at 1m20s. Until then 10 units are allowed; at
-// 1m20s the count begins again. From 1m15s to 1m20s, 12 units pass, because an interval as long as a window
+// The key's first spending at 20s begins a window until 1m20s. Until then 10 units are allowed; at 1m20s
+// the count begins again. From 1m15s to 1m20s, 12 units pass, because an interval as long as a window
 // meets at most two windows. So the bound is twice r.Units. The window that began at 1m20s ends at 2m20s,
 // and the next begins with the next spending, at 3m20s. It is counted in internal/meter/fixedwindow.go.
 //
@@ -29,17 +29,17 @@ package ratelimit
 // window that is 7, and 3 remain. At 1m50s a sixth of the first window counts, which is 1 unit, and 7 of this
 // window. A share that is no whole number is rounded up. It is counted in internal/meter/slidingcounter.go.
 
-// FixedWindow returns a limit of r.Units in each window of r.Per. A key's window begins with its first spending,
-// and its next with its first spending after that one's end. So up to twice r.Units may pass around a window's end.
+// FixedWindow returns a limit of r.Units in each window of r.Per. A key's window begins with its first spending, and
+// its next with the first spending after the window's end. So up to twice r.Units may pass around a window's end.
 func FixedWindow(r Rate) Limit { return Limit{Algorithm: AlgorithmFixedWindow, Rate: r} }
 
-// SlidingCounter returns a limit that approximates a window of r.Per that slides. It counts the spending in the present
+// SlidingCounter returns a limit that approximates a sliding window of r.Per. It counts the spending in the present
 // window and in the previous one. The previous count is weighted: by the fraction of its window within the last r.Per.
 // A cost passes if it and both counts add up to at most r.Units. In each window at most r.Units pass. Over any span of
 // r.Per at most r.Units pass if the spending in the previous window was even, and up to twice as many otherwise.
 func SlidingCounter(r Rate) Limit { return Limit{Algorithm: AlgorithmSlidingCounter, Rate: r} }
 
-// validateWindow checks the limits that count units for each window: the two of this file, and the sliding log.
+// validateWindow checks the limits with a number of units for each window: the two of this file, and the sliding log.
 func (l Limit) validateWindow() error {
 	if err := l.validateRate(); err != nil {
 		return err
