@@ -9,12 +9,12 @@ package meter
 // Questions leave the state as it is. The other methods return a new state. They may change
 // the detail behind the old state's pointer, so the old state must not be used again.
 type algorithm interface {
-	// earliest returns the first instant, from now on, at which the cost fits after all spending and bookings.
+	// earliest returns the first instant, from now on, when the cost fits after all spending and bookings.
 	earliest(s State, now, cost int64) int64
-	// spend spends at an instant that earliest has returned. If the cost does not fit, the excess is a debt.
+	// spend spends at earliest's instant. If the cost does not fit, the excess is a debt.
 	spend(s State, at, cost int64) State
-	// refund refunds the difference between a spending's cost and its real cost, as far as it has not been
-	// regained since. It does not refund a part that it cannot determine, because the bound matters more.
+	// refund refunds the difference between a spending's cost and its real cost, as far as it has not
+	// been regained since. It does not refund undeterminable parts, because the bound matters more.
 	refund(s State, now int64, sp Spending, actual int64) State
 	// charge spends n at now, whether it fits or not.
 	charge(s State, now, n int64) State
@@ -22,12 +22,12 @@ type algorithm interface {
 	forgive(s State, now, n int64) State
 	// advance drops the spending regained by now.
 	advance(s State, now int64) State
-	// remaining returns the largest cost whose earliest is now, or 0 if there is none. Only
-	// in that case it also returns the debt, which is the spending above the capacity.
+	// remaining returns the largest cost whose earliest is now, or 0 if there is none.
+	// In the second case it also returns the debt: the spending above the capacity.
 	remaining(s State, now int64) (n, debt int64)
 	// regained returns the first instant when all is regained. It may be past.
 	regained(s State) int64
-	// spent returns the spending that is not regained, rounded up.
+	// spent returns the unregained spending, rounded up.
 	spent(s State, now int64) int64
 }
 

@@ -19,14 +19,13 @@ func Add(a, b int64) int64 {
 	return math.MaxInt64
 }
 
-// Mul returns a·b for numbers that are not negative, or true if that overflows.
+// Mul returns a·b for non-negative numbers, or true if the product overflows.
 func Mul(a, b int64) (int64, bool) {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	return int64(lo), hi != 0 || int64(lo) < 0
 }
 
-// MulDiv returns a·b/d and the remainder, for numbers that are not negative and a
-// quotient below 2^63. The product has 128 bits.
+// MulDiv returns a·b/d and the remainder, for non-negative numbers and a quotient below 2^63. The product has 128 bits.
 func MulDiv(a, b, d int64) (q, r int64) {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	if hi == 0 {

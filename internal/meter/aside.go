@@ -1,20 +1,20 @@
 package meter
 
-// rest holds the units that a lowered limit has set aside, and the instant when their former limit would have regained them.
+// rest holds the units set aside by a lowered limit, and the instant when their former limit would have regained them.
 type rest struct {
 	units, until int64
 
 	log *older // set if the former limit was a sliding log, too; otherwise nil
 }
 
-// older is the rest of a log: entries that no longer count, all before those that count. They keep their
+// older is the rest of a log: entries that no longer count, all before the counted ones. They keep their
 // instants. So, however often the limit changes, they can count again until they would have lapsed.
 type older struct {
 	totals
-	per int64 // the longest window of the logs under which they counted: each lapses that long after its instant
+	per int64 // the longest window of their former logs: each lapses so long after its instant
 }
 
-// alive returns a log's rest without the entries that have lapsed by now. It shares memory with r.
+// alive returns a log's rest without lapsed entries. It shares memory with r.
 func (r rest) alive(now int64) rest {
 	if r.until <= now {
 		return rest{}
@@ -57,9 +57,9 @@ func (o *older) put(at, cost, until int64) {
 	o.per = max(o.per, until-at)
 }
 
-// lost counts the units that passed while the state was a full former one, so that it did not count them. It
-// keeps them until the state has regained the units that it counts. A settlement takes from these units first.
+// lost counts the units that passed while the state was a full former one and did not count them. It
+// keeps them until the state has regained its counted units. A settlement takes from these units first.
 type lost struct {
 	units, until int64
-	over         int64 // the part of units that is regained, and that does not count again when the limit is raised
+	over         int64 // the regained part of units: it does not count again when the limit is raised
 }

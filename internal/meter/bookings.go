@@ -2,8 +2,8 @@ package meter
 
 import "slices"
 
-// This file holds a meter's operations on a state that may have bookings. The algorithms see only the
-// instant of the last booking. The sliding log is an exception: its bookings are entries like all others.
+// This file holds a meter's operations on states with bookings. The algorithms see only the instant
+// of the last booking. The sliding log is an exception: its bookings are entries like all others.
 
 // bookings returns a state's ledger, nil if nothing is booked.
 func (m *Meter) bookings(s State) *ledger {
@@ -16,7 +16,7 @@ func (m *Meter) bookings(s State) *ledger {
 	return nil
 }
 
-// book spends at an instant after now, so that the spending can be given back until then.
+// book spends at an instant after now. The spending can be given back until then.
 func (m *Meter) book(s State, sp Spending) State {
 	if m.log {
 		return m.spend(s, sp.At, sp.Cost)
@@ -41,7 +41,7 @@ func (m *Meter) replay(s State, b *booking) State {
 	return m.spend(s, b.at, b.cost)
 }
 
-// fold returns the state of a key that has these bookings on top of a base.
+// fold returns the state of a key with these bookings on top of a base.
 func (m *Meter) fold(base State, booked []booking) State {
 	if len(booked) == 0 {
 		return base
@@ -83,7 +83,7 @@ func (l *ledger) popFront(m *Meter, k int) {
 	}
 }
 
-// due samples the debts at bookings that are due, and opens their reservations.
+// due samples the debts at due bookings, and opens their reservations.
 func (l *ledger) due(t *tokenBucket, list []booking) {
 	if t == nil {
 		return
@@ -116,7 +116,7 @@ func (m *Meter) closeGaps(s State) State {
 	return m.trimmed(s)
 }
 
-// refold spends the bookings after a change again, until the state equals its former value. That closes the gaps.
+// refold spends the bookings after a change again, until the state equals its former value. So the gaps close.
 func (l *ledger) refold(m *Meter) {
 	kept := min(int(l.changed), len(l.list))
 	s := l.base
@@ -142,8 +142,8 @@ func (l *ledger) refold(m *Meter) {
 	l.changed, l.unchanged = 0, 0
 }
 
-// split separates the spending by now from the later bookings, in copies. A booking that is due
-// was spent under the old limit, even if no decision has come since. Fractions of a tick belong
+// split separates the spending by now from the later bookings, in copies. A due booking was
+// spent under the old limit, even if no decision has come since. Fractions of a tick belong
 // to the old limit, so each booking begins at its whole instant. The state is up to date.
 func (m *Meter) split(s State, now int64) (base State, booked []booking) {
 	base, booked = m.parted(s, now)
@@ -165,7 +165,7 @@ func (m *Meter) parted(s State, now int64) (base State, booked []booking) {
 		}
 		return s, nil
 	}
-	k := l.search(now + 1) // the first that is not due
+	k := l.search(now + 1) // the first one in the future
 	if base = l.base; k > 0 {
 		base = l.list[k-1].after
 	}

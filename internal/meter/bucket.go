@@ -5,20 +5,19 @@ import (
 	"math/bits"
 )
 
-// tokenBucket counts a debt in time. State.At, with State.N as its fraction in 1/units of a tick,
-// is when all spending is regained. A key may spend while the time until that instant is at most
-// the time in which the burst is regained. This is the virtual scheduling algorithm of ITU-T
-// I.371 (GCRA), with the theoretical arrival time kept as a fraction, so that no rate is rounded.
+// tokenBucket counts a debt in time. State.At, with State.N as its fraction in 1/units of a tick, is when all spending is
+// regained. A key may spend while the time until then is at most the time to regain the burst. This is the virtual
+// scheduling algorithm of ITU-T I.371 (GCRA), with the theoretical arrival time kept as a fraction, so no rate is rounded.
 //
 // Over any interval t it admits at most burst + rate·t, because each cost
 // moves the instant by its whole price, and only time brings it closer.
 //
 // An example: 10 units each second, a burst of 30, ticks of 1 ms. A unit takes 100 ticks to regain, and the whole burst
-// 3 000. A fresh key at 5 000 spends 4: all is regained at 5 400. At 5 000 it may spend until that instant is 8 000.
+// 3 000. A fresh key at 5 000 spends 4: all is regained at 5 400. At 5 000 it may spend until all is regained at 8 000.
 type tokenBucket struct {
 	per, units int64 // one unit of cost takes per/units ticks to regain, in lowest terms
 	capacity   int64
-	one, full  span  // the spans in which a cost of 1, and the whole capacity, are regained
+	one, full  span  // the spans to regain a cost of 1, and the whole capacity
 	horizon    int64 // the maximum debt, as a time span
 }
 
@@ -40,8 +39,8 @@ func (t *tokenBucket) bounds(most int64) (maxDebt, maxAhead int64) {
 	return maxDebt, max(0, t.price(maxDebt).ticks-t.full.ticks)
 }
 
-// price returns the time in which n units are regained, at most the horizon.
-// A cost of 1 is by far the most frequent, so its price is precomputed.
+// price returns the time to regain n units, at most the horizon. A
+// cost of 1 is by far the most frequent, so its price is precomputed.
 func (t *tokenBucket) price(n int64) span {
 	if n == 1 {
 		return t.one
@@ -57,8 +56,8 @@ func (t *tokenBucket) price(n int64) span {
 	return span{int64(ticks), int64(frac)}
 }
 
-// worth returns the number of units, and of parts of 1/per of a unit, that are regained in a span:
-// the inverse of price. It is (ticks + frac/units) · units / per, and so (ticks·units + frac) / per.
+// worth returns how many units, and parts of 1/per of a unit, are regained in a span: the
+// inverse of price. It is (ticks + frac/units) · units / per, and so (ticks·units + frac) / per.
 func (t *tokenBucket) worth(d span) (n, rem int64) {
 	hi, lo := bits.Mul64(uint64(d.ticks), uint64(t.units))
 	lo, carry := bits.Add64(lo, uint64(d.frac), 0)
@@ -72,7 +71,7 @@ func (t *tokenBucket) worth(d span) (n, rem int64) {
 	return int64(min(q, math.MaxInt64)), int64(r)
 }
 
-// plus and minus carry and borrow whole ticks, so that a span's fraction stays from 0 to below units.
+// plus and minus carry and borrow whole ticks, so a span's fraction stays from 0 to below units.
 func (t *tokenBucket) plus(a, b span) span {
 	c := span{a.ticks + b.ticks, a.frac + b.frac}
 	if c.frac >= t.units {
@@ -110,8 +109,8 @@ func (t *tokenBucket) fits(s State, now, cost int64) int64 {
 	return max(at, now)
 }
 
-// A booked cost already counts as spending, so fits leaves room for it. The new cost is
-// spent no earlier than the last booking, so that it does not overtake that booking.
+// A booked cost already counts as spending, so fits leaves room for it. The new
+// cost is spent no earlier than the last booking, so it does not overtake it.
 func (t *tokenBucket) earliest(s State, now, cost int64) int64 {
 	return s.behind(t.fits(s, now, cost))
 }
@@ -140,7 +139,7 @@ func (t *tokenBucket) refund(s State, now int64, sp Spending, actual int64) Stat
 	if sp.Changed {
 		return s // the amount regained at the other rate is not known
 	}
-	left := t.minus(t.price(sp.Cost), span{ticks: max(0, now-sp.At)}) // the part of its price that is not regained yet
+	left := t.minus(t.price(sp.Cost), span{ticks: max(0, now-sp.At)}) // the unregained part of its price
 	back := t.price(sp.Cost - actual)
 	if left.less(back) {
 		back = left
@@ -166,7 +165,7 @@ func (t *tokenBucket) charge(s State, now, n int64) State { return t.spend(s, no
 
 func (t *tokenBucket) forgive(s State, now, n int64) State { return t.regain(s, now, t.price(n)) }
 
-// advance replaces an instant before now by now, so that all fresh keys have the same state, without a fraction.
+// advance replaces an instant before now by now, so all fresh keys have the same state, without a fraction.
 func (t *tokenBucket) advance(s State, now int64) State {
 	if t.regained(s) <= now {
 		s.At, s.N = now, 0
@@ -174,7 +173,7 @@ func (t *tokenBucket) advance(s State, now int64) State {
 	return s
 }
 
-// remaining is 0 while there is a later booking, because a cost spent now would overtake that booking.
+// remaining is 0 while there is a later booking, because a cost spent now would overtake it.
 func (t *tokenBucket) remaining(s State, now int64) (n, debt int64) {
 	if n, debt = t.room(s, now); s.behind(now) > now {
 		n = 0
@@ -207,7 +206,7 @@ func (t *tokenBucket) regained(s State) int64 {
 	return s.At
 }
 
-// spent rounds up, so that a changed limit does not round a spending away.
+// spent rounds up, so a changed limit does not round a spending away.
 func (t *tokenBucket) spent(s State, now int64) int64 {
 	n, rem := t.worth(s.owed(now))
 	if rem > 0 {

@@ -2,10 +2,9 @@ package meter
 
 import "math"
 
-// calendar counts spending in a calendar's windows. State.N is the spending in the window whose
-// ordinal is State.M, since State.At, the key's first decision there. Only a later ordinal begins
-// a new window. So a key gets each window's units once, even if the wall clock is set. If the
-// clock is set back, the window that the key has reached lasts until the next one begins again.
+// calendar counts spending in a calendar's windows. State.N is the spending in the window whose ordinal is State.M, since
+// State.At, the key's first decision there. Only a later ordinal begins a new window. So a key gets each window's units once,
+// even if the wall clock is set. If the clock is set back, the key's latest window lasts until the next one begins again.
 //
 // As in a fixed window, spending above units in one window runs over into the following windows. In each window at most units
 // pass.
@@ -33,7 +32,7 @@ func (c *calendar) roll(s State, now int64) State {
 	return s
 }
 
-// A cost that does not fit in addition to the overrun of earlier windows goes to the next window.
+// If a cost does not fit in addition to earlier windows' overrun, it goes to the next window.
 func (c *calendar) earliest(s State, now, cost int64) int64 {
 	s = c.roll(s, now)
 	if s.N+cost <= c.units {
@@ -47,7 +46,7 @@ func (c *calendar) earliest(s State, now, cost int64) int64 {
 }
 
 // begins returns the beginning of the k-th window after the state's. At the present instant
-// that is usually the end of the present window, so the wall clock need not be read again.
+// it is usually the end of the present window, so the wall clock need not be read again.
 func (c *calendar) begins(s State, now, k int64) int64 {
 	if w := c.windows.At(now); k == 1 && s.M == w.Ordinal {
 		return w.To
@@ -61,9 +60,9 @@ func (c *calendar) spend(s State, at, cost int64) State {
 	return s
 }
 
-// refund refunds a spending that the current window counts. On the wall clock's own axis the ordinal identifies the window,
-// unless the limit has changed: then a window of another calendar may have begun at the same time. On other axes the instant
-// of the spending identifies the window. Setting the wall clock moves windows on such an axis, but not keys' instants.
+// refund refunds a spending in the current window. On the wall clock's own axis the ordinal identifies the window, unless
+// the limit has changed: then a window of another calendar may have begun at the same time. On other axes the instant of
+// the spending identifies the window. Setting the wall clock moves windows on such an axis, but not keys' instants.
 func (c *calendar) refund(s State, now int64, sp Spending, actual int64) State {
 	s = c.roll(s, now)
 	if sp.Part != 0 && (sp.Changed || sp.Part != s.M) || sp.Part == 0 && sp.At < s.At {
@@ -91,7 +90,7 @@ func (c *calendar) remaining(s State, now int64) (n, debt int64) {
 	return left(c.units - s.N)
 }
 
-// regained returns the end of the last window that the spending uses.
+// regained returns the end of the spending's last window.
 func (c *calendar) regained(s State) int64 {
 	if s.N == 0 {
 		return s.At
@@ -99,10 +98,10 @@ func (c *calendar) regained(s State) int64 {
 	return c.fresh(s).From
 }
 
-// fresh returns the first window in which none of the spending counts.
+// fresh returns the first window without any of the spending.
 func (c *calendar) fresh(s State) Window { return c.windows.After(s.M, c.used(s)) }
 
-// used counts the windows that the spending uses.
+// used counts the spending's windows.
 func (c *calendar) used(s State) int64 { return (s.N + c.units - 1) / c.units }
 
 // standing is remaining and regained, at a present instant.

@@ -7,13 +7,13 @@ import "math"
 //
 //   - Nothing is booked ahead, and there is no debt. A charge is an entry, whether it fits or not.
 //   - More may be in use than the units, after the limit was lowered: no entry is set aside.
-//   - The instant at which a cost fits is an estimate: see estimate. It is now if and only if the cost fits now.
+//   - The instant when a cost fits is an estimate: see estimate. It is now if and only if the cost fits now.
 
 // sampled is the maximum number of entries whose ages an estimate reads.
 const sampled = 64
 
-// estimate returns now if a cost fits. Otherwise it estimates when the cost fits, assuming that in each time span as
-// many calls end as have begun. So a unit comes back after the mean age of the units in use, divided by their number.
+// estimate returns now if a cost fits. Otherwise it estimates when the cost fits, as if in each time span as many
+// calls ended as began. So a unit comes back after the mean age of the units in use, divided by their number.
 func (l *slidingLog) estimate(s State, now, cost int64) int64 {
 	used := l.counts(s, now)
 	excess := used - (l.units - cost)

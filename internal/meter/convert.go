@@ -10,7 +10,7 @@ func (to *Meter) convert(from *Meter, s State, now int64) State {
 	case isFrom && isTo:
 		s, r = toLog.between(fromLog, s, now, x)
 		s = s.capped(to)
-	case isFrom: // n is the booked cost, which spent counts too
+	case isFrom: // n is the booked cost, and spent counts it too
 		booked, n := fromLog.bookings(s, now)
 		s, r = to.lowered(to.charged(now, from.spent(s, now)-n), now, from, x)
 		s = to.fold(s, booked)
@@ -33,7 +33,7 @@ func (to *Meter) convert(from *Meter, s State, now int64) State {
 	return s.setAside(r)
 }
 
-// behind returns now, or the instant behind which a later spending queues if that is later.
+// behind returns the instant behind which a later spending queues, or now if that is later.
 func (m *Meter) behind(s State, now int64) int64 {
 	if l, ok := m.algorithm.(*slidingLog); ok {
 		return max(now, l.newest(s))
@@ -41,8 +41,8 @@ func (m *Meter) behind(s State, now int64) int64 {
 	return s.behind(now)
 }
 
-// carrySums carries the spending by now over from and to an algorithm that keeps sums. It
-// is exact where the new meter's state can express the spending, and rounds up otherwise.
+// carrySums carries the spending by now over between algorithms with sums. It is exact
+// where the new meter's state can express the spending, and rounds up otherwise.
 func carrySums(from, to *Meter, s State, now int64) State {
 	s = from.advance(s, now)
 	switch a, b := from.family(), to.family(); {
@@ -56,8 +56,8 @@ func carrySums(from, to *Meter, s State, now int64) State {
 		case from.kind != to.kind:
 			s = State{At: s.At, N: from.spent(s, now)}
 		case from.kind == SlidingCounter && shorter(to, from):
-			// The previous window would overlap by a smaller part, and a limit that changes back and forth
-			// would regain the difference each time. So all spending goes into a window that begins now.
+			// The previous window would overlap by a smaller part, and each change of limit back and
+			// forth would regain the difference. So all spending goes into a window from now on.
 			s = State{At: now, N: from.spent(s, now)}
 		}
 		return s.aged(from, to, now).capped(to)
@@ -88,7 +88,7 @@ func shorter(m, other *Meter) bool {
 	return a < b
 }
 
-// charged returns the state of a key that has spent n now, up to the meter's maximum debt.
+// charged returns the state after spending n now, up to the meter's maximum debt.
 func (m *Meter) charged(now, n int64) State {
 	if n = min(n, m.maxDebt); n > 0 {
 		return m.charge(State{At: now}, now, n)

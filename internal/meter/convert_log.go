@@ -1,8 +1,8 @@
 package meter
 
-// between converts the state of another log to this one. It also returns the entries that count
-// only there: those that have left this log's window, or exceed what it may count. Each spending
-// keeps its instant, so a limit that changes often delays nothing. The given state stays as it is.
+// between converts the state of another log to this one. It also returns the entries that
+// count only there: they have left this log's window, or exceed its units. Each spending
+// keeps its instant, so frequent changes delay nothing. The given state stays as it is.
 func (l *slidingLog) between(from *slidingLog, s State, now int64, x leaving) (State, rest) {
 	s = from.advance(from.aside(s), now)
 	if s.detail == nil {
@@ -35,8 +35,8 @@ func (l *slidingLog) between(from *slidingLog, s State, now int64, x leaving) (S
 	return s, restOf(all, now)
 }
 
-// replaced returns a state of another log with its debt placed again. The part that fits
-// now is placed as if it had just been charged, and the rest behind everything else. A
+// replaced returns a state of another log with its debt placed again. A fitting part
+// is placed as if it had just been charged, and the rest behind everything else. A
 // debt behind a booking may be a part of that booking, so it is not placed before it.
 func (l *slidingLog) replaced(s State, now int64) State {
 	debt, at := s.M, s.At
@@ -58,8 +58,8 @@ func (l *slidingLog) replaced(s State, now int64) State {
 	return l.indebt(s, now, debt)
 }
 
-// carried spends the bookings made under a limit of another kind. At its instant a booking keeps as much as a window holds, and
-// the excess becomes a debt. A debt that was charged behind a booking is a part of it, and so remains a debt.
+// carried spends the bookings made under a limit of another kind. At its instant a booking keeps as much as a
+// window holds, and the excess becomes a debt. A debt behind a booking is a part of it, and so remains a debt.
 func (l *slidingLog) carried(s State, now int64, booked []booking) State {
 	debt := int64(0)
 	for _, b := range booked {

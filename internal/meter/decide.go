@@ -3,7 +3,7 @@ package meter
 import "math"
 
 // Allow spends a cost if it fits now or can enter a leaky bucket's queue, and
-// reports whether it did. It is Take for a caller that needs only the yes or no.
+// reports whether it did. It is Take for callers that need only the yes or no.
 func (m *Meter) Allow(s *State, now, cost int64) bool {
 	t := m.token
 	if t == nil || s.detail != nil {
@@ -53,8 +53,8 @@ func (m *Meter) allow(s *State, now, cost int64) bool {
 // Simple reports whether the state has no bookings and the meter never delays a cost. If so, Spend is a shorter way.
 func (m *Meter) Simple(s *State) bool { return s.detail == nil && m.leaky == nil }
 
-// Spend is Take for a caller that books nothing. It spends a cost if that fits now, and
-// returns now. Otherwise it returns the instant when the cost fits. The state must be Simple.
+// Spend is Take without bookings. If the cost fits now, it spends it and returns now.
+// Otherwise it returns the instant when the cost fits. The state must be Simple.
 func (m *Meter) Spend(s *State, now, cost int64) (at int64) {
 	if m.advances {
 		*s = m.advance(*s, now)
@@ -65,8 +65,7 @@ func (m *Meter) Spend(s *State, now, cost int64) (at int64) {
 	return at
 }
 
-// SpendBucket is Spend for a Bucket. It also returns the debt in time,
-// from which StandingOf computes a standing. The state is Simple.
+// SpendBucket is Spend for a Bucket. It also returns the debt in time, for StandingOf. The state is Simple.
 func (m *Meter) SpendBucket(s *State, now, cost int64) (at int64, owed Owed) {
 	t := m.token
 	before := span{s.At - now, s.N} // as in Allow
@@ -117,7 +116,7 @@ func (m *Meter) Offer(s State, mo Moment, cost, ahead int64) Offer {
 	return o
 }
 
-// OfferAfter is Offer for a cost that may go before bookings. The cost comes no earlier than the instant after or the
+// OfferAfter is Offer, but the cost may go before bookings. The cost comes no earlier than the instant after or the
 // last booking, whichever is earlier. In a leaky bucket it is Offer, because nothing goes before bookings in the queue.
 func (m *Meter) OfferAfter(s State, mo Moment, after, cost, ahead int64) Offer {
 	o := m.Offer(s, mo, cost, ahead)
@@ -152,8 +151,8 @@ func (m *Meter) Take(s *State, mo Moment, cost, ahead int64, keep Keep) Offer {
 	return o
 }
 
-// Accept spends a cost as it was offered, in a state that has been advanced to now. No other call may come in
-// between. Unless keep is Final, a spending later than now is booked, so that all can be given back until then.
+// Accept spends a cost as it was offered, in a state advanced to now. No other call may come in
+// between. Unless keep is Final, a spending later than now is booked: all can be given back until then.
 func (m *Meter) Accept(s *State, now int64, o Offer, cost int64, keep Keep) {
 	l := s.Line()
 	if l != nil {
@@ -199,8 +198,8 @@ func (m *Meter) later(s State, now int64, o Offer, keep Keep) bool {
 	return o.At > now && (m.leaky == nil || keep != Final || s.Line() != nil || m.bookings(s) != nil)
 }
 
-// ServeAhead serves the first turn at an instant that the clock has not reached, as a booking. If there is a
-// later booking, it reports false. It is for clocks that do not follow real time while calls wait on them.
+// ServeAhead serves the first turn at an instant still ahead of the clock, as a booking. If there is a later booking,
+// it reports false. It is for clocks, for example in tests, that do not follow real time while calls wait on them.
 func (m *Meter) ServeAhead(s *State) bool {
 	l := s.Line()
 	t := l.first

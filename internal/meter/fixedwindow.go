@@ -2,18 +2,19 @@ package meter
 
 import "math"
 
-// fixedWindow counts spending in windows: State.N in the window that begins at State.At. The first begins with a key's first
-// spending, the next with the first spending after its end. Spending above units in one window, by debt or by a lowered limit,
-// runs over: it uses up the windows that follow without a gap.
+// fixedWindow counts spending in windows: State.N in the window that begins at State.At. The first begins
+// with a key's first spending, the next with the first spending after its end. Spending above units in
+// one window, by debt or by a lowered limit, runs over: it uses up the following windows, without a gap.
 //
-// In each window at most units pass. A span of two windows may see twice that in a shorter time, around the end of the first.
+// In each window at most units pass. Within a span of two windows, twice
+// as many may pass in a shorter time, around the end of the first.
 type fixedWindow struct {
 	per, units int64
 	most       int64 // the maximum count
 }
 
-// roll moves the state to the window of now. If all spending has left with the
-// windows that have passed, there is no window: the next spending begins one.
+// roll moves the state to the window of now. If all spending has left
+// with past windows, there is no window: the next spending begins one.
 //
 // All other methods roll first, so a state may be any number of windows
 // behind. A window booked for later stays as it is until its time has come.
@@ -32,8 +33,8 @@ func (w *fixedWindow) roll(s State, now int64) State {
 	return s
 }
 
-// A cost never straddles two windows. So a cost that does not fit in
-// addition to the overrun of earlier windows goes to the next window.
+// A cost never straddles two windows. So if it does not fit in
+// addition to earlier windows' overrun, it goes to the next window.
 func (w *fixedWindow) earliest(s State, now, cost int64) int64 {
 	s = w.roll(s, now)
 	if s.N+cost <= w.units {
@@ -62,8 +63,8 @@ func (w *fixedWindow) spend(s State, at, cost int64) State {
 	return s
 }
 
-// refund refunds a spending that the current window counts. A change of limit keeps the window's beginning, so a later spending
-// is in its count under any limit.
+// refund refunds a spending in the current window. A change of limit keeps the
+// window's beginning, so a later spending is in its count under any limit.
 func (w *fixedWindow) refund(s State, now int64, sp Spending, actual int64) State {
 	s = w.roll(s, now)
 	if sp.At < s.At {
@@ -74,7 +75,7 @@ func (w *fixedWindow) refund(s State, now int64, sp Spending, actual int64) Stat
 
 func (w *fixedWindow) charge(s State, now, n int64) State { return w.spend(s, now, n) }
 
-// forgive ends the window once its count is 0, so that the key is fresh at once.
+// forgive ends the window once its count is 0, so the key is fresh at once.
 func (w *fixedWindow) forgive(s State, now, n int64) State {
 	s = w.roll(s, now)
 	if s.N -= n; s.N <= 0 {
@@ -94,7 +95,7 @@ func (w *fixedWindow) remaining(s State, now int64) (n, debt int64) {
 	return left(w.units - s.N)
 }
 
-// regained returns the end of the last window that the spending uses.
+// regained returns the end of the spending's last window.
 func (w *fixedWindow) regained(s State) int64 {
 	if 0 < s.N && s.N <= w.units { // the most frequent case, without a division
 		return Add(s.At, w.per)

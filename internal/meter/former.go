@@ -5,31 +5,30 @@ import (
 	"slices"
 )
 
-// This file keeps a key's states under its former limits. Suppose that a limit changes back and
+// This file keeps a key's states under its former limits. Suppose a limit changes back and
 // forth between two algorithms, or between windows of two lengths. Without former limits, each
 // change would begin a new window with all spending in it, and the key would regain nothing.
 //
-// A former limit goes on counting as if it had stayed in force: it is charged with each cost that passes,
-// up to its capacity, and it regains. When it comes into force again, the key continues from that state.
-// So a key under such a limit has at least as much left as if the limit had never changed and the same
-// costs had passed. Any sequence of limits admits at least as much as the lowest of them alone.
+// A former limit goes on counting as if it had stayed in force: it is charged with each passing cost, up
+// to its capacity, and it regains. When it comes into force again, the key continues from its state
+// there. So a key under such a limit has at least as much left as if the limit had never changed and the
+// same costs had passed. Any sequence of limits admits at least as much as the lowest of them alone.
 //
-// The bound of changing limits holds, because each state regains by its own limit alone. Let S be the
-// spending that passes in an interval. First, suppose that the last limit in force was never full while it
-// was a former limit. Then its state counts all of S except the spending that it has regained, and at most
-// its capacity. Otherwise consider the last instant when it was full. At most as much passes afterwards as
-// it regains. The limit in force before that instant bounds the earlier spending in the same way.
+// The bound of changing limits holds, because each state regains by its own limit alone. Let S be the spending in an
+// interval. First, suppose the last limit in force was never full while it was a former limit. Then its state counts
+// all of S except the regained part, and at most its capacity. Otherwise consider the last instant when it was full. At
+// most as much passes afterwards as it regains. The limit in force before bounds the earlier spending in the same way.
 //
 // A former limit does not follow future bookings. If there is one, a change of the limit forgets all former limits.
 
-// formers is the part of a state that depends on former limits.
+// formers is a state's part about former limits.
 type formers struct {
 	m    *Meter   // the former limits; the last element is the most recent one
-	list []former // the last one that was left is the last
+	list []former // the limit left last is the last
 
-	// The instant at which the key will have been fresh under all limits for long enough to be like a new
-	// key. A key that has just become fresh keeps its former limits: otherwise the next change would begin
-	// a window under them. The instant follows from the charges alone, and never from the time of a look.
+	// The instant at which the key will have been fresh under all limits for long enough to be like a
+	// new key. A newly fresh key keeps its former limits: otherwise the next change would begin a
+	// window under them. The instant follows from the charges alone, and never from the time of a look.
 	idle int64
 
 	// The instant before which the key is not forgotten. If a full former limit has not counted some units, the limit under
@@ -41,7 +40,7 @@ type formers struct {
 // noFormers is formers without former limits.
 var noFormers = formers{idle: never, hold: never}
 
-// former is a limit that a key has left, and the key's state under it, without bookings and without a line.
+// former is a key's former limit, and the key's state under it, without bookings and without a line.
 type former struct {
 	m     *Meter
 	s     State
@@ -52,12 +51,12 @@ const (
 	// mostFormer is the maximum number of former limits.
 	mostFormer = 8
 
-	// formerFor bounds how long a former limit is kept, as a multiple of the time in which its
-	// capacity is regained. A limit that changes less often loses only a small part at each change.
+	// formerFor bounds how long a former limit is kept, as a multiple of the time to regain
+	// its capacity. If a limit changes less often, it loses only a small part at each change.
 	formerFor = 50
 )
 
-// formers returns the part of the state that depends on former limits, nil if there are none.
+// formers returns the state's former limits, nil if there are none.
 func (s *State) formers() *formers {
 	if s.detail == nil || s.ledger == nil {
 		return nil
@@ -98,7 +97,7 @@ func (p *formers) passed(s State, at, cost int64, keep Keep) {
 	p.lasts(s, at)
 }
 
-// count charges a cost up to the capacity, and reports whether that was less than the cost.
+// count charges a cost up to the capacity, and reports whether it charged less than the cost.
 func (m *Meter) count(s *State, at, cost int64, keep Keep) bool {
 	lost := int64(0)
 	if t := m.bucket(); t != nil {
@@ -177,7 +176,7 @@ func (p *formers) adjusted(now, delta int64) {
 	}
 }
 
-// settleFormer settles a spending under the former limits. back is the amount that the limit in force has given back.
+// settleFormer settles a spending under the former limits. back is the amount given back by the limit in force.
 func (p *formers) settleFormer(now int64, sp Spending, back int64) {
 	sp.Changed = true
 	for i := range p.list {
@@ -192,8 +191,8 @@ func (p *formers) over(now int64) bool {
 	return len(p.list) == 0 && p.hold <= now
 }
 
-// drop drops the limits that do not count any more. After such a limit has ended, only a charge could
-// change it, and every charge calls drop first. So it does not matter whether drop was called in between.
+// drop drops ended limits. After a limit has ended, only a charge could change it, and
+// every charge calls drop first. So it does not matter whether drop was called in between.
 func (p *formers) drop(now int64) {
 	if len(p.list) > 0 {
 		p.list = slices.DeleteFunc(p.list, func(f former) bool { return p.gone(f, now) })
@@ -206,7 +205,7 @@ func (p *formers) gone(f former, now int64) bool {
 }
 
 // held returns the first instant when a fresh key may be forgotten with its former limits. By
-// then all that they count is regained, or counts under the limit in force and is regained there.
+// then all their spending is regained, or counts under the limit in force and is regained there.
 func (p *formers) held() int64 { return p.hold }
 
 // lasts brings formers.idle up to date after a charge, or a change of the limit.
@@ -281,8 +280,7 @@ func (p *formers) cloned() *formers {
 	return &c
 }
 
-// parting removes the former limits from a state that shares no memory,
-// and returns them. The units that the state has lost stay with it.
+// parting removes the former limits from a state with its own memory, and returns them. Its lost units stay with it.
 func (m *Meter) parting(s State) (State, formers) {
 	p := s.formers()
 	if p == nil {
@@ -309,14 +307,14 @@ func (m *Meter) found(s State, now int64) State {
 	return s.setAside(r)
 }
 
-// lose notes units that the state does not count.
+// lose notes units for which the state does not count.
 func (s State) lose(n, until int64) State {
 	x := s.lostAt(never)
 	x.units, x.until = Add(x.units, n), max(x.until, until)
 	return s.withLost(x)
 }
 
-// forgetting is forget for a state that stays as it is.
+// forgetting is forget, but leaves the state as it is.
 func (m *Meter) forgetting(s State, now int64) State {
 	if s.formers() == nil {
 		return s
@@ -326,8 +324,8 @@ func (m *Meter) forgetting(s State, now int64) State {
 	return m.forget(s, now)
 }
 
-// forget drops the former limits where they cannot be followed. Units that the state has
-// lost, or that only a former limit counts, are set aside unless a limit has regained them.
+// forget drops the former limits where they cannot be followed. Units that are lost,
+// or counted by a former limit alone, are set aside unless a limit has regained them.
 func (m *Meter) forget(s State, now int64) State {
 	if s.formers() == nil {
 		return s

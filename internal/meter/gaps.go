@@ -2,15 +2,15 @@ package meter
 
 import "math"
 
-// This file finds room before bookings. Usually there is none, because bookings are made one behind the other,
-// and a cost queues behind the last one. But once the limit has changed, bookings are loose: each keeps its
-// instant, although it may need only a part of the units that are regained until then. A cost goes before
-// loose bookings at the first instant when it fits and after which each still fits at its own instant. A
-// booking that does not fit at its instant, for example after the limit was lowered, leaves no room before it.
+// This file finds room before bookings. Usually there is none, because bookings are made one behind the
+// other, and a cost queues behind the last one. But once the limit has changed, bookings are loose: each
+// keeps its instant, although it may need only a part of the units regained until then. A cost goes before
+// loose bookings at the first instant when it fits and leaves room for each at its own instant. If a
+// booking does not fit at its instant, for example after the limit was lowered, there is no room before it.
 //
-// A booking that would begin a window must still begin one. So a cost that would begin a window goes
-// before it only if that window, and for a sliding counter the next one, has ended by then. In a leaky
-// bucket a cost needs a gap of its whole length, and room in the queue for itself and all bookings.
+// If a booking would begin a window, it must still begin one. So if a cost would begin a window, it goes
+// before the booking only if its window, and for a sliding counter the next one, has ended by then. In a
+// leaky bucket a cost needs a gap of its whole length, and room in the queue for itself and all bookings.
 // Bookings have entered the queue, so under a limit without a queue they are not loose any more.
 
 // tight is called when a log's bookings may have passed.
@@ -47,7 +47,7 @@ func (m *Meter) first(s State, now, cost int64) int64 {
 	return m.earliest(st, from, cost)
 }
 
-// barred returns the instant of the last booking that does not fit at its instant. If there is none, it returns never.
+// barred returns the instant of the last booking without room there, or never if all fit.
 func (m *Meter) barred(l *ledger) int64 {
 	if !l.barKnown {
 		l.bar, l.barKnown = math.MinInt64, true
@@ -63,7 +63,8 @@ func (m *Meter) barred(l *ledger) int64 {
 	return l.bar
 }
 
-// harmless reports whether all later bookings fit at their instants after a cost that fits into a state at an instant before them.
+// harmless reports whether all later bookings still fit at their instants if
+// a cost is spent before them. The cost fits into the state at its instant.
 func (m *Meter) harmless(s State, at, cost int64, later []booking) bool {
 	if l, ok := m.algorithm.(*slidingLog); ok {
 		return l.harmless(s, at, cost, later)
@@ -92,7 +93,7 @@ func (m *Meter) harmless(s State, at, cost int64, later []booking) bool {
 }
 
 // among returns the largest cost that can be spent now before loose bookings, 0 if there is none.
-// Only if it is 0, among also returns the debt. Bookings that fit at their instants are no debt.
+// Only if it is 0, among also returns the debt. A booking is no debt if it fits at its instant.
 func (m *Meter) among(s State, now int64) (n, debt int64) {
 	st, list, _ := s.ledger.at(now)
 	switch {
@@ -175,7 +176,7 @@ func (l *leakyBucket) gap(s State, now, cost int64) State {
 	return State{At: end.ticks, N: end.frac}
 }
 
-// end returns the instant when a cost that enters the queue now or later begins.
+// end returns the instant when the next cost in the queue begins.
 func (l *leakyBucket) end(s State, now int64) span {
 	if s.At >= now {
 		return span{s.At, s.N}
@@ -183,7 +184,7 @@ func (l *leakyBucket) end(s State, now int64) span {
 	return span{ticks: now}
 }
 
-// enters returns the first instant when a cost can enter the queue so that it leaves within the time of a full queue.
+// enters returns the first instant when a cost can enter the queue: it then leaves within a full queue's time.
 func (l *leakyBucket) enters(s State, now, cost int64) int64 {
 	st, list, _ := s.ledger.at(now)
 	all := cost
@@ -242,7 +243,7 @@ next:
 			at = Add(r.mark(r.covering(r.sum(j)+excess)-1).at, l.per)
 			continue
 		}
-		// The last entry that leaves no room comes first: the cost goes behind it.
+		// The last entry without room before it comes first: the cost goes behind it.
 		for k := r.search(at+l.per) - 1; k >= i; k-- {
 			if e := r.mark(k).at; r.sum(k+1)-r.sum(r.search(e-l.per+1)) > l.units-cost {
 				at = e + 1
@@ -307,7 +308,7 @@ func (l *slidingLog) harmless(s State, at, cost int64, later []booking) bool {
 	return true
 }
 
-// place returns when a cost that enters now may leave: before loose bookings if there is room.
+// place returns when a cost may leave if it enters now: before loose bookings if there is room.
 func (l *leakyBucket) place(s State, now, cost int64) (at, part int64) {
 	if s.loose() {
 		s = l.gap(s, now, cost)

@@ -1,15 +1,15 @@
 package meter
 
-// leakyBucket is a queue of work that leaves evenly, at the rate: the leaky bucket as a queue, as in traffic shaping (J. S.
-// Turner, "New directions in communications", 1986; RFC 2475 calls it a shaper). Costs that enter the queue are counted as by a
-// token bucket whose burst is the queue's capacity, so over any interval t at most queue + rate·t enters. Each cost leaves when
-// all before it has drained.
+// leakyBucket is a queue. Its work leaves evenly, at the rate: the leaky bucket as a queue, as in
+// traffic shaping (J. S. Turner, "New directions in communications", 1986; RFC 2475 calls it a
+// shaper). Entering costs are counted as by a token bucket whose burst is the queue's capacity, so
+// over any interval t at most queue + rate·t enters. Each cost leaves when all before it has drained.
 //
-// State.At is the queue's end: the instant when all that has entered has drained.
+// State.At is the queue's end: the instant when all work in it has drained.
 type leakyBucket struct{ tokenBucket }
 
-// leaves returns the instant when a cost that enters now may leave: after all earlier
-// costs. If that is not a whole tick, at is rounded up and part is the fraction.
+// leaves returns the instant when a cost may leave if it enters now: after all earlier
+// costs. If this is not a whole tick, at is rounded up and part is the fraction.
 func (l *leakyBucket) leaves(s State, now int64) (at, part int64) {
 	if at = l.regained(s); at <= now {
 		return now, 0
@@ -21,8 +21,8 @@ func (l *leakyBucket) leaves(s State, now int64) (at, part int64) {
 // Bookings do not delay it further: they are already in the queue.
 func (l *leakyBucket) earliest(s State, now, cost int64) int64 { return l.fits(s, now, cost) }
 
-// spend books the cost to leave at that instant. If the instant is the queue's end,
-// rounded up, the cost is added to the exact end, so that no fraction is lost.
+// spend books the cost to leave at an instant. If the instant is the queue's
+// end, rounded up, the cost is added to the exact end, so no fraction is lost.
 func (l *leakyBucket) spend(s State, at, cost int64) State {
 	if l.regained(s) < at {
 		s.At, s.N = at, 0
@@ -53,5 +53,5 @@ func (l *leakyBucket) refund(s State, now int64, sp Spending, actual int64) Stat
 	return l.tokenBucket.refund(s, now, sp, actual)
 }
 
-// remaining returns the room in the queue. A cost that enters it may be delayed.
+// remaining returns the room in the queue. A cost in it may be delayed.
 func (l *leakyBucket) remaining(s State, now int64) (n, debt int64) { return l.room(s, now) }

@@ -20,9 +20,8 @@ type Limit struct {
 	Burst      int64   // a token bucket's burst or a leaky bucket's queue; otherwise unused
 	Windows    Windows // a calendar's windows; else nil
 
-	// Horizon bounds every time span in which a budget is counted: the time in which
-	// the capacity is regained, how far ahead is booked, and one key's debt. A limit
-	// whose capacity takes longer is invalid. Four times the horizon must not overflow.
+	// Horizon bounds every time span for a budget: the time to regain the capacity, how far ahead is booked, and
+	// one key's debt. A limit whose capacity takes longer is invalid. Four times the horizon must not overflow.
 	Horizon int64
 
 	// Most bounds a key's debt. Twice Most must not overflow.

@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Line is the queue of the calls that wait for one key's budget, first come, first served. Waiting calls
-// book nothing. The first turn is served at the first instant when its cost fits, as if it were a decision
-// at that instant. Then the next one is the first. So all waiters follow each change of the key's state or
-// limit and each waiter that leaves, and only the first one has to compute its instant again.
+// Line is the queue of calls for one key's budget, first come, first served. Waiting calls book
+// nothing. The first turn is served at the first instant when its cost fits, as if it were a decision
+// at that instant. Then the next one is the first. So all waiters follow each change of the key's
+// state or limit and each leaving waiter, and only the first one has to compute its instant again.
 //
-// [Meter.Advance] serves the turns that are due, each at its own instant, in order with the bookings that become
-// due. So no call overtakes the line. A question is answered as if it came at the line's end: see Meter.view.
+// [Meter.Advance] serves the due turns, each at its own instant, in order with due bookings. So no
+// call overtakes the line. A question is answered as if it came at the line's end: see Meter.view.
 //
-// Bookings keep their instants. A turn is not served before a booking that came before it.
+// Bookings keep their instants. A turn is not served before an earlier booking.
 //
-// The lock that guards the key's state guards its line.
+// The state's lock guards its line.
 type Line struct {
 	first, last *Turn
 	n           int
@@ -35,10 +35,10 @@ type Line struct {
 type end struct {
 	known  bool
 	late   bool // turns have left since it was computed
-	left   int  // the cost of turns by which an exact end was postponed: see Line.shorter
+	left   int  // the cost of left turns since the end was exact: see Line.shorter
 	state  State
 	detail detail
-	ledger ledger // begins with a booking of cost 0, behind which later costs queue, whether they go before or behind the bookings after it
+	ledger ledger // begins with a booking of cost 0. Later costs queue behind it, before or behind the bookings after it
 	room   [1]booking
 }
 
@@ -65,7 +65,7 @@ type Turn struct {
 
 var arrivals atomic.Uint64
 
-// Arrival returns the number for a call that arrives now.
+// Arrival returns the number of a call arriving now.
 func Arrival() uint64 { return arrivals.Add(1) }
 
 // Rouse wakes the call.

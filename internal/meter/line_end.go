@@ -6,7 +6,7 @@ import (
 	"sort"
 )
 
-// This file computes a line's end, which is a key's state after all waiting calls are served, if nothing changes.
+// This file computes a line's end: a key's state after all waiting calls are served, if nothing changes.
 
 // replayed spends turns and bookings in their order, on a copy of a state.
 type replayed struct {
@@ -18,7 +18,7 @@ type replayed struct {
 	bar    int64     // see barred
 }
 
-// replayed returns the state as of an instant, which is up to date.
+// replayed returns the state as of an instant, up to date.
 func (m *Meter) replayed(s State, now int64) replayed {
 	r := replayed{m: m, now: now, loose: s.loose()}
 	if !m.log {
@@ -70,7 +70,7 @@ func (r *replayed) place(t *Turn) (at, part int64) {
 	}
 }
 
-// before returns the bookings that came before a turn.
+// before returns the bookings from before a turn.
 func (r *replayed) before(t *Turn) []booking {
 	k := sort.Search(len(r.booked), func(i int) bool { return r.booked[i].at > t.behind })
 	return r.booked[:k]
@@ -97,7 +97,7 @@ func (m *Meter) place(s State, now, cost int64) (at, part int64) {
 	return m.earliest(s, now, cost), 0
 }
 
-// turns spends a line's turns. It leaves out turns above the capacity, which are about to be refused.
+// turns spends a line's turns. It leaves out turns above the capacity: they are about to be refused.
 func (r *replayed) turns(l *Line) {
 	capacity := r.m.capacity()
 	n, cost := l.n, l.cost // of the remaining turns
@@ -192,10 +192,10 @@ func (r *replayed) skip(l *Line, n int, cost int64) bool {
 	return true
 }
 
-// skipBucket adds up the costs. That is exact as long as the bucket is never above full at a turn's instant, which is rounded up: then
-// no fraction is lost.
+// skipBucket adds up the costs. The sum is exact as long as the bucket is
+// never above full at a turn's rounded instant: then no fraction is lost.
 func (r *replayed) skipBucket(t *tokenBucket, l *Line, n int, cost int64) bool {
-	spare := t.minus(t.full, t.price(l.most)) // at the exact instant of the turn that leaves the least room
+	spare := t.minus(t.full, t.price(l.most)) // at the exact instant of the turn with the least room
 	switch whole := t.one.frac == 0 && r.s.N == 0; {
 	case whole || spare.ticks >= 1:
 		owed := t.plus(span{r.s.At, r.s.N}, t.price(cost))
@@ -302,7 +302,8 @@ func (c *slidingCounter) fit(s State, cost int64) int64 {
 	return max(0, n)
 }
 
-// skipLog spends the k turns that fit into a window. From then on, each turn is served when the k-th turn before it leaves.
+// skipLog spends the first k turns, as many as fit into a window. From
+// then on, each turn is served when the k-th turn before it leaves.
 func (r *replayed) skipLog(l *slidingLog, cost, n int64) bool {
 	k := l.units / cost
 	if r.s.M > 0 || n <= 2*k {

@@ -1,6 +1,6 @@
 package meter
 
-// Attach gives a state another state's line, which belonged to another limit, or to the same key before it was
+// Attach gives a state another state's line. That state belonged to another limit, or to the same key before it was
 // dropped. If the state already has a line, the other line's turns go behind it. Turns above the capacity are refused.
 func (m *Meter) Attach(s *State, now int64, l *Line) {
 	if other := s.Line(); other != nil && other != l {
@@ -22,7 +22,7 @@ func (m *Meter) Attach(s *State, now int64, l *Line) {
 	*s = m.moved(*s)
 }
 
-// Join puts a turn at the line's end. o is the offer that was made for its cost.
+// Join puts a turn at the line's end. o is the offer for its cost.
 func (m *Meter) Join(s *State, now int64, t *Turn, o Offer) {
 	l := m.lineOf(s, now)
 	t.Number = Arrival()
@@ -72,9 +72,8 @@ func (m *Meter) Leave(s *State, t *Turn) {
 	*s = m.moved(*s)
 }
 
-// shorter is called when a turn has left. It reports whether the line's end stays,
-// although it is now too late. Otherwise each turn of a long line would have to be
-// examined each time. An end that stays is late by less than a 64th of the line's turns.
+// shorter is called when a turn has left. It reports whether the line's end stays, although it is now too late. Otherwise
+// each turn of a long line would have to be examined each time. The end is late by less than a 64th of the line's turns.
 func (m *Meter) shorter(l *Line) bool {
 	const long, share = 1024, 64
 	e := &l.end
@@ -143,7 +142,7 @@ func (m *Meter) dueAs(s State, l *Line, t *Turn) (at, part, after int64) {
 // OfferFirst is Offer for the cost of the first turn.
 func (m *Meter) OfferFirst(s State, mo Moment) Offer { return m.offerAs(s, mo, s.Line().first) }
 
-// OfferBefore is Offer for a cost that comes before the whole line. After accepting it, call Passed.
+// OfferBefore is Offer for a cost before the whole line. After accepting it, call Passed.
 func (m *Meter) OfferBefore(s State, mo Moment, cost int64) Offer {
 	return m.offerAs(s, mo, &Turn{Cost: cost, behind: m.newest(s, s.Line().now)})
 }
@@ -160,7 +159,7 @@ func (m *Meter) offerAs(s State, mo Moment, t *Turn) Offer {
 	return o
 }
 
-// serve serves all turns that are due by now.
+// serve serves all turns due by now.
 func (m *Meter) serve(s State, now int64) State {
 	l := s.ledger.line
 	s = m.closeGaps(s)
@@ -213,7 +212,7 @@ func (m *Meter) spendTurn(s State, t *Turn, at, part int64) State {
 	return s
 }
 
-// view returns the state that questions refer to: the line's end if there is one. The state is up to date.
+// view returns the state for questions: the line's end if there is one. The state is up to date.
 func (m *Meter) view(s State) State {
 	l := s.Line()
 	if l == nil {

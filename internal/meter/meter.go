@@ -1,17 +1,17 @@
-// Package meter counts a key's spending under a limit: the arithmetic of the seven algorithms, of bookings, debts and limits that
-// change.
+// Package meter counts a key's spending under a limit: the arithmetic
+// of the seven algorithms, of bookings, debts and changing limits.
 //
-// It knows no key, holds no lock, reads no clock and has no unit of time. Instants are int64 ticks since an origin
-// that the caller chooses. The caller passes the instant now to each call, and never an earlier one than in its
-// last call for the same state. Package ratelimit counts in nanoseconds, package redislimit in microseconds.
+// It knows no key, holds no lock, reads no clock and has no unit of time. Instants are int64 ticks since an
+// origin of the caller's choice. The caller passes the instant now to each call, and never an earlier one than in
+// its last call for the same state. Package ratelimit counts in nanoseconds, package redislimit in microseconds.
 //
 // A [Meter] is a limit prepared for decisions. A [State] is one key's spending under it. Questions ([Meter.Offer],
 // [Meter.Remaining], [Meter.Regained]) leave the state as it is. Methods that change it take a pointer: [Meter.Advance] brings
 // it to now, [Meter.Accept] accepts an offer, [Meter.Take] and [Meter.Allow] combine these steps, [Meter.Settle] and
 // [Meter.Adjust] correct it, and [Meter.Migrate] converts it to another limit.
 //
-// The files build on each other. Each uses only files that stand above it here, except state.go with line.go, and slidinglog.go with
-// concurrent.go:
+// The files build on each other. Each uses only files above it here,
+// except state.go with line.go, and slidinglog.go with concurrent.go:
 //
 //	arith.go, totals.go               sums that do not overflow; spendings in the order of their instants
 //	limit.go, spending.go             what callers pass and get: a limit, a spending and its offer
@@ -38,12 +38,12 @@ import "math"
 type Meter struct {
 	algorithm
 
-	// The fields that every decision reads come first.
+	// The fields for every decision come first.
 	log      bool         // the algorithm is the sliding log, whose bookings are among its entries
 	advances bool         // each decision advances the state to now first
 	token    *tokenBucket // the algorithm, if it is a token bucket: Allow has a shorter way for it
 	held     *slidingLog  // the algorithm, if its units are held by reservations; otherwise nil
-	leaky    *leakyBucket // the algorithm, if it is a leaky bucket, which delays the costs that it admits; otherwise nil
+	leaky    *leakyBucket // the algorithm, if it is a leaky bucket and delays admitted costs; otherwise nil
 
 	// Without these two bounds, sums of instants and of costs could overflow.
 	maxDebt  int64 // the maximum debt
@@ -54,8 +54,8 @@ type Meter struct {
 	kind Kind
 }
 
-// New returns a limit's meter, which the caller has validated. A kind without a case
-// here is a bug in this package: without an algorithm it would allow every cost.
+// New returns a limit's meter. The caller has validated the limit. A kind without a
+// case here is a bug in this package: without an algorithm it would allow every cost.
 func New(l Limit) Meter {
 	m := Meter{horizon: l.Horizon, most: l.Most, kind: l.Kind}
 	switch l.Kind {
@@ -64,7 +64,7 @@ func New(l Limit) Meter {
 		m.algorithm, m.token = &t, &t
 		m.maxDebt, m.maxAhead = t.bounds(l.Most)
 	case LeakyBucket:
-		// A cost that fits into the queue is taken now and delayed, so the bookings are the queue itself.
+		// If a cost fits into the queue, it is taken now and delayed, so the bookings are the queue itself.
 		m.leaky = &leakyBucket{newTokenBucket(l)}
 		m.algorithm, m.advances = m.leaky, true
 		m.maxDebt, _ = m.leaky.bounds(l.Most)
@@ -78,8 +78,8 @@ func New(l Limit) Meter {
 	return m
 }
 
-// window sets the meter up for an algorithm that counts units for each window. A debt runs over into whole
-// windows. So the maximum debt is all windows' units in the horizon, as long as twice that many can be counted.
+// window sets the meter up for an algorithm with units for each window. A debt runs over into whole windows.
+// So the maximum debt is all windows' units in the horizon, as long as twice as many can be counted.
 func (m *Meter) window(l Limit) {
 	windows := min(l.Horizon/l.Per, l.Most/l.Units)
 	m.maxDebt, m.maxAhead = windows*l.Units, max(0, (windows-1)*l.Per)
@@ -94,7 +94,7 @@ func (m *Meter) window(l Limit) {
 		m.held = &slidingLog{per: l.Per, units: l.Units, held: true, retry: min(l.Retry, l.Per)}
 		m.algorithm, m.log, m.advances, m.maxAhead = m.held, true, true, 0
 	case Calendar:
-		// Even a key that was only denied keeps the window that it has reached, because the wall clock may be set back.
+		// Even a key with nothing but denials keeps its latest window, because the wall clock may be set back.
 		m.algorithm, m.advances = &calendar{l.Windows, l.Units, m.maxDebt, l.Per}, true
 	}
 }
@@ -112,11 +112,11 @@ func (m *Meter) Holds() bool { return m.held != nil }
 // Bucket reports whether the meter is a token bucket. Then SpendBucket is the shortest way.
 func (m *Meter) Bucket() bool { return m.token != nil }
 
-// MaxAhead returns how far ahead bookings may be. For a leaky bucket only its queue's capacity bounds that.
+// MaxAhead returns how far ahead bookings may be. For a leaky bucket only its queue's capacity bounds them.
 func (m *Meter) MaxAhead() int64 { return m.maxAhead }
 
-// Price returns the time in which n units of a bucket are regained: whole ticks, and the rest
-// in 1/units of a tick, for the limit's units in lowest terms. It is at most the horizon.
+// Price returns the time to regain n units of a bucket: whole ticks, and the rest in
+// 1/units of a tick, for the limit's units in lowest terms. It is at most the horizon.
 func (m *Meter) Price(n int64) (ticks, frac int64) {
 	price := m.bucket().price(n)
 	return price.ticks, price.frac
@@ -134,7 +134,7 @@ func (m *Meter) capacity() int64 {
 	return units
 }
 
-// windows returns a window's length and its units, for the algorithms that have windows.
+// windows returns a window's length and its units, for the algorithms with windows.
 func (m *Meter) windows() (per, units int64) {
 	switch a := m.algorithm.(type) {
 	case *fixedWindow:
@@ -159,7 +159,7 @@ func (m *Meter) bucket() *tokenBucket {
 	return nil
 }
 
-// family returns the algorithm's family. An algorithm that is missing here must not be mistaken for another.
+// family returns the algorithm's family. A missing algorithm must not be mistaken for another.
 func (m *Meter) family() family {
 	switch m.kind {
 	case TokenBucket, LeakyBucket:

@@ -19,8 +19,8 @@ func (to *Meter) Migrate(from *Meter, s State, now int64) State {
 	return to.loosened(from, to.under(from, s, now), now)
 }
 
-// under is Migrate for a state with former limits, or a state that leaves a limit.
-// Future bookings would count twice, so they make it forget all former limits.
+// under is Migrate for a state with former limits, or a state about to have one. With
+// future bookings, all former limits are forgotten, because the bookings would count twice.
 func (to *Meter) under(from *Meter, s State, now int64) State {
 	alike := from.alike(to)
 	if alike && s.formers() == nil {
@@ -69,7 +69,7 @@ func (to *Meter) under(from *Meter, s State, now int64) State {
 }
 
 // alike reports whether a state keeps its instants of regaining when it is converted from one
-// meter to the other. Of several former limits that are alike, only the last one goes on counting.
+// meter to the other. Of several former limits alike, only the last one goes on counting.
 func (m *Meter) alike(other *Meter) bool {
 	switch {
 	case m.family() != other.family():
@@ -86,7 +86,7 @@ func (m *Meter) alike(other *Meter) bool {
 	return a == b
 }
 
-// reduced returns a state with at most the spending that the key has under the limit that it leaves: the rest is regained.
+// reduced returns a state with at most the key's spending under its old limit: the rest is regained.
 func (m *Meter) reduced(s State, now, most int64) State {
 	n := m.spent(s, now)
 	if t := m.bucket(); t != nil && most > 0 { // rounded down: the key keeps a part of a unit, unless it is fresh
@@ -120,7 +120,7 @@ func (m *Meter) reduced(s State, now, most int64) State {
 	return s
 }
 
-// loosened marks the bookings of a state that has come from another limit.
+// loosened marks the bookings of a state from another limit.
 func (m *Meter) loosened(from *Meter, s State, now int64) State {
 	switch {
 	case m.held != nil, from.leaky != nil && m.leaky == nil:
@@ -145,7 +145,7 @@ func (to *Meter) MigrateView(from *Meter, s State, now int64) State {
 		return to.Migrate(from, s, now)
 	}
 	aside, left, f := s.ledger.rest, s.lostAt(now), s.formers().cloned()
-	// Turns that are due are served under the limit that they leave.
+	// Due turns are served under the old limit.
 	r, t := from.replayed(s, l.now), l.first
 	rest := Line{last: l.last, now: now, n: l.n, cost: l.cost, most: l.most, uneven: l.uneven}
 	for ; t != nil; t = t.next {
@@ -181,7 +181,7 @@ func (to *Meter) Charge(s *State, now int64, from *Meter, other State) {
 		return // the calls have ended with their process
 	}
 	var booked []booking
-	var n, debt int64 // the spending by now, and a log's debt, which may lie behind bookings
+	var n, debt int64 // the spending by now, and a log's debt, possibly behind bookings
 	if l, isFrom := from.algorithm.(*slidingLog); isFrom {
 		other = l.advance(l.aside(other), now)
 		booked, n = l.bookings(other, now)
@@ -191,8 +191,7 @@ func (to *Meter) Charge(s *State, now int64, from *Meter, other State) {
 		other, booked = from.split(other, now)
 		n = from.spent(other, now)
 	}
-	// A window booked there may end later than the window here that
-	// contains its instant, so its count is booked for the next window.
+	// A window booked there may end later than its instant's window here, so its count is booked for the next window.
 	var late int64
 	switch a := to.algorithm.(type) {
 	case *fixedWindow:
@@ -208,8 +207,8 @@ func (to *Meter) Charge(s *State, now int64, from *Meter, other State) {
 	for _, b := range booked {
 		at, cost := max(Add(b.at, late), to.behind(*s, now)), b.cost
 		if log, ok := to.algorithm.(*slidingLog); ok {
-			// A log does not queue a charge. Where the booking's window is full, the
-			// charge is spent when there is room, and a part that never fits is a debt.
+			// A log does not queue a charge. If the booking's window is full,
+			// the charge is spent when there is room, and the excess is a debt.
 			over := max(0, cost-log.units)
 			cost, debt = cost-over, debt+over
 			at = max(at, log.earliest(*s, now, cost))
@@ -223,8 +222,8 @@ func (to *Meter) Charge(s *State, now int64, from *Meter, other State) {
 	*s = to.owe(*s, now, debt)
 }
 
-// Loosen makes costs go before the bookings of a state that has been advanced
-// to now, until Tighten. It reports whether it has made the state loose.
+// Loosen makes costs go before the bookings of a state, advanced to
+// now, until Tighten. It reports whether it has made the state loose.
 func (m *Meter) Loosen(s *State, now int64) bool {
 	if s.loose() {
 		return false

@@ -8,11 +8,11 @@ import (
 
 // This file keeps a token bucket's open reservations, whose real cost is not known yet.
 //
-// A settlement below the cost gives back the amount by which the key would owe less if the real cost had been
-// charged at the beginning. At first the two debts differ by the price of the difference in cost. Passing time
-// lowers both alike, and brings them closer only while the smaller one is zero. So they still differ by the
-// minimum debt since the reservation, but at most by that price. Each open reservation therefore keeps the minimum
-// debt since it began, which is sampled just before each spending, after each grant, and at the settlement.
+// A settlement below the cost gives back as much as if the real cost had been charged at the beginning.
+// At first the two debts differ by the price of the difference in cost. Passing time lowers both alike,
+// and brings them closer only while the smaller one is zero. So they still differ by the minimum debt
+// since the reservation, but at most by this price. Each open reservation therefore keeps the minimum
+// debt since it began, sampled just before each spending, after each grant, and at the settlement.
 //
 // The amount given back lowers the debt at each instant since the reservation, as if it had never been charged.
 // So it also lowers the least debts of the other open reservations. The state then always equals the state in
@@ -31,7 +31,7 @@ type open struct {
 // openList lists a token bucket's open reservations, the oldest first. The least debts rise in older, and behind these.
 type openList struct {
 	opens  []open
-	older  int  // elements that began before the limit's last change: see total
+	older  int  // elements from before the limit's last change: see total
 	uneven bool // the least debts do not rise
 }
 
@@ -74,7 +74,7 @@ func (l *openList) part(at int64) int64 {
 	return l.opens[n-1].part + 1
 }
 
-// lower lowers the least debts of the oldest n to at most owed. It drops reservations that can give back nothing any more.
+// lower lowers the least debts of the oldest n to at most owed. It drops reservations without anything left to give back.
 func (l *openList) lower(n int, owed span) {
 	if l.uneven {
 		l.lowerAll(n, owed)
@@ -96,8 +96,8 @@ func byLeast(a, b open) int {
 	return 1
 }
 
-// lowerAll is lower where the least debts do not rise. An element that
-// can give back nothing stays, if an earlier one can give back more.
+// lowerAll is lower if the least debts do not rise. An element with
+// nothing to give back stays, if an earlier one can give back more.
 func (l *openList) lowerAll(n int, owed span) {
 	if owed == (span{}) {
 		l.remove(0, n)
@@ -134,7 +134,7 @@ func (l *openList) lowerFrom(first, n int, owed span) {
 }
 
 // granted is sample after a grant, which also counts for its instant's reservations. The last of
-// these stay even if they can give back nothing, so that later ones of the instant get another part.
+// these stay even if they can give back nothing, so later ones of the instant get another part.
 func (l *openList) granted(at int64, owed span) {
 	n := len(l.opens)
 	if n > 0 && l.opens[n-1].from == at {
@@ -159,8 +159,8 @@ func (l *openList) opened(at int64, n int) {
 	l.opens = append(l.opens, open{from: at, part: part, count: n, least: unsampled})
 }
 
-// merge merges two neighbours among the oldest n: those with the most similar least debts.
-// If the oldest reservations give back less than that difference, it drops them instead.
+// merge merges two neighbours among the oldest n, the ones with the most similar least debts.
+// If the oldest reservations give back less than the difference, it drops them instead.
 func (l *openList) merge(n int) {
 	best, least := 0, l.opens[0].least
 	for i := 1; i < n; i++ {
@@ -184,8 +184,8 @@ func (l *openList) merge(n int) {
 	l.remove(best, best+1)
 }
 
-// openAt returns the index of a spending's element, or −1 if there is none: then all that was charged for the spending
-// is regained. A spending of another algorithm has no element; an earlier one must not give back more for it.
+// openAt returns the index of a spending's element, or −1 if there is none: then the whole spending is
+// regained. A spending of another algorithm has no element; an earlier one must not give back more for it.
 func (l *openList) openAt(sp Spending) int {
 	part := sp.Part
 	if sp.Changed && part != 0 {
@@ -196,8 +196,8 @@ func (l *openList) openAt(sp Spending) int {
 	}) - 1
 }
 
-// dropPaid drops the reservations that can give back nothing any more. It keeps those of an
-// instant that has not passed: a later reservation must not get the part of a dropped one.
+// dropPaid drops the reservations that can give back nothing any more. It keeps a
+// present instant's reservations: a later one must not get a dropped one's part.
 func (l *openList) dropPaid(now int64) {
 	k := 0
 	for k < len(l.opens) && l.opens[k].least == (span{}) && l.opens[k].from < now {

@@ -1,9 +1,9 @@
 package meter
 
-// total returns the debt at an instant, including the units that are set aside. The open list keeps its
-// minimum. Reservations from before the change give the units set aside back first. Later reservations have no
-// part in these units, and give back less, so the two are never merged. Once the units have lapsed, their old
-// limit has regained all spending under it, and reservations from before the change give back nothing any more.
+// total returns the debt at an instant, including the units set aside. The open list keeps its minimum.
+// Reservations from before the change give the units set aside back first. Later reservations have no part in
+// these units, and give back less, so the two are never merged. Once the units have lapsed, their old limit
+// has regained all spending under it, and reservations from before the change give back nothing any more.
 func (l *ledger) total(t *tokenBucket, at int64, owed span) span {
 	if l.rest.units == 0 {
 		return owed
@@ -24,13 +24,12 @@ func (l *ledger) total(t *tokenBucket, at int64, owed span) span {
 	return owed
 }
 
-// gaveBack lowers the least debts after an amount was given back at now. The amount belongs to a
-// spending in the i-th element, or between that element and the one before. The least debts of
-// earlier reservations are at most the i-th one's. Reservations of now stay, as after a grant.
+// gaveBack lowers the least debts after an amount was given back at now. The amount belongs to
+// a spending in the i-th element, or between it and the one before. The least debts of earlier
+// reservations are at most the i-th one's. Reservations of now stay, as after a grant.
 //
-// A spending that is not open has no element. Its refund is at most the part that has not been regained. So without the
-// spending, the debt would still have been at least the debt that was sampled just before it, and earlier reservations
-// keep their least debts.
+// A spending without an open reservation has no element. Its refund is at most its unregained part. So without the spending,
+// the debt would still have been at least the debt sampled just before it, and earlier reservations keep their least debts.
 func (l *ledger) gaveBack(t *tokenBucket, i int, now int64, back span) {
 	for k := i; k < len(l.opens); k++ {
 		if p := &l.opens[k].least; *p != unsampled {
@@ -76,7 +75,7 @@ func (t *tokenBucket) refundable(l *ledger, i int, total span, now int64, sp Spe
 	return back
 }
 
-// fromLost subtracts the part of a refund that a token bucket has not counted, and returns the rest.
+// fromLost subtracts a refund's uncounted part under a token bucket, and returns the rest.
 func (l *ledger) fromLost(t *tokenBucket, back span) span {
 	if l.lost == nil {
 		return back
@@ -89,7 +88,7 @@ func (l *ledger) fromLost(t *tokenBucket, back span) span {
 	return t.less(back, t.price(off))
 }
 
-// less returns a − b, or 0 if that is below.
+// less returns a − b, at least 0.
 func (t *tokenBucket) less(a, b span) span {
 	if a = t.minus(a, b); a.ticks < 0 {
 		return span{}

@@ -5,14 +5,14 @@ import "math"
 // Remembered is the record of a forgotten state. Its two figures suffice for every algorithm. They are
 // never below the key's spending, and are exact for a bucket. The zero Remembered means no spending.
 //
-// For a calendar, Until is no instant. It is a window's ordinal, so that a change of the wall clock does not matter.
+// For a calendar, Until is no instant. It is a window's ordinal, so a change of the wall clock does not matter.
 type Remembered struct {
 	Until int64 // the first instant when the key is fresh; for a calendar, the ordinal of the first such window
 	Share uint8 // the spent part of the capacity, in 255ths, rounded up; 0 if nothing is spent
 	Dated bool  // whether Until is an ordinal
 }
 
-// whole is the share of a key that has spent all its capacity, or more.
+// whole is the share of a key without remaining budget.
 const whole = math.MaxUint8
 
 // Remember returns a state's record. Bookings and debts count as far as the two figures can express them:
@@ -37,14 +37,14 @@ func (m *Meter) Remember(s State, now int64) Remembered {
 	return r
 }
 
-// Reached returns the ordinal of the calendar window that a key has
-// reached by now. Bookings lie in later windows. The state is up to date.
+// Reached returns the ordinal of a key's latest calendar window
+// by now. Bookings lie in later windows. The state is up to date.
 func (m *Meter) Reached(s State, now int64) int64 {
 	base, _ := m.parted(s, now)
 	return base.M
 }
 
-// share returns the part of the capacity that n units are, in 255ths, rounded up and at least one.
+// share returns n as a part of the capacity, in 255ths, rounded up and at least one.
 func (m *Meter) share(n int64) uint8 {
 	capacity := m.capacity()
 	if n >= capacity {
@@ -63,10 +63,10 @@ func (m *Meter) unitsOf(share uint8) int64 {
 	return max(n, 1)
 }
 
-// Recall returns a key's state from its record, which a meter of another limit may have made. The state is
-// never below the key's spending. It also never exceeds the units regained in the time that the whole
-// capacity takes: so a wrong clock or a slower limit locks no key for longer. Only a calendar's meter
-// accepts an ordinal. The caller ensures that the window is not over, and handles a wall clock that was set.
+// Recall returns a key's state from its record. A meter of another limit may have made the record. The
+// state is never below the key's spending. It also takes at most as long to regain as the whole
+// capacity: so a wrong clock or a slower limit locks no key for longer. Only a calendar's meter accepts
+// an ordinal. The caller checks that the window is not over, and handles a change of the wall clock.
 //
 //   - Buckets: all is regained at Until. The share makes no difference.
 //   - Fixed window: it ends at Until, and the share is spent in it.
@@ -128,7 +128,7 @@ func (m *Meter) Merge(a, b Remembered, now, grain int64) Remembered {
 		if c, ok := m.algorithm.(*slidingCounter); ok && now < a.Until-c.per {
 			// The later record is from the open window. If the other one is from the previous
 			// window, its weight falls, so it counts with its present weight. Otherwise a key
-			// that spends a little in each window would always keep its highest share.
+			// with a little spending in each window would always keep its highest share.
 			if apart := a.Until - b.Until - c.per; -grain <= apart && apart <= grain {
 				share = min(share, m.share(m.spent(m.Recall(b, now), now)))
 			}

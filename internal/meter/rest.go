@@ -2,14 +2,14 @@ package meter
 
 // This file counts spending under a lowered limit. Spending stays, but a lowered limit counts at most its
 // capacity, and debts. The units above that are set aside. They count again if the limit is raised before
-// the old limit would have regained them. So a key whose limit is lowered waits no longer than a key that
-// has spent the whole new capacity. And a limit that is lowered and raised again leaves no more than before.
+// the old limit would have regained them. So after a lowered limit, a key waits no longer than if it had
+// spent the whole new capacity. And if a limit is lowered and raised again, no more is left than before.
 //
 // A single figure does not suffice: it would either bar the key under the lowered limit,
 // or forget units under the raised one. The counted units and the units set aside always
 // add up to the spending, so changing a limit back and forth regains nothing.
 
-// lapsed drops a rest that has ended.
+// lapsed drops an ended rest.
 func (m *Meter) lapsed(s State, now int64) State {
 	if s = m.outlived(s, now); s.detail == nil || s.ledger == nil || s.ledger.rest.units == 0 {
 		return s
@@ -27,7 +27,7 @@ func (m *Meter) lapsed(s State, now int64) State {
 	return m.trimmed(s)
 }
 
-// outlived drops lost units and former limits that do not count any more.
+// outlived drops lost units and former limits once they do not count any more.
 func (m *Meter) outlived(s State, now int64) State {
 	if s.detail == nil || s.ledger == nil {
 		return s
@@ -50,7 +50,7 @@ func (m *Meter) Forgotten(s State) int64 {
 	if s.detail != nil && s.ledger != nil && s.ledger.rest.units > 0 {
 		at = max(at, s.ledger.rest.until)
 	}
-	if x := s.lostAt(never); x.units > x.over { // all units that the key counts are regained, or count under the limit in force
+	if x := s.lostAt(never); x.units > x.over { // all the key's units are regained, or count under the limit in force
 		at = max(at, x.until)
 	}
 	if s.detail != nil && s.ledger != nil && s.ledger.formers != nil {
@@ -59,7 +59,7 @@ func (m *Meter) Forgotten(s State) int64 {
 	return at
 }
 
-// leaving is a key's spending under the limit that it leaves.
+// leaving is a key's spending under its old limit.
 type leaving struct {
 	base   State // without bookings; without detail, except a log's
 	spent  int64
@@ -96,8 +96,8 @@ func (x leaving) until(m *Meter, now int64) int64 {
 	return max(m.regained(x.base), x.before.until)
 }
 
-// lowered takes a state without bookings that was carried over to this meter. It returns the state with at most
-// its capacity and debts counted, and the units to set aside. Units that were set aside before count first.
+// lowered takes a state without bookings, carried over to this meter. It returns the state with at
+// most its capacity and debts counted, and the units to set aside. Units set aside before count first.
 func (m *Meter) lowered(s State, now int64, from *Meter, x leaving) (State, rest) {
 	total, most := Add(x.spent, x.before.units), Add(m.capacity(), x.debt)
 	counted := m.spent(s, now)
@@ -117,8 +117,8 @@ func (m *Meter) lowered(s State, now int64, from *Meter, x leaving) (State, rest
 	return s, r
 }
 
-// aged returns a window's state for a shorter window. Until now the key has regained by
-// the limit that it leaves, so earlier shorter windows have regained nothing of a debt.
+// aged returns a window's state for a shorter window. Until now the key has regained
+// by its old limit, so earlier shorter windows have regained nothing of a debt.
 func (s State) aged(from, to *Meter, now int64) State {
 	per, _ := to.windows()
 	_, units := from.windows()
@@ -134,7 +134,7 @@ func (s State) aged(from, to *Meter, now int64) State {
 }
 
 // settleAside gives back units of the rest first, if the spending is from before the
-// change of limit and still counts. It returns the actual cost that remains to be settled.
+// change of limit and still counts. It returns the actual cost still to be settled.
 func (m *Meter) settleAside(s *State, now int64, sp Spending, actual int64) int64 {
 	r, lost := s.asideAt(now), s.lostAt(now).units
 	if r.units == 0 && lost == 0 || !sp.Changed || actual >= sp.Cost || sp.At > now {
@@ -169,8 +169,8 @@ func (m *Meter) settleAside(s *State, now int64, sp Spending, actual int64) int6
 	return actual + off
 }
 
-// settleOlder is settleAside for a log's rest. A spending is given back where its entry is. If that entry counts,
-// older entries take its place, because a log of this limit that had known the real cost would count them.
+// settleOlder is settleAside for a log's rest. A spending is given back where its entry is. If the entry counts,
+// older entries take its place, because a log of this limit would count them if it had known the real cost.
 func (m *Meter) settleOlder(s *State, now int64, sp Spending, actual int64) int64 {
 	*s = m.lapsed(*s, now)
 	r, l := &s.ledger.rest, m.algorithm.(*slidingLog)

@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// This file writes states to memory that outlives the program, and reads them. All instants
-// are relative to the instant now at which a state is written. So the reader may be a later
-// program, and may count from another origin. Numbers are varints, as of encoding/binary:
+// This file writes states to memory that outlives the program, and reads them. All
+// instants are relative to the instant of writing. So the reader may be a later program,
+// and may count from another origin. Numbers are varints, as of encoding/binary:
 //
 //	bucket           at, n
 //	fixed window     at, n
@@ -27,7 +27,7 @@ import (
 // written as its ticks plus one, and its fraction; or as 0 if it is unsampled.
 //
 // The instant of an entry or a booking is written as the span since the one before. The
-// reader does not trust the data: it checks every figure on which the arithmetic relies.
+// reader does not trust the data: it checks every figure before the arithmetic relies on it.
 
 // mostUnits is the maximum count of the previous window, under that time's limit.
 const mostUnits = 1 << 53
@@ -44,7 +44,7 @@ const (
 	flagLoose = 1 << 35
 )
 
-// mostOpens is the maximum number of open reservations that are written.
+// mostOpens is the maximum number of open reservations to write.
 const mostOpens = 16
 
 // Errors of [Meter.ReadState].
@@ -53,13 +53,13 @@ var (
 	ErrGarbage = errors.New("not a state of this limit")
 )
 
-// AppendState appends a state as of now to buf. The state is up to date, and stays as it is. Open reservations are left out:
-// they cannot be settled in a later program. Former limits are forgotten: units that only they count are set aside.
+// AppendState appends a state as of now to buf. The state is up to date, and stays as it is. Open reservations are left
+// out: they cannot be settled in a later program. Former limits are forgotten: units counted by them alone are set aside.
 func (m *Meter) AppendState(buf []byte, s State, now int64) []byte {
 	return m.append(buf, m.forgetting(s, now), now, nil)
 }
 
-// AppendOpen is AppendState with the open reservations, for a store in which other programs
+// AppendOpen is AppendState with the open reservations, for a store: there other programs
 // settle them. If there are many, some count as one. A store has no former limits.
 func (m *Meter) AppendOpen(buf []byte, s State, now int64) []byte {
 	if m.token == nil || s.detail == nil {
@@ -76,7 +76,7 @@ func (m *Meter) AppendOpen(buf []byte, s State, now int64) []byte {
 	return m.append(buf, s, now, &l)
 }
 
-// append is AppendState, with a ledger's open reservations if that is not nil.
+// append is AppendState, with a ledger's open reservations unless the ledger is nil.
 func (m *Meter) append(buf []byte, s State, now int64, l *ledger) []byte {
 	flags, r := uint64(0), s.asideAt(now)
 	switch {
@@ -127,13 +127,13 @@ func (m *Meter) append(buf []byte, s State, now int64, l *ledger) []byte {
 	return buf
 }
 
-// appendSums is append for an algorithm that keeps sums.
+// appendSums is append for an algorithm with sums.
 func (m *Meter) appendSums(buf []byte, s State, now int64, flags uint64) []byte {
 	base, booked := m.parted(s, now)
 	_, dated := m.algorithm.(*calendar)
 	if dated {
-		// The spending stays in its window, though that may be over, because the wall clock may have been ahead.
-		// The instant only decides which spendings can be refunded, and after a restart there are no refunds.
+		// The spending stays in its window, perhaps a past one, because the wall clock may have
+		// been ahead. The instant only decides about refunds, and after a restart there are none.
 		base.At = now
 	} else {
 		base = m.advance(base, now)
@@ -155,7 +155,7 @@ func (m *Meter) appendSums(buf []byte, s State, now int64, flags uint64) []byte 
 	return buf
 }
 
-// append is append for a log that has been advanced to now.
+// append is append for a log advanced to now.
 func (l *slidingLog) append(buf []byte, s State, now int64, flags uint64) []byte {
 	var none totals
 	r := &none
@@ -169,7 +169,7 @@ func (l *slidingLog) append(buf []byte, s State, now int64, flags uint64) []byte
 	return buf
 }
 
-// appendEntries appends entries that are all after an instant.
+// appendEntries appends entries, all after an instant.
 func appendEntries(buf []byte, r *totals, since int64) []byte {
 	for i := range r.len() {
 		e := r.get(i)
@@ -180,9 +180,9 @@ func appendEntries(buf []byte, r *totals, since int64) []byte {
 	return buf
 }
 
-// ReadState reads a state that AppendState has written, and brings it to now: passed ticks after the
-// writing. But a calendar's spending stays in its window, though that may be over, because the wall
-// clock may be ahead. ReadState also returns the rest of data. The error is [ErrShort] or [ErrGarbage].
+// ReadState reads AppendState's state, and brings it to now: passed ticks after the writing.
+// But a calendar's spending stays in its window, perhaps a past one, because the wall clock may
+// be ahead. ReadState also returns the rest of data. The error is [ErrShort] or [ErrGarbage].
 func (m *Meter) ReadState(data []byte, now, passed int64) (State, []byte, error) {
 	r := reader{data: data, horizon: m.horizon, now: now, passed: passed}
 	var s State
@@ -212,7 +212,7 @@ type reader struct {
 	err         error // the first error
 }
 
-// sums reads a state of an algorithm that keeps sums.
+// sums reads a state of an algorithm with sums.
 func (r *reader) sums(m *Meter) State {
 	lowest, mostN, mostM := int64(0), int64(0), int64(0)
 	switch a := m.algorithm.(type) {
@@ -272,7 +272,7 @@ func (r *reader) log(l *slidingLog, m *Meter) (s State) {
 	return s
 }
 
-// appendix reads the parts that the flags announce.
+// appendix reads the parts announced by the flags.
 func (r *reader) appendix(m *Meter, s State) State {
 	if r.err == nil && r.flags&flagRest != 0 {
 		units := r.number(1, math.MaxInt64)
@@ -347,8 +347,8 @@ func (r *reader) opens(m *Meter) (opens []open, older int) {
 	return opens, older
 }
 
-// instant returns a span's instant after the writing, on the reader's axis. An
-// instant longer ago than the longest counted span is read as that long ago.
+// instant returns a span's instant after the writing, on the reader's axis. If it is
+// longer ago than the longest counted span, instant returns that span's beginning.
 func (r *reader) instant(span int64) int64 {
 	return Add(r.now, max(span-min(r.passed, farAhead), -farAhead))
 }
@@ -379,7 +379,7 @@ func (r *reader) signed(least, most int64) int64 {
 	return n
 }
 
-// count reads the flags, and the number of elements that follow, each of which takes at least the given number of bytes.
+// count reads the flags, and the number of the following elements. Each takes at least the given number of bytes.
 func (r *reader) count(bytes int) int64 {
 	n := r.number(0, math.MaxInt64)
 	r.flags, n = n&^(flagRest-1), n&(flagRest-1)
@@ -395,7 +395,7 @@ func (r *reader) count(bytes int) int64 {
 	return n
 }
 
-// took counts the bytes of a varint that was read.
+// took counts the bytes of a varint after it was read.
 func (r *reader) took(size int) {
 	switch {
 	case r.err != nil:

@@ -6,8 +6,8 @@ import "math"
 func (m *Meter) settleHere(s *State, now int64, sp Spending, actual int64) {
 	open := m.token != nil && sp.Open
 	if sp.Changed && sp.Part != 0 && sp.At <= now && !open {
-		// In a leaky bucket the spending began before its instant, which is rounded up. A part of it may
-		// have left before the limit changed. A refund of that part would give back the spending of others.
+		// In a leaky bucket the spending began before its rounded instant. A part of it may have
+		// left before the limit changed. A refund of this part would give back others' spending.
 		actual = max(actual, sp.Cost)
 	}
 	if !open {
@@ -37,7 +37,7 @@ func (m *Meter) settle(s State, now int64, sp Spending, actual int64) State {
 }
 
 // giveBack refunds the difference between a spending's cost and its real cost, in a
-// state with bookings, all after now. A spending that is not among them is in the base.
+// state with bookings, all after now. A spending without a booking is in the base.
 func (m *Meter) giveBack(l *ledger, now int64, sp Spending, actual int64) {
 	if sp.At > now {
 		l.reduce(sp.At, sp.Cost-actual, false)
@@ -119,7 +119,7 @@ func (m *Meter) owe(s State, now, n int64) State {
 	case n <= 0:
 		return s
 	case l != nil:
-		// At the last booking's instant, so that no booking is pushed back.
+		// At the last booking's instant: so no booking is pushed back.
 		return m.book(s, Spending{At: max(now, l.newest()), Cost: n})
 	}
 	s.adjusted(now, n)
@@ -134,7 +134,7 @@ func (m *Meter) owe(s State, now, n int64) State {
 func (m *Meter) grant(s State, now, n int64) State {
 	l := m.bookings(s)
 	if r := s.asideAt(now); r.units > 0 {
-		if over := n - m.spent(s, now); over > 0 { // the grant exceeds the spending that counts
+		if over := n - m.spent(s, now); over > 0 { // the grant exceeds the counted spending
 			s.ledger.rest.reduce(min(over, r.units))
 		}
 	}
@@ -156,8 +156,8 @@ func (m *Meter) grant(s State, now, n int64) State {
 	return s
 }
 
-// forgivable returns how much a grant takes from the base before it takes from bookings. In a leaky
-// bucket that is nothing, because all that waits is booked. A window before bookings keeps one
+// forgivable returns how much a grant takes from the base before it takes from bookings. In a leaky bucket
+// it takes nothing from the base, because all waiting work is booked. A window before bookings keeps one
 // unit: without it the window would end, and the first booking would have to begin the next one.
 func (m *Meter) forgivable(base State, now int64) int64 {
 	switch {

@@ -1,8 +1,8 @@
 package meter
 
-// slidingCounter estimates the spending of an interval as long as a window that ends now. It has two
-// counts. State.N is the count of the window that begins at State.At. State.M is the count of the
-// previous window, weighted by the part of that window that is still in the interval. A cost passes while
+// slidingCounter estimates the spending of an interval as long as a window, up to now. It has
+// two counts. State.N is the count of the window from State.At. State.M is the count of the
+// previous window, weighted by the part of it that is still in the interval. A cost passes while
 //
 //	n + ceil(m · overlap) + cost ≤ units
 //
@@ -10,11 +10,11 @@ package meter
 // domains"), with a float where this one rounds up. The first window begins with a key's first spending. The others
 // follow without a gap until the key is fresh.
 //
-// At most units pass in each window. In any other interval of that length at most units
+// At most units pass in each window. In any other interval of the same length at most units
 // pass if the spending in the previous window was even, and up to twice units otherwise.
 //
-// A fresh key has no phase: fresh and roll set State.At to now as soon as both counts are 0. Without that, an idle key would
-// differ from a new one.
+// A fresh key has no phase: fresh and roll set State.At to now as soon as
+// both counts are 0. Otherwise an idle key would differ from a new one.
 type slidingCounter struct {
 	per, units int64
 	most       int64 // one window's maximum count
@@ -29,7 +29,7 @@ func (c *slidingCounter) roll(s State, now int64) State {
 	k := (now - s.At) / c.per
 	start := s.At + k*c.per
 	past, over := Mul(k, c.units)
-	// Each past window took units of the count. The last of them took the rest, which is now the previous window's count.
+	// Each past window took units of the count. The last of them took the rest, now the previous window's count.
 	s.M = min(max(0, s.N-(past-c.units)), c.units)
 	s.N = max(0, s.N-past)
 	s.At = start
@@ -39,8 +39,8 @@ func (c *slidingCounter) roll(s State, now int64) State {
 	return s
 }
 
-// weight returns the part of the previous window's count that still counts at an instant,
-// rounded up: all at this window's beginning or earlier, and nothing at its end.
+// weight returns the previous window's weighted count at an instant, rounded
+// up: all at this window's beginning or earlier, and nothing at its end.
 func (c *slidingCounter) weight(s State, now int64) int64 {
 	if s.M == 0 {
 		return 0
@@ -65,13 +65,13 @@ func (c *slidingCounter) earliest(s State, now, cost int64) int64 {
 	if room >= s.M { // the cost fits even if all the previous window counts
 		return s.behind(start)
 	}
-	// m·(end − t)/per ≤ room, solved for t. The weight is rounded up, which makes no difference, because room is an integer.
+	// m·(end − t)/per ≤ room, solved for t. The weight is rounded up. This makes no difference, because room is an integer.
 	left, _ := MulDiv(room, c.per, s.M)
 	return s.behind(max(start, Add(s.At, c.per)-left))
 }
 
 // following returns the state at the start of the first future window in which the cost fits in addition
-// to the overrun of earlier windows. The window before that one is full, unless the overrun ended there.
+// to the overrun of earlier windows. The window before is full, unless the overrun ended there.
 func (c *slidingCounter) following(s State, cost int64) State {
 	k, used := s.N/c.units, s.N%c.units
 	before := c.units
@@ -92,8 +92,8 @@ func (c *slidingCounter) spend(s State, at, cost int64) State {
 	return s
 }
 
-// refund subtracts the spending from the count that contains it. In the
-// previous window's count, a refund takes effect with that window's weight.
+// refund subtracts the spending from its window's count. In the previous
+// window's count, a refund takes effect with the window's weight.
 func (c *slidingCounter) refund(s State, now int64, sp Spending, actual int64) State {
 	s = c.roll(s, now)
 	switch back := sp.Cost - actual; {
@@ -127,7 +127,7 @@ func (c *slidingCounter) forgive(s State, now, n int64) State {
 	n -= s.N
 	s.N = 0
 	if weight := c.weight(s, now) - n; weight > 0 {
-		// The count is rounded down, so that its weight, rounded up, is not above weight.
+		// The count is rounded down, so its weight, rounded up, is not above weight.
 		s.M, _ = MulDiv(weight, c.per, s.At+c.per-max(now, s.At))
 	} else {
 		s.M = 0
@@ -156,8 +156,8 @@ func (c *slidingCounter) regained(s State) int64 {
 	return s.At
 }
 
-// spent counts the present weight of the previous window. The weight that the
-// window has lost is regained, and does not come back under another limit.
+// spent counts the present weight of the previous window. The window's
+// lost weight is regained, and does not come back under another limit.
 func (c *slidingCounter) spent(s State, now int64) int64 {
 	s = c.roll(s, now)
 	return Add(s.N+c.weight(s, now), ahead(s, now, c.per, c.units))

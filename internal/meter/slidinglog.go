@@ -9,13 +9,13 @@ import "math"
 // In any window of length per, beginning or ending anywhere, at most units pass. An entry counts from its instant on, and no
 // longer at its instant + per.
 //
-// A debt (State.M) is the spending that does not fit into a window. Its parts are spent as soon as
-// they fit: units at State.At, units again after each per, and the remainder at last. It is kept
-// as one figure, because it may last as long as the horizon. A part that is due becomes an entry.
+// A debt (State.M) is the spending beyond a window's units. Its parts are spent as soon as
+// they fit: units at State.At, units again after each per, and the remainder at last. It is
+// kept as one figure, because it may last as long as the horizon. A due part becomes an entry.
 //
 // The entries carry running totals: see totals. So for a key with n entries, a spending takes amortised
-// O(1). Questions such as the sum that counts, or the instant when a cost fits, take O(log n), and so does
-// a grant of any part. One key with a large limit does not hold up the callers that wait for its lock.
+// O(1). Questions, for example for the counted sum, or for the instant when a cost fits, take O(log n),
+// and so does a grant of any part. One key with a large limit does not hold up the callers at its lock.
 type slidingLog struct {
 	per, units int64
 
@@ -42,7 +42,7 @@ func (l *slidingLog) newest(s State) int64 {
 }
 
 // A spending goes behind all others, so no later cost takes its place. At its instant the sum of the entries,
-// the last debt and the cost exceeds the units, and that much of the oldest spending has to leave first.
+// the last debt and the cost exceeds the units, and the excess has to leave first, from the oldest spending on.
 // Entries that have already left are among the oldest, so it makes no difference whether they were dropped.
 func (l *slidingLog) earliest(s State, now, cost int64) int64 {
 	if s.detail == nil {
@@ -79,7 +79,7 @@ func (l *slidingLog) freed(s State, debt entry, excess int64) int64 {
 }
 
 // spend adds an entry, even if it does not fit. Its instant is not before the
-// newest: earliest ensures that, which keeps the entries in order without a search.
+// newest, as earliest ensures. So the entries stay in order without a search.
 func (l *slidingLog) spend(s State, at, cost int64) State {
 	if s.detail == nil {
 		s.detail = new(detail)
@@ -89,7 +89,7 @@ func (l *slidingLog) spend(s State, at, cost int64) State {
 	return s
 }
 
-// refund subtracts from that instant's entry, if it still counts. Entries of
+// refund subtracts from the instant's entry, if it still counts. Entries of
 // one instant are one, and no spending gives back more than its own cost.
 func (l *slidingLog) refund(s State, now int64, sp Spending, actual int64) State {
 	if s = l.advance(s, now); s.detail != nil {
@@ -107,7 +107,7 @@ func (l *slidingLog) charge(s State, now, n int64) State {
 }
 
 // indebt adds n to the debt. All the debt begins again where its first part
-// fits. If no booking lies behind the debt, that is no later than before.
+// fits. If no booking lies behind the debt, it begins no later than before.
 func (l *slidingLog) indebt(s State, now, n int64) State {
 	if s.detail == nil {
 		s.detail = new(detail)
@@ -120,7 +120,7 @@ func (l *slidingLog) indebt(s State, now, n int64) State {
 
 // forgive takes from the debt first, then from the entries by now, and then from the bookings, each time from the newest.
 func (l *slidingLog) forgive(s State, now, n int64) State {
-	s = l.advance(s, now) // an entry that has left the window cannot be forgiven
+	s = l.advance(s, now) // a past entry cannot be forgiven
 	off := min(n, s.M)
 	s.M -= off
 	if n -= off; s.detail == nil || n == 0 {
@@ -136,8 +136,8 @@ func (l *slidingLog) forgive(s State, now, n int64) State {
 	return s
 }
 
-// advance drops the entries that have left the window, and turns the due part of the
-// debt into entries. Each entry is dropped once, so the drops take amortised O(1).
+// advance drops the past entries, and turns the due part of the debt into
+// entries. Each entry is dropped once, so the drops take amortised O(1).
 func (l *slidingLog) advance(s State, now int64) State {
 	if s.detail == nil {
 		return s
@@ -152,7 +152,7 @@ func (l *slidingLog) advance(s State, now int64) State {
 		return s
 	}
 	k := 0
-	for ; r.mark(k).at <= now-l.per; k++ { // stops at the newest, which has not left
+	for ; r.mark(k).at <= now-l.per; k++ { // stops at the newest, still in the window
 	}
 	if k > 0 {
 		s.N -= r.popFront(k)
@@ -160,7 +160,7 @@ func (l *slidingLog) advance(s State, now int64) State {
 	return s
 }
 
-// due makes an entry of the part of the debt that is in the window now. The earlier parts have
+// due makes an entry of the debt's part in the present window. The earlier parts have
 // left the window, and so have most entries before this part. Bookings may lie behind it.
 func (l *slidingLog) due(s State, now int64) State {
 	k := (now - s.At) / l.per
@@ -194,8 +194,8 @@ func (l *slidingLog) remaining(s State, now int64) (n, debt int64) {
 	return left(l.units - spent)
 }
 
-// counts returns the sum of the entries that count at an instant, bookings included. Entries
-// that have left the window may be in the list, because a question does not drop them.
+// counts returns the sum of the counting entries at an instant, bookings included.
+// Past entries may be in the list, because a question does not drop them.
 func (l *slidingLog) counts(s State, now int64) int64 {
 	r := &s.log
 	switch since := now - l.per; {
@@ -216,8 +216,7 @@ func (l *slidingLog) regained(s State) int64 {
 	return math.MinInt64
 }
 
-// spent is the counted spending, and the part of the debt that is
-// still ahead. Of the parts that are due, only the last one may count.
+// spent is the counted spending, and the part of the debt that is still ahead. Of the due parts, only the last one may count.
 func (l *slidingLog) spent(s State, now int64) int64 {
 	if s.detail == nil {
 		return 0
@@ -236,7 +235,7 @@ func (l *slidingLog) spent(s State, now int64) int64 {
 	return n + max(0, s.M-past)
 }
 
-// aside returns a state that advance may change without changing s. The two share the entries, because dropping
+// aside returns a state for advance to change, without changing s. The two share the entries, because dropping
 // the oldest moves only the beginning. If there is a debt, advance may write entries, so they are copied.
 func (l *slidingLog) aside(s State) State {
 	if s.detail == nil {

@@ -29,8 +29,8 @@ const (
 	Open               // as Booked, and a call to Settle will bring its real cost
 )
 
-// Moment is a reading of the caller's clock, with the instant for which it counts for one key. Now is later
-// than Reading if the clock has stepped back. The key's budget depends on Now, and its wait on Reading.
+// Moment is a reading of the caller's clock, with its instant for one key. Now is later than
+// Reading if the clock has stepped back. The key's budget depends on Now, and its wait on Reading.
 type Moment struct{ Reading, Now int64 }
 
 // Free returns the offer for a cost of 0.
@@ -40,16 +40,16 @@ func (m Moment) Free() Offer { return Offer{At: m.Now, Retry: m.Reading} }
 // compiler keeps structs of up to four in registers, and each decision passes an Offer around.
 type Offer struct {
 	At, Part int64 // how the cost would be spent: see Spending
-	Retry    int64 // the first reading at which it would be spent
+	Retry    int64 // the first reading to spend it at
 
-	// Changes is for the caller, which counts the changes of the state's limit.
+	// Changes is for the caller: it counts the changes of the state's limit.
 	Changes uint32
 }
 
 // Denied reports whether the offer is a denial at a reading.
 func (o Offer) Denied(reading int64) bool { return o.Retry > reading }
 
-// Spending returns the spending that results if the offer is accepted.
+// Spending returns the spending if the offer is accepted.
 func (o Offer) Spending(cost int64) Spending {
 	return Spending{At: o.At, Part: o.Part, Cost: cost}
 }

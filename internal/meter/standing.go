@@ -8,13 +8,13 @@ func (m *Meter) Remaining(s State, now int64) int64 {
 	return n
 }
 
-// Debt returns the units above the capacity that are spent or booked and not regained by now, rounded up.
+// Debt returns the units above the capacity, spent or booked and not regained by now, rounded up.
 func (m *Meter) Debt(s State, now int64) int64 {
 	_, debt := m.left(s, m.view(s), now)
 	return debt
 }
 
-// Regained returns the first instant when the key is fresh: all that it has spent is regained. The instant may be past.
+// Regained returns the first instant when the key is fresh: all its spending is regained. The instant may be past.
 func (m *Meter) Regained(s State) int64 { return m.regained(m.view(s)) }
 
 // Standing returns Remaining, Debt and Regained.
@@ -35,7 +35,7 @@ func (m *Meter) Standing(s State, now int64) (remaining, debt, regained int64) {
 }
 
 // left returns the remaining budget at the end of a state's line, or the debt there. The view of a
-// log's line has dropped entries that will have left the window by then, although they count now.
+// log's line has dropped entries that count now, because they will have left the window by then.
 func (m *Meter) left(s, view State, now int64) (remaining, debt int64) {
 	if view.loose() {
 		remaining, debt = m.among(view, now)
@@ -48,7 +48,7 @@ func (m *Meter) left(s, view State, now int64) (remaining, debt int64) {
 	return remaining, debt
 }
 
-// Owed is a token bucket's debt in time: the time in which it regains all spending.
+// Owed is a token bucket's debt in time: the time to regain all spending.
 type Owed = span
 
 // StandingOf returns a Bucket's Standing with this debt, and the instant when a unit
@@ -72,7 +72,7 @@ func (m *Meter) StandingOf(owed Owed, now int64) (remaining, debt, regained, nex
 	return remaining, 0, regained, now
 }
 
-// Earliest returns the first instant, from now on, at which a cost fits after all spending, bookings and waiting
+// Earliest returns the first instant, from now on, when a cost fits after all spending, bookings and waiting
 // calls. The cost is from 1 to the capacity. The instant is now if and only if Remaining is at least the cost.
 func (m *Meter) Earliest(s State, now, cost int64) int64 {
 	if s.detail != nil {
@@ -81,8 +81,8 @@ func (m *Meter) Earliest(s State, now, cost int64) int64 {
 	return m.first(s, now, cost)
 }
 
-// Refresh updates a state after a booking has been cancelled, without advancing it. It must be called before a question about a
-// state that has not been advanced.
+// Refresh updates a state after a booking has been cancelled, without advancing it.
+// It must be called before a question about the state, unless the state is advanced.
 func (m *Meter) Refresh(s *State) {
 	if s.detail != nil {
 		*s = m.refold(*s)

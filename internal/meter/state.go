@@ -6,18 +6,18 @@ import (
 	"sort"
 )
 
-// State is a key's spending that is not yet regained. The meaning of its figures depends on the
-// algorithm. For all, State{At: t} with all other figures zero is a key that is fresh at t and later.
+// State is a key's spending, as far as it is not regained. The meaning of its figures depends on
+// the algorithm. For all, State{At: t} with all other figures zero is a fresh key at t and later.
 type State struct {
 	// buckets: the instant when all is regained; windows: the beginning of the current
 	// one, or in a calendar the key's first decision there; log: the debt's beginning
 	At int64
 	N  int64 // buckets: the fraction of At, in 1/units of a tick; windows: the spending in this one; log: the sum of its entries
-	// sliding counter: the spending in the previous window; log: the
-	// debt that is not among the entries; calendar: the window's ordinal
+	// sliding counter: the spending in the previous window; log:
+	// the debt, without the entries; calendar: the window's ordinal
 	M int64
 
-	*detail // nil for the algorithms that keep sums, unless something is booked
+	*detail // nil for the algorithms with sums, unless something is booked
 }
 
 // detail is the part of a state on the heap: the spendings of a sliding log, and the ledger. A log's ledger has only a line and
@@ -27,14 +27,14 @@ type detail struct {
 	ledger *ledger
 }
 
-// ledger lists a key's bookings: spending at later instants, which can be refunded until then. Bookings of one instant are one,
-// which makes no difference to any sum.
+// ledger lists a key's bookings: spending at later instants, refundable until
+// then. Bookings of one instant are one. This makes no difference to any sum.
 //
 // While there are bookings, the key's state is always base with the bookings spent on top in order. To cancel
 // a booking, the ledger removes it and spends the bookings behind it again, so no instant is sold twice.
 //
-// Each booking keeps the state after it, so that only the bookings behind a change have
-// to be spent again: that is linear in their number, and less if the change runs out,
+// Each booking keeps the state after it, so only the bookings behind a change have to
+// be spent again. The time is linear in their number, and less if the change runs out,
 // as in windows. Of many bookings cancelled in a row, only the last one requires it.
 type ledger struct {
 	base State     // the state before the oldest booking; it has no detail
@@ -47,10 +47,10 @@ type ledger struct {
 	bar      int64 // see barred
 
 	// From changed on, to before unchanged, bookings' costs may have changed. No state
-	// from changed on shows that yet. If unchanged is 0, all states are up to date.
+	// from changed on shows it yet. If unchanged is 0, all states are up to date.
 	changed, unchanged int32
 
-	rest rest  // the units that were set aside when the limit was lowered
+	rest rest  // the units set aside when the limit was lowered
 	lost *lost // nil if no units are lost
 
 	formers follower // nil if there are no former limits
@@ -81,8 +81,8 @@ func (s State) owed(now int64) span {
 	return span{s.At - now, s.N}
 }
 
-// behind returns at, or the instant of the last booking if that is later, because
-// later costs queue behind bookings. It is for the algorithms that keep a ledger.
+// behind returns at, or the instant of the last booking if later, because
+// later costs queue behind bookings. It is for the algorithms with a ledger.
 func (s State) behind(at int64) int64 {
 	if s.detail == nil || s.ledger == nil {
 		return at
@@ -90,8 +90,8 @@ func (s State) behind(at int64) int64 {
 	return max(at, s.ledger.newest())
 }
 
-// Behind returns a state with a booking at a later instant, and nothing else.
-// Later costs queue behind it. It is for the algorithms that keep a ledger.
+// Behind returns a state with a booking at a later instant, and nothing
+// else. Later costs queue behind it. It is for the algorithms with a ledger.
 func (s State) Behind(at int64) State {
 	s.detail = &detail{ledger: &ledger{base: s, list: []booking{{at: at, after: s}}}}
 	return s
@@ -183,8 +183,8 @@ func (l *ledger) touch(i int) {
 	l.changed, l.unchanged = min(l.changed, int32(i)), max(l.unchanged, int32(i+1))
 }
 
-// reduce cancels up to n of the cost booked for the given instant. A booking without any remaining
-// cost stays until refold, which visits it anyway; only the newest booking always has a cost.
+// reduce cancels up to n of the cost booked for the given instant. A booking without any
+// remaining cost stays until refold visits it anyway; only the newest booking always has a cost.
 func (l *ledger) reduce(at, n int64, open bool) {
 	i := l.search(at)
 	if i == len(l.list) || l.list[i].at != at {
@@ -252,7 +252,7 @@ func (s *State) attach(l *Line) {
 	s.ledger.line = l
 }
 
-// asideAt returns the rest that is alive at an instant.
+// asideAt returns the live rest at an instant.
 func (s State) asideAt(now int64) rest {
 	if s.detail == nil || s.ledger == nil || s.ledger.rest.units == 0 {
 		return rest{}
@@ -275,7 +275,7 @@ func (s State) setAside(r rest) State {
 	return s
 }
 
-// lostAt returns the lost units that count at an instant.
+// lostAt returns the counting lost units at an instant.
 func (s State) lostAt(now int64) lost {
 	if s.detail == nil || s.ledger == nil || s.ledger.lost == nil || s.ledger.lost.until <= now {
 		return lost{until: never}
@@ -310,7 +310,7 @@ func (l *ledger) takeLost(n int64) int64 {
 	return n
 }
 
-// dropLost drops the lost units if the units that the state counts are regained. It reports whether it dropped any.
+// dropLost drops the lost units if the state's counted units are regained. It reports whether it dropped any.
 func (l *ledger) dropLost(now int64) bool {
 	if l.lost == nil || l.lost.until > now {
 		return false
@@ -322,19 +322,19 @@ func (l *ledger) dropLost(now int64) bool {
 // follower counts the spending of a key outside of the limit in force, as its
 // former limits do: see former.go. Every change of a state is reported to it.
 type follower interface {
-	// passed charges a cost that has passed at an instant. s is the state of the limit in force after that.
+	// passed charges a cost after it has passed at an instant. s is the state of the limit in force afterwards.
 	passed(s State, at, cost int64, keep Keep)
-	// booked prepares for a cost that will pass.
+	// booked prepares for a cost in the future
 	booked(at int64)
 	// adjusted charges a delta above 0, and forgives a delta below 0.
 	adjusted(now, delta int64)
 	// held returns the instant before which the key is not forgotten.
 	held() int64
-	// over drops former limits that do not count any more, and reports whether none is left.
+	// over drops ended former limits, and reports whether none is left.
 	over(now int64) bool
 }
 
-// passed reports a cost that has passed at an instant. The receiver is the state after it.
+// passed reports a passed cost and its instant. The receiver is the state after it.
 func (s State) passed(at, cost int64, keep Keep) {
 	if s.detail != nil && s.ledger != nil {
 		s.ledger.passed(s, at, cost, keep)
@@ -347,14 +347,14 @@ func (l *ledger) passed(s State, at, cost int64, keep Keep) {
 	}
 }
 
-// booked reports a cost that will pass.
+// booked reports a future cost.
 func (s State) booked(at int64) {
 	if s.detail != nil && s.ledger != nil && s.ledger.formers != nil {
 		s.ledger.formers.booked(at)
 	}
 }
 
-// adjusted reports that delta was charged, or given back if it is below 0.
+// adjusted reports a charge of delta, or a grant if delta is below 0.
 func (s State) adjusted(now, delta int64) {
 	if s.detail == nil || s.ledger == nil {
 		return

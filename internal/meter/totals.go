@@ -3,28 +3,28 @@ package meter
 import "math"
 
 // totals lists spendings in their instants' order, each instant once, with running totals. So "how much until
-// t" and "when has so much been spent" are binary searches. It is a deque that grows by doubling and shrinks
+// t" and "when has so much been spent" are binary searches. It is a deque. It grows by doubling and shrinks
 // again; the zero totals is empty. Appending, and removing at either end, takes amortised O(1). Changing an
 // inner element takes O(distance to the nearer end), because the totals behind it or before it change, too.
 //
-// The totals count from an origin that moves, and wrap around. Only differences have a
-// meaning, and none overflows, because the sum of the listed spendings can be counted.
+// The totals count from a moving origin, and wrap around. Only differences have a
+// meaning, and none overflows, because the sum of the listed spendings does not.
 //
 //	spendings        3 at 10, 1 at 20, 4 at 50
 //	before, marks    7, {10, 10} {20, 11} {50, 15}
 //
 // The spending after 10 is 15 - 10; the instant when 4 of these have
-// left the window is found by the first total that is 7 + 4 or more.
+// left the window is found by the first total of 7 + 4 or more.
 type totals struct {
-	buf    []mark // its length is zero or a power of two, so that an index wraps with a mask
+	buf    []mark // its length is zero or a power of two, so an index wraps with a mask
 	before int64  // the total before the oldest mark
 
-	// The index of the oldest mark, and the number of marks. They have 32 bits each,
-	// so that a key's detail fits into an allocation of 48 bytes instead of 64.
+	// The index of the oldest mark, and the number of marks. They have 32 bits
+	// each, so a key's detail fits into an allocation of 48 bytes instead of 64.
 	head, n uint32
 }
 
-// mark is an instant, and the total of all that is spent up to it.
+// mark is an instant, and the total spending up to it.
 type mark struct{ at, total int64 }
 
 // entry is one spending: a cost at an instant.
@@ -59,7 +59,7 @@ func (r *totals) newest() int64 {
 	return r.mark(int(r.n) - 1).at
 }
 
-// search returns the index of the first spending at that instant or later.
+// search returns the index of the first spending at an instant or later.
 func (r *totals) search(at int64) int {
 	lo, hi := 0, r.len()
 	for lo < hi {
@@ -72,7 +72,7 @@ func (r *totals) search(at int64) int {
 	return lo
 }
 
-// covering returns the minimum number of oldest spendings that together cost need or more. There are enough.
+// covering returns how many of the oldest spendings are needed to cost need or more together. There are enough.
 func (r *totals) covering(need int64) int {
 	lo, hi := 0, r.len()
 	for lo < hi {
@@ -85,8 +85,8 @@ func (r *totals) covering(need int64) int {
 	return lo
 }
 
-// add appends a spending that is not older than the newest. Spendings of one instant are
-// one, so a key that spends all at once needs one mark.
+// add appends a spending, no older than the newest. Spendings of one instant
+// are one, so a key whose spending comes all at once needs one mark.
 func (r *totals) add(at, cost int64) {
 	total := r.before
 	if r.n > 0 {
@@ -115,7 +115,7 @@ func (r *totals) insert(at, cost int64) {
 	r.change(i, cost)
 }
 
-// open makes room for the i-th mark, which has no cost yet, from the nearer end.
+// open makes room for the i-th mark, without a cost yet, from the nearer end.
 func (r *totals) open(i int, at int64) {
 	r.reserve()
 	total := r.before + r.sum(i)
@@ -133,7 +133,7 @@ func (r *totals) open(i int, at int64) {
 	*r.mark(i) = mark{at, total}
 }
 
-// close removes the i-th mark, which has no cost any more.
+// close removes the i-th mark after its cost is gone.
 func (r *totals) close(i int) {
 	if i < r.len()/2 {
 		for ; i > 0; i-- {
@@ -164,7 +164,7 @@ func (r *totals) change(i int, cost int64) {
 }
 
 // reduce takes up to n from the spending at the given instant, and returns the
-// amount. That is below n only if the spending is smaller or does not exist.
+// amount. It is below n only if the spending is smaller or does not exist.
 func (r *totals) reduce(at, n int64) int64 {
 	i := r.search(at)
 	if i == r.len() || r.mark(i).at != at {
@@ -178,7 +178,7 @@ func (r *totals) reduce(at, n int64) int64 {
 	return n
 }
 
-// reduceNewest takes up to n from the newest spendings, and returns the amount. That is below n only if there was no more.
+// reduceNewest takes up to n from the newest spendings, and returns the amount. It is below n only if there was no more.
 func (r *totals) reduceNewest(n int64) int64 {
 	n = min(n, r.sum(r.len()))
 	left := r.sum(r.len()) - n
@@ -190,7 +190,7 @@ func (r *totals) reduceNewest(n int64) int64 {
 	return n
 }
 
-// reduceOldest takes up to n from the oldest spendings, and returns the amount. That is below n only if there was no more.
+// reduceOldest takes up to n from the oldest spendings, and returns the amount. It is below n only if there was no more.
 func (r *totals) reduceOldest(n int64) int64 { // as in popFront, only before changes
 	n = min(n, r.sum(r.len()))
 	k := r.covering(n)
@@ -244,7 +244,7 @@ func (r *totals) resize(size int) {
 	r.buf, r.head = buf, 0
 }
 
-// clone returns a copy that shares nothing.
+// clone returns a copy with its own memory.
 func (r *totals) clone() totals {
 	c := *r
 	c.buf = append([]mark(nil), r.buf...)
