@@ -15,7 +15,7 @@ import (
 
 // Advice is what a response announces for later requests.
 type Advice struct {
-	// Refused is set if the server did not process the request, so that any method may be sent again.
+	// Refused is set if the server did not process the request: any method may then be sent again.
 	Refused bool
 	// NoRetry is set if the request must not be sent again.
 	NoRetry bool
@@ -25,7 +25,7 @@ type Advice struct {
 	Budgets []AdviceBudget
 }
 
-// AdviceBudget is a budget that a server leaves until a reset.
+// AdviceBudget is a server's remaining budget until a reset.
 type AdviceBudget struct {
 	// Name identifies a server's budget. If two budgets have the same name, the
 	// stricter one counts. A [Transport] keeps only a hash of a name above 64 bytes.
@@ -72,7 +72,7 @@ func AdviceOf(resp *http.Response) Advice {
 	return adviceOf(resp, head, time.Now())
 }
 
-// throttled lists the errors with which AWS services refuse requests, as in their SDKs. The status may be any.
+// throttled lists the refusals of AWS services, as in their SDKs. The status may be any.
 var throttled = []string{"Throttling", "ThrottlingException", "ThrottledException", "RequestThrottledException", "RequestThrottled", "TooManyRequestsException",
 	"ProvisionedThroughputExceededException", "RequestLimitExceeded", "BandwidthLimitExceeded", "LimitExceededException", "SlowDown", "PriorRequestNotComplete",
 	"EC2ThrottledException", "TransactionInProgressException"}
@@ -111,7 +111,7 @@ func adviceOf(resp *http.Response, head []byte, now time.Time) (a Advice) {
 			a.Wait = secondaryWait
 		}
 		a.Refused = a.Wait > 0
-	case http.StatusTeapot, http.StatusRequestEntityTooLarge: // Binance's bans use 418; 413 means that a body is too large for now
+	case http.StatusTeapot, http.StatusRequestEntityTooLarge: // Binance's bans use 418; 413 is for a body too large for now
 		a.Wait = waitOf(h, clock, age)
 		a.Refused = a.Wait > 0
 	}
@@ -188,8 +188,7 @@ func ageOf(h http.Header) time.Duration {
 	return span(float64(seconds))
 }
 
-// aged returns the rest of a wait that began when the server made
-// its answer. If the wait is over, aged returns one nanosecond.
+// aged returns the rest of a wait since the server made its answer. If the wait is over, aged returns one nanosecond.
 func aged(wait, age time.Duration) time.Duration {
 	if wait <= 0 {
 		return 0
@@ -212,8 +211,8 @@ type retryField struct {
 	read func(value string, clock time.Time) (time.Duration, bool)
 }
 
-// retryFields are the fields with a retry's time: Retry-After, the finer fields that OpenAI and Azure send
-// in addition, and the fields that other servers send instead. The first one with a future time counts.
+// retryFields are the fields with a retry's time: Retry-After, the finer fields of OpenAI
+// and Azure, and other servers' own fields. The first one with a future time counts.
 var retryFields = []retryField{
 	{"Retry-After-Ms", retryAfterMs},
 	{"X-Ms-Retry-After-Ms", retryAfterMs},
@@ -236,8 +235,8 @@ func waitOf(h http.Header, clock time.Time, age time.Duration) (wait time.Durati
 	return wait
 }
 
-// longest reads all values of a field, and returns the longest time. A proxy may have joined several lines
-// into a list. A date contains a comma, too, so a part that cannot be read is joined with the next one.
+// longest reads all values of a field, and returns the longest time. A proxy may have joined several
+// lines into a list. A date contains a comma, too, so an unreadable part is joined with the next one.
 func longest(lines []string, read func(value string) (time.Duration, bool)) (longest time.Duration, ok bool) {
 	for _, line := range lines {
 		if len(line) > maxStructured {
@@ -259,8 +258,8 @@ func longest(lines []string, read func(value string) (time.Duration, bool)) (lon
 	return longest, ok
 }
 
-// retryAfter reads Retry-After (RFC 9110, section 10.2.3), which is a number of seconds or a date. Some servers deviate
-// from the standard: they send a fraction of a second, a Unix time, a span such as "30s", or a date in another form.
+// retryAfter reads Retry-After (RFC 9110, section 10.2.3): a number of seconds or a date. Some servers deviate from
+// the standard: they send a fraction of a second, a Unix time, a span such as "30s", or a date in another form.
 func retryAfter(value string, clock time.Time) (time.Duration, bool) {
 	if n, ok := decimal(value); ok {
 		return fromNow(n, clock), true
@@ -280,7 +279,7 @@ func retryAfterMs(value string, clock time.Time) (time.Duration, bool) {
 	return span(n / 1000), ok
 }
 
-// minUnix is the smallest number that counts as a Unix time in seconds: September 2001. As a span it would be 31 years.
+// minUnix is the smallest Unix time in seconds: September 2001. As a span it would be 31 years.
 const minUnix = 1e9
 
 // fromNow converts a number to the time from now. The number is a span in seconds, or a Unix time in seconds, milliseconds,

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// headSize is the number of bytes of a refusal's body that are read for advice.
+// headSize is how many bytes of a refusal's body are read for advice.
 const headSize = 1 << 10
 
 // headBody is a body whose beginning is read by a goroutine. The goroutine ends with the read, or when the body is closed.
@@ -18,12 +18,12 @@ type headBody struct {
 	io.ReadCloser
 	done chan struct{}
 	head []byte
-	rest []byte // the part of head that Read has not returned yet
+	rest []byte // the part of head for the next calls to Read
 	err  error  // the error after head
 }
 
 // headOf reads the beginning of a refusal's body for at most maxHolding, and leaves the body
-// readable in full. It returns nil for other answers, and for a body that has not arrived by then.
+// readable in full. It returns nil for other answers, and if the body has not arrived by then.
 func headOf(resp *http.Response) []byte {
 	if !mayRefuse(resp.StatusCode) || resp.Body == nil || resp.Body == http.NoBody {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// refuse answers a request that is not served. It sets the header fields,
+// refuse answers a request instead of serving it. It sets the header fields,
 // and then calls the user's function or answers in the request's protocol.
 func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
 	outcome.MarkRefused(e.Request.Context())
@@ -24,7 +24,7 @@ func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
 	}
 	var (
 		h, values = w.Header(), new([7]string)
-		wait      = time.Duration(-1) // negative, so that there is no Retry-After
+		wait      = time.Duration(-1) // negative, so there is no Retry-After
 		custom    func(http.ResponseWriter, Event)
 		body      *problem
 		// the request cannot be held until its delay is over
@@ -89,7 +89,7 @@ func (m *Middleware) writeNever(h http.Header, e *event, values []string) *probl
 }
 
 // setRetryAfter writes a wait in whole seconds, with the client's jitter. The wait is rounded up and is at least
-// 1, so that the client never comes too early. With Options.RetryAfterMs it also writes the wait in milliseconds.
+// 1, so the client never comes too early. With Options.RetryAfterMs it also writes the wait in milliseconds.
 func (m *Middleware) setRetryAfter(h http.Header, e *event, wait time.Duration, values []string) {
 	share := m.core.Share(e.Request, wait)
 	set(h, "Retry-After", strconv.FormatInt(max(1, limitfields.Seconds(wait))+int64(share/time.Second), 10), values)
@@ -111,7 +111,7 @@ const (
 	typeReducedCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
 )
 
-// newPlainProblem returns an answer that has no type but its status. The detail may be empty.
+// newPlainProblem returns an answer without a type beside its status. The detail may be empty.
 func newPlainProblem(status int, detail string) *problem {
 	return members{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail}.encode()
 }
@@ -147,12 +147,12 @@ func (p *problem) write(w http.ResponseWriter, r *http.Request, values []string)
 	set(h, "Content-Length", p.length, values[1:2:2])
 	w.WriteHeader(p.status)
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(p.body) // a client that has gone needs no answer
+		_, _ = w.Write(p.body) // a client already gone needs no answer
 	}
 }
 
 // problemFor returns the answer to a request beyond a policy's quota. It
-// encodes the answer when that is first sent, because most limits never deny.
+// encodes the answer when it is first sent, because most limits never deny.
 func problemFor(sent *atomic.Value, status int, policy, detail string) *problem {
 	p, _ := sent.Load().(*problem)
 	if p == nil {
@@ -162,7 +162,7 @@ func problemFor(sent *atomic.Value, status int, policy, detail string) *problem 
 	return p
 }
 
-// problemOf returns the answer to a request on which no decision was possible.
+// problemOf returns the answer to a request without a possible decision.
 func (m *Middleware) problemOf(r outcome.Cause) *problem {
 	switch {
 	case r == outcome.CauseKey:

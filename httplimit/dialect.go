@@ -1,15 +1,15 @@
 package httplimit
 
-// Dialect selects the header fields that describe limits. If a dialect has room for one limit, it
-// describes the one that denies longest. If none denies, it describes the one with the least remaining.
+// Dialect selects the header fields for limits. If a dialect has room for one limit, it describes
+// the one with the longest denial. If none denies, it describes the one with the least remaining.
 type Dialect uint8
 
 const (
-	// DialectDraft11 (draft-ietf-httpapi-ratelimit-headers-11) writes RateLimit-Policy, with all limits, and RateLimit,
-	// with one. In them q is the capacity, and w the window or the seconds in which the capacity is regained; r is the
+	// DialectDraft11 (draft-ietf-httpapi-ratelimit-headers-11) writes RateLimit-Policy, with all limits, and
+	// RateLimit, with one. In them q is the capacity, and w the window or the seconds to regain the capacity; r is the
 	// remaining budget. At most r may be used for t seconds. If r is 0, t is the time until the next unit, and after a
-	// denial the time until a retry. In RateLimit-Policy, the parameter weir-refill reports that the budget comes back
-	// unit by unit, instead of whole at a window's end. RateLimit is omitted if a cost can never pass, or if the binding
+	// denial the time until a retry. In RateLimit-Policy, the parameter weir-refill means: the budget comes back unit
+	// by unit, instead of whole at a window's end. RateLimit is omitted if a cost can never pass, or if the binding
 	// layer has its own cost. If outer middleware has used a name, a number is added to it, for example "default-2".
 	DialectDraft11 Dialect = iota
 	// DialectDraft06 writes RateLimit-Limit, -Remaining and -Reset, in seconds, for one limit. Reset
@@ -26,7 +26,7 @@ const (
 	dialects = iota
 )
 
-// The latest draft renames r and t, which are constants on one line of package limitfields. It also has a field
+// The latest draft renames r and t: they are constants on one line of package limitfields. It also has a field
 // RateLimit-Partition, the budget's key in the fields, and a parameter c, the request's cost. This package sends neither.
 
 // The fields' names, spelled as in http.Header.
@@ -41,8 +41,8 @@ var legacyFields = [dialects][3]string{
 	DialectXDelta:  {"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset"},
 }
 
-// fieldNames are the names of the header fields that a middleware sets on requests that pass:
-// up to three of its dialect, and Options.DegradedHeader. An empty name stands for no field.
+// fieldNames are the names of a middleware's header fields on passing requests: up to
+// three of its dialect, and Options.DegradedHeader. An empty name stands for no field.
 type fieldNames struct {
 	names [4]string
 	lists bool // whether an inner middleware adds lines to the fields instead of replacing them

@@ -13,8 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// dialectRead is a format in which servers report a remaining budget.
-// The first element of dialectsRead that matches a response is used.
+// dialectRead is a format in which servers report a remaining budget. The first matching element of dialectsRead is used.
 type dialectRead struct {
 	structured func(h http.Header) []AdviceBudget // reads one structured field, or nil
 	plain      []plainBudget                      // fields with plain values
@@ -34,7 +33,7 @@ type plainBudget struct {
 	status           string        // a field that is "rejected" if nothing is left, in place of remaining; or ""
 }
 
-// dialectsRead are the dialects that are read, standards first. The tests have an answer of a real API for each.
+// dialectsRead are the known dialects, standards first. The tests have an answer of a real API for each.
 var dialectsRead = []dialectRead{
 	{structured: draft11},
 	{structured: draft07},
@@ -46,8 +45,8 @@ var dialectsRead = []dialectRead{
 		{name: "tokens", remaining: "X-Ratelimit-Remaining-Tokens", reset: "X-Ratelimit-Reset-Tokens", limit: "X-Ratelimit-Limit-Tokens", refills: true, costs: true},
 		{name: "tokens_usage_based", remaining: "X-Ratelimit-Remaining-Tokens_usage_based", reset: "X-Ratelimit-Reset-Tokens_usage_based", limit: "X-Ratelimit-Limit-Tokens_usage_based", refills: true, costs: true},
 	}},
-	// Anthropic. Customers with a plan get the unified fields, which have no figures. The fields
-	// of the priority tier are not read, because requests beyond that tier are served as usual.
+	// Anthropic. Customers with a plan get the unified fields, without figures. The fields
+	// of the priority tier are not read, because requests beyond it are served as usual.
 	{plain: []plainBudget{
 		anthropic("ratelimit-requests", false), anthropic("ratelimit-tokens", true), anthropic("ratelimit-input-tokens", true),
 		anthropic("ratelimit-output-tokens", true),
@@ -164,8 +163,8 @@ func (p *plainBudget) resets(h http.Header, clock time.Time) []time.Duration {
 	return resets
 }
 
-// isNumber reports whether a text can be a number in JSON's form. "Infinity" and "NaN" are
-// no numbers: a server that sends them has a bug, and must not close a host for years.
+// isNumber reports whether a text can be a number in JSON's form. "Infinity"
+// and "NaN" are no numbers: a server's bug must not close a host for years.
 func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789.eE+-") == "" }
 
 // resetOf reads a reset in any common form: seconds from now, Unix time, a span such as "6m0s", or a date.
@@ -187,7 +186,7 @@ func seconds(value string) float64 {
 	return n
 }
 
-// shopifyLeak is the time in which Shopify's bucket drains from full to empty.
+// shopifyLeak is the time for Shopify's bucket to drain from full to empty.
 const shopifyLeak = 20 * time.Second
 
 // shopify reads the call limit of Shopify's REST API.
@@ -234,7 +233,7 @@ func draft11(h http.Header) (budgets []AdviceBudget) {
 }
 
 // policyOf returns the q and the w of a policy, or 0 if there is none. If several have the name, it returns the
-// longest. refills reports whether a server of this library has marked the budget as one that comes back unit by unit.
+// longest. refills reports whether a server of this library has marked the budget as coming back unit by unit.
 func policyOf(policies []item, name string) (quota, longest int64, refills bool) {
 	for _, p := range policies {
 		if strings.EqualFold(p.name, name) {

@@ -27,8 +27,8 @@ func (m *Middleware) setLimits(h http.Header, v *limitfields.View, d *ratelimit.
 	}
 }
 
-// setLegacy writes the three fields of an older dialect, which have room for one limit. This middleware may be
-// inside others with limits of their own. The fields describe the limit that denies, or otherwise the strictest.
+// setLegacy writes the three fields of an older dialect. They have room for one limit. This middleware may be
+// inside others with limits of their own. The fields describe the denying limit, or otherwise the strictest.
 func (m *Middleware) setLegacy(h http.Header, v *limitfields.View, d *ratelimit.Decision, values []string) {
 	names := &legacyFields[m.opts.Dialect]
 	left, reset := limitfields.Clamp(int64(d.Remaining)), m.reset(v, d)
@@ -57,8 +57,8 @@ func first(lines []string) string {
 	return lines[0]
 }
 
-// setPolicy writes the field with the limit itself. In the older dialects it keeps
-// the field of an outer middleware, so that the three fields describe one limit.
+// setPolicy writes the field with the limit itself. In the older dialects it
+// keeps the field of an outer middleware, so the three fields describe one limit.
 func (m *Middleware) setPolicy(h http.Header, v *limitfields.View, values []string) {
 	switch {
 	case v.Name == "" || m.opts.Dialect == DialectNone:
@@ -69,9 +69,9 @@ func (m *Middleware) setPolicy(h http.Header, v *limitfields.View, values []stri
 	}
 }
 
-// reset returns the reset time as the older dialects define it. If the request was denied, it is the time after
-// which the same request passes. If no unit remains, it is the time of the next unit. Otherwise it is when the
-// key is fresh. ResetAfter is the longest of several limits, so the result is bounded by this limit's own figure.
+// reset returns the reset time as the older dialects define it. If the request was denied, it is the time until
+// the same request passes. If no unit remains, it is the time of the next unit. Otherwise it is when the key is
+// fresh. ResetAfter is the longest of several limits, so the result is bounded by this limit's own figure.
 func (m *Middleware) reset(v *limitfields.View, d *ratelimit.Decision) int64 {
 	left := min(d.ResetAfter, time.Duration(min(v.Refill(), limitfields.MaxSeconds))*time.Second)
 	switch {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// hold holds a request until its delay is over. After that it restarts the
-// server's timeouts, which are meant for the handler's work, not for the wait.
+// hold holds a request until its delay is over. Then it restarts the server's
+// timeouts: they are meant for the handler's work, not for the wait.
 func (m *Middleware) hold(w http.ResponseWriter, e *event) {
 	if !m.core.Holds(e) {
 		return
@@ -38,10 +38,10 @@ func tooLate(r *http.Request, delay time.Duration) bool {
 	return s != nil && s.WriteTimeout > 0 && delay >= s.WriteTimeout
 }
 
-// RefuseHeld refuses the held requests, and each later request that would be held. They get 503 with
-// Retry-After at once, and their charges are given back. Requests that can pass at once are still
-// served. Pass RefuseHeld to [http.Server.RegisterOnShutdown], because [http.Server.Shutdown] waits
-// for held requests. If several servers share a Middleware, it holds no more requests for any of them.
+// RefuseHeld refuses the held requests, and each later request instead of holding it. They get 503 with
+// Retry-After at once, and their charges are given back. Requests are still served if they can pass at
+// once. Pass RefuseHeld to [http.Server.RegisterOnShutdown], because [http.Server.Shutdown] waits for
+// held requests. If several servers share a Middleware, it holds no more requests for any of them.
 func (m *Middleware) RefuseHeld() {
 	if m != nil && m.core != nil {
 		m.core.RefuseHeld()

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// tenure is how long a request keeps its permit. It lasts until the
-// handler has returned and a connection that it has hijacked is closed.
+// tenure is how long a request keeps its permit. It lasts until
+// the handler has returned and any hijacked connection is closed.
 type tenure struct {
 	parts atomic.Int32 // open parts
 	end   func()       // called once, when the last part ends
@@ -32,7 +32,7 @@ func (t *tenure) done() {
 	}
 }
 
-// hijacked returns a connection that keeps the permit until it is closed. If the connection
+// hijacked returns a connection with the permit, until the connection is closed. If the connection
 // is dropped without being closed, its finalizer closes it, so the permit comes back, too.
 func (t *tenure) hijacked(conn net.Conn) net.Conn {
 	t.parts.Add(1)
@@ -42,7 +42,7 @@ func (t *tenure) hijacked(conn net.Conn) net.Conn {
 	return c
 }
 
-// tenurePart is a part that ends only once.
+// tenurePart is a part of a tenure. It ends only once.
 type tenurePart struct {
 	t    *tenure
 	once sync.Once
@@ -63,7 +63,7 @@ func (c *tenantConn) Close() error {
 	return c.Conn.Close()
 }
 
-// NetConn returns the server's connection. Closing that connection does not give the permit back: close c.
+// NetConn returns the server's connection. Closing it does not give the permit back: close c.
 func (c *tenantConn) NetConn() net.Conn { return c.Conn }
 
 // ReadFrom is called by io.Copy. It uses the ReadFrom of the server's connection if there is one.

@@ -69,16 +69,16 @@ func PerKey[K comparable](limit ratelimit.Limit, key func(*http.Request) (K, err
 	return New(l, opts)
 }
 
-// Wrap returns a handler that passes allowed requests to next, and answers the others. It panics if the Middleware is
-// zero or next is nil.
+// Wrap returns a handler that passes allowed requests to next, and
+// answers the others. It panics if the Middleware is zero or next is nil.
 //
-// A request that a leaky bucket delays is held. It gets 503 if its context ends first, and at once if the
-// delay is at least the server's WriteTimeout. Its charge is then given back, except by a leaky bucket in
-// a [ratelimit.Map]: use [PerKey], or [ratelimit.All] with one layer. After the hold, the server's
-// ReadTimeout and WriteTimeout restart, even if an outer handler has set other deadlines. Over HTTP/1,
-// net/http notices that a client has gone only after the body was read: read it before the limiter.
+// A request is held if a leaky bucket delays it. It gets 503 if its context ends first, and at once if
+// the delay is at least the server's WriteTimeout. Its charge is then given back, except by a leaky
+// bucket in a [ratelimit.Map]: use [PerKey], or [ratelimit.All] with one layer. After the hold, the
+// server's ReadTimeout and WriteTimeout restart, even if an outer handler has set other deadlines. Over
+// HTTP/1, net/http notices a client's leaving only after the body was read: read it before the limiter.
 //
-// Under net/http's server, next gets a ResponseWriter with the server's optional methods. That writer keeps the header
+// Under net/http's server, next gets a ResponseWriter with the server's optional methods. This writer keeps the header
 // fields across informational responses: after these, [net/http/httputil.ReverseProxy] clears the header. Some frameworks,
 // such as echo, write a status after their middleware. With [Options].Settle, wrap such a framework as a whole.
 func (m *Middleware) Wrap(next http.Handler) http.Handler {
@@ -128,8 +128,8 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 }
 
-// admit sets the header fields of a request that passes, and answers a request that does not. It
-// returns the writer for the handler. watched is that writer's watcher, or nil if no field needs one.
+// admit sets the header fields if the request passes, and answers it otherwise. It returns
+// the writer for the handler. watched is the writer's watcher, or nil if no field needs one.
 func (m *Middleware) admit(w http.ResponseWriter, e *event) (watched *watcher, writer http.ResponseWriter, ok bool) {
 	if m.opts.Shadow {
 		return nil, w, true
@@ -166,14 +166,14 @@ func (m *Middleware) setFields(w http.ResponseWriter, e *event) {
 	m.setLimits(h, m.view(h, e), &e.Decision, new([3]string)[:])
 }
 
-// serverOf returns the net/http server that has received the request, or nil.
+// serverOf returns the request's net/http server, or nil.
 func serverOf(r *http.Request) *http.Server {
 	s, _ := r.Context().Value(http.ServerContextKey).(*http.Server)
 	return s
 }
 
-// Middleware limits requests. Make one with [New], [PerIP] or [PerKey]. It
-// is safe for concurrent use. All handlers that it wraps share its limits.
+// Middleware limits requests. Make one with [New], [PerIP] or [PerKey].
+// It is safe for concurrent use. All wrapped handlers share its limits.
 type Middleware struct {
 	core   *edge.Core[*http.Request]
 	opts   Options

@@ -29,7 +29,7 @@ type InflightOptions struct {
 	// Outcome returns a request's outcome for an adaptive limit, given its status as in [Options].Settle, and the
 	// default outcome. By default, 101, an event stream, an inner limiter's refusal and a failed upload are
 	// Ignored. 503 and 504 are Dropped, and so is a request whose context has passed a deadline. (No client of
-	// net/http can set that deadline.) Other server errors are Cancelled, and so is a request whose client has
+	// net/http can set such a deadline.) Other server errors are Cancelled, and so is a request whose client has
 	// gone. All else, even 429, is a Success. If nil, the default outcome is used. Then a hijacked connection
 	// counts as ignored from the hijack on, and an event stream from its first flush: see [inflight.Permit.Ignore].
 	Outcome func(r *http.Request, status int, usual inflight.Outcome) inflight.Outcome
@@ -49,12 +49,12 @@ type InflightOptions struct {
 }
 
 // Inflight is middleware that limits how many requests are served at the same time. Make one with
-// [NewInflight]. It is safe for concurrent use. All handlers that it wraps share its limits. A handler
-// that hijacks the connection, such as a WebSocket's, keeps its permit until the connection is closed.
+// [NewInflight]. It is safe for concurrent use. All wrapped handlers share its limits. If a handler
+// hijacks the connection, as a WebSocket's does, it keeps its permit until the connection is closed.
 //
-// A request without room gets 503, with the key's recent wait as Retry-After. So does a
-// request that finds the key table full. A request that needs more units than its limit gets
-// 403. A request without a valid key gets KeyCode, and one that fails for another reason 500.
+// A request without room gets 503, with the key's recent wait as Retry-After. So
+// does a request to a full key table. A request for more units than its limit gets
+// 403. A request without a valid key gets KeyCode, and one with another failure 500.
 type Inflight[K comparable] struct {
 	core   *edge.Inflight[*http.Request, K]
 	opts   InflightOptions
@@ -70,8 +70,9 @@ type InflightStats struct {
 	Rejected uint64 // refused without a valid key
 }
 
-// NewInflight returns middleware that holds a permit while a request is served. A key function that returns [ratelimit.SkipLayer] lets the
-// request pass without one. The limiter's limit applies to each key: to limit the whole server, set [inflight.Options].Total.
+// NewInflight returns middleware that holds a permit while a request is served. If the key
+// function returns [ratelimit.SkipLayer], the request passes without one. The limiter's
+// limit applies to each key: to limit the whole server, set [inflight.Options].Total.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (K, error), opts *InflightOptions) (*Inflight[K], error) {
 	var o InflightOptions
 	if opts != nil {
@@ -97,7 +98,7 @@ func (m *Inflight[K]) outcome(r *http.Request, w *watcher, returned bool) inflig
 	if !returned {
 		usual = usualOutcome(r, http.StatusInternalServerError) // the response is incomplete, even after a status of success
 	}
-	if status != final && usual == inflight.Success { // a client that sends its body slowly or not at all shows nothing about the load
+	if status != final && usual == inflight.Success { // a client's slow or missing body shows nothing about the load
 		usual = inflight.Ignored
 	}
 	if usual == inflight.Success && isEventStream(w.Header()) { // the stream lasts as long as its client listens
@@ -203,7 +204,7 @@ func (m *Inflight[K]) work(w http.ResponseWriter, r *http.Request, permit inflig
 	returned = true
 }
 
-// refuse answers a request that got no permit.
+// refuse answers a request without a permit.
 func (m *Inflight[K]) refuse(w http.ResponseWriter, r *http.Request, why edge.Refusal) {
 	h, answer := w.Header(), internalError
 	h.Set("Cache-Control", "no-store")

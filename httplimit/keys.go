@@ -24,8 +24,8 @@ func Header(name string) func(*http.Request) (string, error) {
 	}
 }
 
-// kept returns a copy of a text for use as a key, or an error if it is too long. The copy is
-// no part of a longer text, such as the request line, which would stay in memory with it.
+// kept returns a copy of a text for use as a key, or an error if it is too long. The copy is no
+// part of a longer text, for example the request line: otherwise that would stay in memory, too.
 func kept(value, what string) (string, error) {
 	short, err := keytext.Short(value, what)
 	return strings.Clone(short), err
@@ -44,7 +44,7 @@ func APIKey(name string) func(*http.Request) (keyfunc.Hash, error) {
 }
 
 // BearerToken is [APIKey] for the token in "Authorization: Bearer token". Use it for opaque tokens only.
-// Verifiers accept a JWT in several spellings, for example 16 that differ in the signature's last character,
+// Verifiers accept a JWT in several spellings, for example 16 with different last characters of the signature,
 // and each would have its own budget. For JWTs use a verified claim as the key, after authentication.
 func BearerToken(r *http.Request) (keyfunc.Hash, error) { return bearer(r) }
 

@@ -30,10 +30,10 @@ type Options struct {
 	// Middleware or Inflight, or grpclimit's or connectlimit's interceptor, may lack budget or room and
 	// refuse the request: then the charge is given back. If Settle is set, its result counts then, too.
 	//
-	// A handler that panics before it has sent a status counts as 500. A handler that hijacked the connection counts as
-	// 101. A server error that the client caused counts as 400: a malformed or incomplete body, a full key table, a
-	// negative cost. A leaky bucket in a [ratelimit.Map] denies requests that it would delay: use a [ratelimit.All] of
-	// one layer.
+	// If a handler panics before it has sent a status, it counts as 500. If it hijacked the connection, it counts as
+	// 101. A server error counts as 400 if the client caused it: a malformed or incomplete
+	//      body, a full key table, a negative cost. A leaky bucket in a [ratelimit.Map]
+	//      denies requests instead of delaying them: use a [ratelimit.All] of one layer.
 	Settle func(r *http.Request, status, cost int) (actual int)
 
 	// SettleResponse is like Settle, with the whole response. It must not keep or change the header.
@@ -43,7 +43,7 @@ type Options struct {
 	// them; Stats and OnDecision report each request's outcome without Shadow.
 	Shadow bool
 
-	// FailOpen lets a request pass if the limiter cannot decide. It does not apply to errors that a client can cause: no
+	// FailOpen lets a request pass if the limiter cannot decide. It does not apply to errors possibly due to a client: no
 	// valid key, a full key table, a negative cost, an ended context. Nor does it apply to [keyfunc.ErrMisconfigured].
 	FailOpen bool
 
@@ -54,32 +54,33 @@ type Options struct {
 	Challenge string
 
 	// PlainHTTP refuses RPC requests like other requests, by the HTTP status and a problem
-	// document. In gRPC's protocol a refusal has the status 200. So set PlainHTTP if only the
-	// status counts, for example in front of a handler that answers a gateway's sub-requests.
+	// document. In gRPC's protocol a refusal has the status 200. So set PlainHTTP if only
+	// the status counts, for example in front of a handler for a gateway's sub-requests.
 	PlainHTTP bool
 
 	// Dialect selects the header fields. If zero, it is [DialectDraft11].
 	Dialect Dialect
 
-	// QuotaUnit returns the unit that a limit counts, such as "content-bytes", in printable ASCII.
+	// QuotaUnit returns the unit of a limit's quota, for example "content-bytes", in printable ASCII.
 	// It must always return the same unit for the same limit. If nil or "", the unit is requests.
 	QuotaUnit func(limit ratelimit.Limit) string
 
-	// RetryAfterMs sends Retry-After-Ms in addition to Retry-After. Clients
-	// that obey RateLimit still wait for whole seconds: use [DialectNone].
+	// RetryAfterMs sends Retry-After-Ms in addition to Retry-After. If clients
+	// obey RateLimit, they still wait for whole seconds: use [DialectNone].
 	RetryAfterMs bool
 
-	// DegradedHeader names a field that is "true" if [ratelimit.Decision].Degraded is. If empty, there is no such field.
+	// DegradedHeader names a field with the value "true" if
+	// [ratelimit.Decision].Degraded is set. If empty, there is no such field.
 	DegradedHeader string
 
-	// MaxHold bounds how long a request is held until it passes. A request that can pass within MaxHold waits
-	// in line for its turn; others get 429 at once. The limiter must be a [ratelimit.Reserver] that books
-	// ahead, such as a [ratelimit.Map] or PerIP's limiter. For a [ratelimit.Layered], MaxHold bounds the delay
-	// of leaky buckets. If zero, only leaky buckets hold requests, for any time. [ratelimit.Options].MaxWaiting
+	// MaxHold bounds how long a request is held until it passes. If a request can pass within MaxHold, it waits in
+	// line for its turn; others get 429 at once. The limiter must be a [ratelimit.Reserver] with bookings ahead,
+	// for example a [ratelimit.Map] or PerIP's limiter. For a [ratelimit.Layered], MaxHold bounds the delay of
+	// leaky buckets. If zero, only leaky buckets hold requests, for any time. [ratelimit.Options].MaxWaiting
 	// bounds how many requests are held, and [Middleware.RefuseHeld] ends their waits.
 	MaxHold time.Duration
 
-	// Jitter spreads clients that were denied at the same time. Each client's share is added to its
+	// Jitter spreads clients after denials at the same time. Each client's share is added to its
 	// Retry-After. The share is at most Jitter, and at most a tenth of the wait. If zero, nothing is added.
 	Jitter time.Duration
 
@@ -91,7 +92,7 @@ type Options struct {
 	// Cache-Control are set; the status is not. If nil, the answer is 429.
 	OnDenied func(w http.ResponseWriter, e Event)
 
-	// OnExceeds answers a request that can never pass ([ratelimit.ErrExceedsLimit]),
+	// OnExceeds answers a request above the limit's capacity ([ratelimit.ErrExceedsLimit]),
 	// as OnDenied does, but without Retry-After. If nil, the answer is 403.
 	OnExceeds func(w http.ResponseWriter, e Event)
 

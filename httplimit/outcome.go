@@ -23,7 +23,7 @@ const (
 // String returns the outcome's name, such as "denied".
 func (o Outcome) String() string { return edge.Outcome(o).String() }
 
-// Event describes one decision. It is valid only during the call that receives it.
+// Event describes one decision. It is valid only during the call that passes it.
 type Event struct {
 	Request  *http.Request
 	Cost     int
@@ -37,13 +37,13 @@ type Event struct {
 // Stats count requests. Each request counts in one of the first seven fields.
 type Stats struct {
 	Skipped    uint64 // requests exempt by Options.Skip
-	Allowed    uint64 // requests within the limits, which were served
+	Allowed    uint64 // served requests within the limits
 	Denied     uint64 // requests denied for now, at once or after a hold
-	Exceeds    uint64 // requests that can never pass
-	Rejected   uint64 // requests without a valid key, with a cost below 0, or with a client that has gone
+	Exceeds    uint64 // requests above a limit's capacity
+	Rejected   uint64 // requests without a valid key, with a cost below 0, or from a client already gone
 	Failed     uint64 // requests refused because no decision was possible
-	FailedOpen uint64 // requests that passed by FailOpen, because no decision was possible
+	FailedOpen uint64 // requests let through by FailOpen, because no decision was possible
 
-	Degraded  uint64 // requests on which a stand-in decided
+	Degraded  uint64 // requests decided by a stand-in
 	Unsettled uint64 // requests whose charge could not be settled
 }

@@ -16,7 +16,7 @@ func responseOutcome(r *http.Request, resp *http.Response, err error) inflight.O
 	switch {
 	case outcome.CauseOf(err).Refused():
 		return inflight.Ignored
-	case errors.Is(err, context.Canceled), r.Context().Err() != nil: // also for a deadline that the caller has chosen
+	case errors.Is(err, context.Canceled), r.Context().Err() != nil: // also for a deadline of the caller's own
 		return inflight.Cancelled
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return inflight.Dropped
@@ -60,7 +60,7 @@ func (t *Transport) hold(r *http.Request) (*http.Response, error) {
 		permit.Ignore() // a stream; an Outcome function would decide at the end
 	}
 	switch {
-	case err != nil, resp == nil: // with neither a response nor an error, the http.Client reports that
+	case err != nil, resp == nil: // with neither a response nor an error, the http.Client reports the failure
 		done(err)
 	case resp.StatusCode == http.StatusSwitchingProtocols:
 		if !onEnd(resp, func(error) { permit.Done(inflight.Ignored) }) { // the base transport has not returned the connection
@@ -72,7 +72,7 @@ func (t *Transport) hold(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// sendHeld sends a request that has a permit. If there is a pacer, it sends the request at its turn.
+// sendHeld sends a request with a permit. If there is a pacer, it sends the request at its turn.
 func (t *Transport) sendHeld(r *http.Request, waited time.Duration) (*http.Response, error) {
 	if t.pacer != nil {
 		return t.pace(r, waited)

@@ -24,7 +24,7 @@ const (
 	connectStream
 )
 
-// protocolOf returns the protocol in which a request is refused.
+// protocolOf returns the protocol for a request's refusal.
 func protocolOf(r *http.Request, plain bool) rpc {
 	if plain {
 		return noRPC
@@ -32,8 +32,8 @@ func protocolOf(r *http.Request, plain bool) rpc {
 	return rpcOf(r)
 }
 
-// rpcOf determines a request's protocol from its content type. For Connect's
-// unary calls it uses the fields that their specification requires.
+// rpcOf determines a request's protocol from its content type. For
+// Connect's unary calls it uses the fields required by their specification.
 func rpcOf(r *http.Request) rpc {
 	if r.Method == http.MethodGet {
 		if strings.Contains(r.URL.RawQuery, "connect=v1") && r.URL.Query().Get("connect") == "v1" {
@@ -98,7 +98,7 @@ func writeRPC(w http.ResponseWriter, r *http.Request, protocol rpc, a rpcstatus.
 			body = base64.StdEncoding.AppendEncode(nil, body)
 		}
 		w.WriteHeader(http.StatusOK)
-		_, _ = w.Write(body) // a client that has gone needs no answer
+		_, _ = w.Write(body) // a client already gone needs no answer
 	case connectStream:
 		body, _ := json.Marshal(connectEnd{connectError(a)}) // encoding strings cannot fail
 		h.Set("Content-Type", contentType(r))
@@ -137,7 +137,7 @@ func percentEncode(s string) string {
 	return string(b)
 }
 
-// The flags of frames that carry no message.
+// The flags of frames without a message.
 const (
 	connectEndOfStream = 0x02
 	grpcWebTrailers    = 0x80

@@ -13,10 +13,10 @@ import (
 
 // Response is a handler's response, for [Options].SettleResponse.
 type Response struct {
-	// Status is the status that [Options].Settle receives.
+	// Status is the status for [Options].Settle.
 	Status int
 	Header http.Header
-	// Written counts the body's bytes that the handler has written.
+	// Written counts the bytes of the handler's body.
 	Written int64
 }
 
@@ -33,8 +33,8 @@ func ChargeOnly(statuses ...int) func(r *http.Request, status, cost int) int {
 }
 
 // RefundServerErrors is a function for [Options].Settle. It does not charge a status of
-// 500 or above, unless the client has gone or has caused it by its body. A request that an
-// inner middleware has refused is not charged either. Answer other bad requests with 4xx.
+// 500 or above, unless the client has gone or has caused it by its body. Requests refused
+// by an inner middleware are not charged either. Answer other bad requests with 4xx.
 func RefundServerErrors(r *http.Request, status, cost int) int {
 	failed := status >= http.StatusInternalServerError
 	if e := endingOf(r); e != nil {
@@ -49,7 +49,7 @@ func RefundServerErrors(r *http.Request, status, cost int) int {
 // gone reports whether the client has gone.
 func gone(r *http.Request) bool { return errors.Is(r.Context().Err(), context.Canceled) }
 
-// ending is the context of a settled request that ended unusually: its client has gone, or its handler has panicked.
+// ending is the context of a settled request after an unusual end: its client has gone, or its handler has panicked.
 type ending struct {
 	context.Context
 	unanswered bool // whether the client left before the request was answered
@@ -103,7 +103,7 @@ func (m *Middleware) serveAndSettle(ctx context.Context, watched *watcher, w htt
 	}
 }
 
-// blameClient reports to outer middlewares that the client has caused the following status, because they may settle by it.
+// blameClient reports to outer middlewares that the client has caused the following status: they may settle by it.
 func blameClient(w http.ResponseWriter) {
 	eachWriter(w, func(w http.ResponseWriter) bool {
 		if x, ok := w.(interface{ blameClient() }); ok {
@@ -115,13 +115,13 @@ func blameClient(w http.ResponseWriter) {
 
 func (w *watcher) blameClient() { w.clientFault.Store(true) }
 
-// watchedBody is a request's body that records whether the client failed to send it. net/http stores the trailers
-// after a body in the request from which it was read. So watchedBody copies them to the handler's copy of the request.
+// watchedBody is a request's body. It records whether the client failed to send it. net/http stores the trailers after
+// a body in the request from which it was read. So watchedBody copies them to the handler's copy of the request.
 type watchedBody struct {
 	io.ReadCloser
 	from    *http.Request // the server's request
 	to      *http.Request // the handler's request
-	reading atomic.Int32  // calls to Read that have not returned
+	reading atomic.Int32  // open calls to Read
 	failed  atomic.Bool
 	closed  atomic.Bool // whether the handler has closed it; then an error of a later Read is the handler's fault
 }
@@ -136,8 +136,8 @@ func watchBody(from, to *http.Request) *watchedBody {
 	return b
 }
 
-// handTrailer copies the trailers, which arrive after the body, to the handler's
-// request. If the client has announced them, both requests share one map.
+// handTrailer copies the trailers to the handler's request. They arrive after
+// the body. If the client has announced them, both requests share one map.
 func (b *watchedBody) handTrailer() {
 	if b.to.Trailer == nil {
 		b.to.Trailer = b.from.Trailer

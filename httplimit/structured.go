@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/keytext"
 )
 
-// item is a member of a list of a structured field (RFC 9651). It has a name and those of its parameters that are Integers.
+// item is a member of a list of a structured field (RFC 9651). It has a name and its Integer parameters.
 type item struct {
 	name   string
 	params []param
@@ -52,7 +52,7 @@ func (it *item) set(key string, value *int64) {
 	}
 }
 
-// maxStructured is the maximum number of bytes of a field that are read.
+// maxStructured is the maximum number of bytes to read of a field.
 const maxStructured = 16 << 10
 
 // parseItems reads a list of Strings or Tokens. A malformed part makes the whole field malformed,
@@ -81,7 +81,7 @@ func parseItems(lines []string) []item {
 }
 
 // parseDictionary reads a Dictionary as an item's parameters without a name. ok is
-// false if the Dictionary is malformed or contains inner lists, which no dialect uses.
+// false if the Dictionary is malformed or contains inner lists. No dialect uses them.
 func parseDictionary(lines []string) (it item, ok bool) {
 	s := strings.Trim(strings.Join(lines, ","), " \t")
 	if s == "" || len(s) > maxStructured {
@@ -128,7 +128,7 @@ func (p *parser) accept(c byte) bool {
 	return true
 }
 
-// while reads the next characters for which in is true.
+// while reads the next characters as long as in is true for them.
 func (p *parser) while(in func(c byte) bool) string {
 	i := 0
 	for i < len(p.s) && in(p.s[i]) {
@@ -195,7 +195,7 @@ func (p *parser) value() (text string, n *int64, ok bool) {
 	case c == '?':
 		p.s = p.s[1:]
 		return "", nil, p.accept('0') || p.accept('1')
-	case c == '@': // a Date, which no limit uses as a figure
+	case c == '@': // a Date, never a limit's figure
 		p.s = p.s[1:]
 		_, n, _ = p.number()
 		return "", nil, n != nil
@@ -247,8 +247,8 @@ func (p *parser) number() (string, *int64, bool) {
 	return "", &n, true
 }
 
-// display reads a Display String after its first character. It is UTF-8 text in
-// which each byte that is not printable ASCII is written as %xx, in lower case.
+// display reads a Display String after its first character. It is UTF-8 text,
+// with each byte outside printable ASCII written as %xx, in lower case.
 func (p *parser) display() bool {
 	if !p.accept('"') {
 		return false

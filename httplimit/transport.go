@@ -29,20 +29,20 @@ type TransportOptions struct {
 	// returns an error, the request fails. It defaults to [TargetAccount]: two tokens on one host are two budgets.
 	Key func(r *http.Request) (string, error)
 
-	// Cost returns a request's cost in the limiter. It defaults to the cost that [WithCost] declares, or 1.
+	// Cost returns a request's cost in the limiter. It defaults to the cost of [WithCost], or 1.
 	Cost func(r *http.Request) int
 
 	// Advice reads a response in another dialect. If the status is 400 or above, it may read the body. It
-	// gets the first KiB, or nothing if that has not arrived within a second, and the caller gets the body in
+	// gets the first KiB, or nothing if this has not arrived within a second, and the caller gets the body in
 	// full. It must not read another body. If Advice is nil or returns false, [AdviceOf] reads the response.
 	Advice func(resp *http.Response) (Advice, bool)
 
 	// MaxWait bounds how long a request may wait, for the client's own limiter or because a server
-	// demands it. A request that would wait longer fails at once with [ratelimit.ErrLimited] and the
+	// demands it. If a request would wait longer, it fails at once with [ratelimit.ErrLimited] and the
 	// wait. It defaults to one minute. If negative, a request waits for as long as its context allows.
 	MaxWait time.Duration
 
-	// MaxServerWait bounds the wait that a server demands. It defaults to ten years. See [Transport.Reset].
+	// MaxServerWait bounds the wait demanded by a server. It defaults to ten years. See [Transport.Reset].
 	MaxServerWait time.Duration
 
 	// MaxRetries is how often a refused request may be sent again, each time after the server's wait.
@@ -57,7 +57,7 @@ type TransportOptions struct {
 	// waiting requests are sent at the limiter's pace. The wait for a slot counts like any other: see MaxWait.
 	MaxInFlight int
 
-	// Inflight limits the requests in flight by its permits. The permits' keys come from Key. If that is nil, they are the
+	// Inflight limits the requests in flight by its permits. The permits' keys come from Key. If Key is nil, they are the
 	// hosts ([TargetHost]). A permit is held until the response's body is read or closed, and after a 101 until the
 	// connection is closed. The limit may be adaptive ([inflight.Learn]); then the time until the turn counts as part of
 	// the request's time. A request takes its permit before its turn in the limiter, so when permits come back after a
@@ -77,8 +77,8 @@ type TransportOptions struct {
 // Transport is an [http.RoundTripper] that obeys the client's own limit and the servers'
 // announced limits. Make one with [NewTransport]. It is safe for concurrent use.
 //
-// Requests with one key wait in a queue. If a request's deadline is before its turn, it
-// fails at once with an error that wraps [context.DeadlineExceeded]. A Transport obeys:
+// Requests with one key wait in a queue. If a request's deadline is before its
+// turn, it fails at once, wrapping [context.DeadlineExceeded]. A Transport obeys:
 //
 //   - Retry-After, X-RateLimit-Retry-After, Retry-After-Ms and x-ms-retry-after-ms of a 403, 408, 413, 418, 420, 429, 500, 502, 503 or 529.
 //     They have seconds (0, too), a span such as "30s", a date or a Unix time. Of several, the longest counts.
@@ -91,7 +91,7 @@ type TransportOptions struct {
 //
 // If a server's answers lack the remaining budget, the Transport learns a pace. After a refusal it sends requests
 // at intervals. Each refusal lengthens them, and each served request shortens them. Six refusals in a row count
-// as an outage; after it the earlier pace holds again. So the processes that use one account find their shares
+// as an outage; after it the earlier pace holds again. So several processes with one account find their shares
 // without exchanging messages. A 500 counts as a refusal if a program's Advice reports it as Refused.
 //
 // After a refusal or a reset, requests are first sent one at a time. Each served request permits
@@ -156,7 +156,7 @@ func TargetHost(r *http.Request) (string, error) {
 	return targetHost(r), nil
 }
 
-// credentials are the fields by which servers tell their clients apart.
+// credentials are the fields by which servers distinguish clients.
 var credentials = [...]string{"Authorization", "X-Api-Key", "Api-Key", "Proxy-Authorization"}
 
 // TargetAccount is a key function for the host, as in [TargetHost], and the account there. The account is a hash
@@ -212,11 +212,11 @@ func targetHost(r *http.Request) string {
 // TransportStats count requests. All fields except InFlight count since the Transport was made.
 type TransportStats struct {
 	Sent      uint64 // requests sent, repetitions included
-	Waited    uint64 // requests that waited first
+	Waited    uint64 // requests after a wait
 	Refused   uint64 // refusals by the server
 	Retried   uint64 // requests sent again
 	Failed    uint64 // requests never sent
-	Unsettled uint64 // bookings that could not be cancelled
+	Unsettled uint64 // uncancelled bookings
 	InFlight  uint64 // requests in flight now: until the response, or with MaxInFlight until its body is read or closed
 }
 
@@ -244,7 +244,7 @@ func (t *Transport) Reset(key string) {
 	}
 }
 
-// CloseIdleConnections closes the idle connections of the base RoundTripper if that has such a method.
+// CloseIdleConnections closes the idle connections of the base RoundTripper if it has such a method.
 func (t *Transport) CloseIdleConnections() {
 	if t != nil {
 		closeIdleConnections(t.base)
@@ -270,7 +270,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.hold(r)
 }
 
-// pace sends the request at its turn. waited is the part of MaxWait for which the request has already waited.
+// pace sends the request at its turn. waited is the part of MaxWait that is already over.
 func (t *Transport) pace(r *http.Request, waited time.Duration) (*http.Response, error) {
 	key, err := t.opts.Key(r)
 	if err != nil {
@@ -332,7 +332,7 @@ func (t *Transport) learn(p *pace.Place, r *http.Request, resp *http.Response, e
 		a = adviceOf(resp, head, now)
 	}
 	t.pacer.Learn(p, a.pace(now), now)
-	if a.Refused { // so that the request has cost nothing
+	if a.Refused { // so the request has cost nothing
 		t.pacer.Refund(p)
 	}
 	return a
@@ -381,8 +381,8 @@ func repeat(r *http.Request) (again *http.Request, ok bool) {
 // maxHolding bounds how long a refusal's body is read.
 const maxHolding = time.Second
 
-// holdBody reads a body, so that its connection can be reused. It stops if the body is large, or has not arrived by the time
-// at which the request may be sent again. Then Close ends the blocked Read. The response keeps the bytes that were read.
+// holdBody reads a body, so its connection can be reused. It stops if the body is large, or has not arrived by the
+// time when the request may be sent again. Then Close ends the blocked Read. The response keeps the bytes read.
 func holdBody(resp *http.Response, until time.Time) {
 	if resp.Body == nil {
 		return
@@ -415,8 +415,8 @@ func closeBody(r *http.Request) {
 	}
 }
 
-// WithCost returns a context that declares what one request costs, for example
-// in tokens, for a client's [Transport]. The limiter refuses a cost below 0.
+// WithCost returns a context with one request's cost, for example in
+// tokens, for a client's [Transport]. The limiter refuses a cost below 0.
 func WithCost(ctx context.Context, cost int) context.Context { return pace.WithCost(ctx, cost) }
 
 // SettleCost replaces the charge of the last request under a [WithCost] context by its real cost. If none was

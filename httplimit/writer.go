@@ -19,9 +19,9 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// watcher is the ResponseWriter that a handler gets. It keeps the header fields of the middleware
-// across informational responses. With [Options].Settle it records the final status. It only has
-// methods that are safe for any writer of the server: each one falls back, or returns an error.
+// watcher is the handler's ResponseWriter. It keeps the header fields of the middleware
+// across informational responses. With [Options].Settle it records the final status. Its
+// methods are safe for any writer of the server: each one falls back, or returns an error.
 type watcher struct {
 	http.ResponseWriter
 	request     *http.Request
@@ -29,15 +29,15 @@ type watcher struct {
 	status      int             // 0 until it is known
 	late        bool            // whether the client had gone when the status became known
 	written     int64           // written bytes of the body
-	clientFault atomic.Bool     // whether an inner middleware has reported that the client is at fault
+	clientFault atomic.Bool     // whether an inner middleware has blamed the client
 	informed    bool            // whether an informational response was sent
 	tenure      *tenure         // a permit's tenure; nil if the request has none
-	permit      inflight.Permit // the permit that is ignored once the response is a stream
+	permit      inflight.Permit // the permit, to be ignored once the response is a stream
 	fields      *fieldNames
 	values      [4]string // of the fields that the middleware has set, "" of others
 }
 
-// watch returns a request's watcher, and a ResponseWriter for the handler. That writer has the optional methods of w for
+// watch returns a request's watcher, and a ResponseWriter for the handler. This writer has the optional methods of w for
 // which handlers test a writer's type. It also has Hijack if only [http.ResponseController] finds one in w, because a hijack
 // through Unwrap would bypass the watcher. The method set of a type is fixed, so each combination needs its own type.
 func watch(w http.ResponseWriter, r *http.Request) (*watcher, http.ResponseWriter) {
@@ -130,11 +130,11 @@ func (w *watcher) note(status int) {
 
 func isFinal(status int) bool { return status >= 200 || status == http.StatusSwitchingProtocols }
 
-// final returns the status that the client gets if nothing more is written. A
-// framework may write another status later, but the response is judged now.
+// final returns the client's status if nothing more is written. A framework
+// may write another status later, but the response is judged now.
 func (w *watcher) final() int { return cmp.Or(w.status, http.StatusOK) }
 
-// sentOr returns the status of a handler that has returned or panicked. A panic does not change a status that was sent.
+// sentOr returns a handler's status after it has returned or panicked. A panic does not change a sent status.
 func (w *watcher) sentOr(returned bool) int {
 	if !returned {
 		return cmp.Or(w.status, http.StatusInternalServerError)
@@ -142,12 +142,12 @@ func (w *watcher) sentOr(returned bool) int {
 	return w.final()
 }
 
-// answered reports whether a client that has gone got its answer before, or whether its request was served nevertheless.
+// answered reports whether a client got its answer before it left, or whether its request was served nevertheless.
 func (w *watcher) answered() bool {
 	return w.status != 0 && (!w.late || w.status < http.StatusBadRequest)
 }
 
-// blame returns the status by which a response is judged. If the client caused a server error, that is a client error.
+// blame returns the status by which a response is judged. If the client caused a server error, it is a client error.
 func (w *watcher) blame(status int) int {
 	if status >= http.StatusInternalServerError && (w.clientFault.Load() || w.body.clientFault()) {
 		return http.StatusBadRequest
@@ -279,7 +279,7 @@ func reachesHijacker(w http.ResponseWriter) (found bool) {
 	return found
 }
 
-// eachWriter calls visit with w and the writers that it wraps, until visit returns false.
+// eachWriter calls visit with w and its wrapped writers, until visit returns false.
 func eachWriter(w http.ResponseWriter, visit func(http.ResponseWriter) bool) {
 	for visit(w) {
 		u, ok := w.(interface{ Unwrap() http.ResponseWriter })

@@ -8,21 +8,21 @@ import (
 
 // Sample describes one window by the work begun and ended within it. A zero figure is unknown.
 type Sample struct {
-	// RTT is the mean time of successful work, from the permit to Done. With [Permit.DoneAmount] it is the time for
-	// the first window's mean amount. Work that takes longer and is [Cancelled], [Dropped] or not finished raises it.
+	// RTT is the mean time of successful work, from the permit to Done. With [Permit.DoneAmount] it is the time
+	// for the first window's mean amount. Longer work raises it, if [Cancelled], [Dropped] or not finished.
 	//
 	// Some calls may hang while others succeed. RTT is then the mean time of the successes alone. A call hangs
-	// if it fails after a longer time than any recent success took. That must be more than twice their mean,
+	// if it fails after a longer time than any recent success took. Its time must be more than twice their mean,
 	// and more than four standard deviations above it. One such call may be chance, so several are needed.
 	RTT time.Duration
-	// Deviation is the standard deviation of the times that RTT averages. Ended counts the calls whose full time is known.
+	// Deviation is the standard deviation of RTT's times. Ended counts the calls whose full time is known.
 	Deviation time.Duration
 	Ended     int
 	// InFlight is how many units were in flight at most.
 	InFlight int
 	// Mean is the mean number of units in flight over time.
 	Mean float64
-	// Hung is the part of Mean that hung calls hold; RTT defines them. If zero, no call hung.
+	// Hung is the hung calls' part of Mean; RTT defines them. If zero, no call hung.
 	Hung float64
 	// Crowd is the mean number of units in flight as a unit in flight
 	// finds it, itself included. Unlike in Mean, idle time does not count.
@@ -32,8 +32,8 @@ type Sample struct {
 	Cancelled float64
 	// Dropped is true if at least a quarter of the outcomes were [Dropped], or if Cancelled is above one half.
 	Dropped bool
-	// Drops is the share of outcomes, from 0 to 1, that were [Dropped]. Outcomes
-	// counts the outcomes. Both include work that began before the window.
+	// Drops is the share of [Dropped] outcomes, from 0 to 1. Outcomes
+	// counts all outcomes. Both include work that began before the window.
 	Drops    float64
 	Outcomes int
 	// Goodput counts the successes per second.
@@ -42,10 +42,10 @@ type Sample struct {
 	Served time.Duration
 	// Max is the limit's upper bound, or 0 if there is none.
 	Max int
-	// At is when the window ended, on a clock shared by processes. It counts
-	// from the Unix epoch, or is a reading of Options.Clock if that is set.
+	// At is when the window ended, on a clock shared by processes. It
+	// counts from the Unix epoch, or is a reading of Options.Clock if set.
 	At time.Duration
-	// Median is the median of the times that RTT averages.
+	// Median is the median of RTT's times.
 	Median time.Duration
 	sized  bool // whether RTT was computed from amounts
 	mixed  bool // whether priorities have work of different length
@@ -79,11 +79,11 @@ const mostFigure = 1e18
 
 // Algorithm finds a limit from samples. The limiter calls Update once for each window, from
 // one goroutine at a time. Update returns the limit from now on. A value below 1 counts as 1.
-// A value above the key's upper bound counts as that bound. Update must not call the limiter.
+// A value above the key's upper bound counts as the bound. Update must not call the limiter.
 //
 // An algorithm may have three more methods. Limit() int returns the initial limit, and Window() int the
 // minimum number of outcomes in a window. Both default to 20. Queue() int returns how much of the limit
-// is a queue in the backend. Low-priority calls leave that part to higher priorities. It defaults to 0.
+// is a queue in the backend. Low-priority calls leave this part to higher priorities. It defaults to 0.
 type Algorithm interface {
 	Update(s Sample) (limit int)
 }
@@ -107,12 +107,12 @@ func checkAlgorithm(option string, make func() Algorithm) error {
 }
 
 // learner holds a key's algorithm and current window. The key's lock guards
-// it. The fields alg and due belong to the caller that updates the algorithm.
+// it. The fields alg and due belong to the caller updating the algorithm.
 type learner struct {
 	alg      Algorithm
 	at       int    // the algorithm's latest result
-	queue    int    // the part of it that is the queue in the backend
-	seq      uint64 // the number of the work that began last
+	queue    int    // the limit's part for the queue in the backend
+	seq      uint64 // the number of the latest work
 	inFlight int    // the units in flight, except ignored ones
 	ignored  int    // units in flight after Permit.Ignore
 	high     int    // the highest limit since window.low
@@ -142,7 +142,7 @@ func newLearner(alg Algorithm) *learner {
 // limit returns the learnt limit, within the bound.
 func (l *learner) limit(bound int) int { return min(l.at, bound) }
 
-// began records that work has begun, and returns its number. After the limit was raised, the first work
+// began records the beginning of work, and returns its number. After the limit was raised, the first work
 // meets a shorter queue than later work. So the window begins anew as soon as the new limit is full.
 func (l *learner) began(now time.Duration, inFlight, limit int) uint64 {
 	l.window.lasts(now, l.inFlight)
@@ -161,7 +161,7 @@ func (l *learner) began(now time.Duration, inFlight, limit int) uint64 {
 	return l.seq
 }
 
-// ended records that work has ended. It reports whether the caller must take the window and update the algorithm.
+// ended records the end of work. It reports whether the caller must take the window and update the algorithm.
 func (l *learner) ended(now time.Duration, w *work, o Outcome) bool {
 	l.window.lasts(now, l.inFlight)
 	l.inFlight -= w.n
@@ -186,7 +186,7 @@ func (l *learner) take(now time.Duration, bound, inFlight int) {
 }
 
 // changed records a change of the limit. If the new limit is much lower, earlier work has met a longer queue
-// and no longer counts. Neither does work that begins while more units are in flight than the new limit.
+// and no longer counts. Neither does work if it begins while more units are in flight than the new limit.
 func (l *learner) changed(now time.Duration, old, limit int) {
 	l.high = max(l.high, old)
 	l.window.filling, l.draining = limit > old, false
@@ -214,7 +214,7 @@ func (l *learner) eachOfBusy(f func(seq uint64, start time.Duration) bool) {
 	}
 }
 
-// idleLocked removes a key that has nothing in flight any more.
+// idleLocked removes a key once it has nothing in flight.
 func (l *learner) idleLocked(s *semaphore) {
 	end := len(l.busy) - 1
 	last := l.busy[end]

@@ -22,7 +22,7 @@ func (t *tuning) validate() error {
 	)
 }
 
-// level is an algorithm's limit, which has a fraction and stays within its bounds.
+// level is an algorithm's limit, with a fraction and within its bounds.
 type level struct {
 	tuning
 	limit float64
@@ -31,7 +31,7 @@ type level struct {
 
 const (
 	backoff = 0.9 // the factor of the limit after a dropped window
-	tiny    = 0.5 // the growth of a limit near the value at which drops began
+	tiny    = 0.5 // the growth of a limit near the value where drops began
 	beyond  = 1.2 // above this multiple of the value, the backend must have grown
 )
 
@@ -59,5 +59,5 @@ func (l *level) stuck(s Sample) bool {
 }
 
 // idle reports whether the callers bound the work in flight, and not the backend. Then
-// the limit must not grow, because nothing has shown that the backend can do more.
+// the limit must not grow, because there is no evidence that the backend can do more.
 func (l *level) idle(s Sample) bool { return 2*s.InFlight < l.Limit() }

@@ -5,18 +5,18 @@ import "math"
 // baseline finds a backend's latency without a queue. Latency rises with a queue, but also when the backend becomes slower.
 // A lower limit distinguishes the two cases. A queue shrinks in proportion, and latency with it. A slow backend stays slow.
 //
-// So baseline lowers the limit for a short time and measures latency. This is called a probe. If latency falls in
-// proportion to the limit, there was a queue, and there may still be one. Otherwise the measured latency is the
-// baseline. See probe for the instants at which probes begin.
+// So baseline lowers the limit for a short time and measures latency. This is called a probe.
+// If latency falls in proportion to the limit, there was a queue, and there may still be one.
+// Otherwise the measured latency is the baseline. See probe for the beginnings of probes.
 //
 // The baseline falls when latency falls below it by more than chance explains. For example, if one request in
 // ten takes ten times as long as the others, one window in eight has no slow request, and its mean is half as
 // long. So a probe waits until its mean is precise enough. The baseline never rises because of latency alone.
-// The cause may be a queue, and a baseline that rises with a queue would let the queue grow without end.
+// The cause may be a queue, and if the baseline rose with a queue, the queue would grow without end.
 type baseline struct {
 	rtt    float64 // the baseline in nanoseconds; 0 if nothing was measured
-	found  float64 // the limit under which it was measured
-	proven bool    // whether a probe found it, or a limit that has grown without a queue
+	found  float64 // the limit of its measurement
+	proven bool    // whether a probe found it, or a limit grown without a queue
 	low    float64 // latency, smoothed, for the baseline's fall
 	since  int     // windows with the limit in full use since the last probe
 	queue  bool    // whether the previous window had a queue
@@ -25,19 +25,19 @@ type baseline struct {
 	high   float64 // the highest limit in full use since then
 
 	patience float64 // the part of the allowed queue that clients accept; below 1 if they leave early
-	jumped   bool    // whether latency changed in this window by more than noise and the limit explain
+	jumped   bool    // the accepted part of the allowed queue; below 1 if clients leave early
 
 	last  float64 // latency of the previous window
 	at    float64 // the limit in that window
 	noise float64 // the variance of the logarithm of a window's latency
-	trend float64 // the factor's logarithm by which the limit was to change after the previous window
+	trend float64 // the logarithm of the limit's intended factor after the previous window
 
 	lost     float64 // the limit before the last dropped windows; 0 once the limit has recovered
 	dropping bool    // whether the previous window was dropped
 
 	varies float64 // the variance of single requests' times without a queue, in squares of their mean
-	known  float64 // requests that have contributed to varies
-	doubt  float64 // the variance of the logarithm of rtt, which is the mean of a few requests
+	known  float64 // requests contributing to varies
+	doubt  float64 // the variance of the logarithm of rtt, a mean of few requests
 
 	probe probe
 	mixed mixed
@@ -57,9 +57,8 @@ type load struct {
 	sized                                               bool
 }
 
-// aim returns the target for the whole limit, including the units that hung calls hold. Without a queue, a higher limit
-// lets more calls succeed and, in proportion, more calls hang. With a queue, its length does not change the number of
-// calls that hang.
+// aim returns the target for the whole limit, including hung calls' units. Without a queue, a higher limit lets more calls
+// succeed and, in proportion, more calls hang. With a queue, its length does not change the number of hanging calls.
 func (l load) aim(target func(load) float64) float64 {
 	to := target(l)
 	if to > l.limit && l.inFlight <= longer*l.busy {
@@ -69,7 +68,7 @@ func (l load) aim(target func(load) float64) float64 {
 }
 
 // bears returns the part of a queue that clients accept. It is never below the baseline's uncertainty.
-// Otherwise a baseline that is too low would make the limit fall without end, although there is no queue.
+// Otherwise, with a baseline too low, the limit would fall without end, although there is no queue.
 func (l load) bears(queue float64) float64 {
 	return max(l.patience*queue, min(queue, 3*math.Sqrt(l.doubt)*l.busy))
 }
@@ -78,14 +77,14 @@ func (l load) bears(queue float64) float64 {
 func (l load) free() float64 { return max(0, l.limit-l.inFlight) }
 
 const (
-	grown         = 1.8  // a limit that has grown by this factor without a queue proves the baseline
-	half          = 0.5  // latency that has fallen to this part for two windows is no noise
-	fallen        = 0.8  // latency that has fallen to this part is a lower baseline
-	noisy         = 0.02 // the variance from which on windows are smoothed
+	grown         = 1.8  // a limit's growth by this factor without a queue proves the baseline
+	half          = 0.5  // latency down at this part for two windows is no noise
+	fallen        = 0.8  // latency down at this part is a lower baseline
+	noisy         = 0.02 // the variance above which windows are smoothed
 	guess         = 0.03 // the noise's first guess
 	step          = 0.7  // the limit's largest change in one window, as a logarithm
-	clear         = 0.2  // a change that is not noise, as a logarithm
-	jump          = 0.5  // a change of latency that is a change of the backend, as a logarithm
+	clear         = 0.2  // the least change above noise, as a logarithm
+	jump          = 0.5  // the least change of latency due to a change of the backend, as a logarithm
 	leaving       = 0.2  // if more clients leave, latency shows their patience, not the backend
 	mostly        = 0.5  // if more clients leave, a window counts as dropped
 	leastPatience = 0.25 // the least part of the allowed queue, even if all clients leave
@@ -94,18 +93,18 @@ const (
 	bursts        = 1.5  // work comes in bursts if Sample.Crowd is above this multiple of Sample.Mean
 	inUse         = 0.7  // the limit is in full use if this part of it is used on average
 	longer        = 1.2  // latency is too long above this multiple of the expected latency
-	memory        = 200  // requests after which their times' variance counts as known
+	memory        = 200  // requests until their times' variance counts as known
 )
 
 // gain is the weight of one window against the earlier ones. It is near 1 for windows without noise.
 func (b *baseline) gain() float64 { return noisy / (noisy + b.noise) }
 
-// unrest returns the variance of the logarithm of a window's latency. It is b.noise, or an
-// estimate from single requests if that is higher. The estimate is needed because b.noise
-// is learnt from consecutive windows, and several of them may lack the slow requests.
+// unrest returns the variance of the logarithm of a window's latency. It is b.noise, or
+// an estimate from single requests if that is higher. The estimate is needed because
+// b.noise comes from consecutive windows, and several of them may lack the slow requests.
 func (b *baseline) unrest() float64 { return max(b.noise, b.varies/minSamples) }
 
-// observe records a window's latency, which is the mean of ended requests.
+// observe records a window's latency, the mean of ended requests.
 func (b *baseline) observe(rtt, limit, ended float64) {
 	if b.rtt == 0 {
 		b.rtt, b.found, b.low, b.noise, b.every = rtt, limit, rtt, guess, soon
@@ -146,11 +145,11 @@ func (b *baseline) vary(s Sample) {
 	b.varies += min(1, n/b.known) * (float64(s.Deviation)*float64(s.Deviation)/(rtt*short) - b.varies)
 }
 
-// slope is the part of the work in flight that is not in a queue.
+// slope is the part of the work in flight outside of queues.
 func (b *baseline) slope(rtt float64) float64 { return min(1, b.rtt/rtt) }
 
-// toward moves the limit toward a target. A second change in the same direction counts in full. The first window that
-// is far too slow hardly counts, because it may be an accident.
+// toward moves the limit toward a target. A second change in the same direction counts
+// in full. The first far too slow window hardly counts, because it may be an accident.
 func (b *baseline) toward(to, limit float64, queue, idle bool) float64 {
 	d, before := math.Log(to/limit), b.trend
 	b.trend = d
@@ -178,8 +177,8 @@ func (b *baseline) toward(to, limit float64, queue, idle bool) float64 {
 }
 
 // dropped lowers the limit after a dropped window: a little, or to the target if latency shows one.
-// One such window may be an accident, for example a pause. If clients leave in a second one, too,
-// the backend may be busy with abandoned work that starves new requests. So the limit falls at once.
+// One such window may be an accident, for example a pause. If clients leave in a second one, too, the
+// backend may be busy with abandoned work, and new requests may starve. So the limit falls at once.
 func (b *baseline) dropped(to, limit float64, left bool) float64 {
 	least := limit * math.Exp(-step)
 	if left {
@@ -198,8 +197,8 @@ func (b *baseline) dropped(to, limit float64, left bool) float64 {
 }
 
 // bears records the part of the clients that left in a window. It adjusts the allowed queue until only the fraction tolerated
-// of them leaves. It does so slowly, so that in the steady state one window in fifty loses work, and not every other one. If
-// the limit was above its target, it was too high for the backend. Clients that leave then show nothing about their patience.
+// of them leaves. It does so slowly: in the steady state one window in fifty loses work, and not every other one. If the
+// limit was above its target, it was too high for the backend. If clients leave then, it shows nothing about their patience.
 func (b *baseline) bears(left float64, near bool) {
 	if left <= tolerated || near {
 		b.patience = max(leastPatience, min(1, b.patience*math.Exp(tolerated-left)))
@@ -256,7 +255,7 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 		return l.set(restore, s.Max)
 	}
 	switch {
-	case left && !slow && b.dropping && !b.proven && rtt > 0: // the baseline may include a queue that clients do not accept
+	case left && !slow && b.dropping && !b.proven && rtt > 0: // the baseline may include a queue too long for clients
 		return l.set(b.begin(l.limit, rtt, left), s.Max)
 	case lower, gone, slow:
 		if left { // the spare part of the limit is not needed

@@ -19,8 +19,8 @@ func (s *semaphore) configureLocked(cfg config, base int, now time.Duration) {
 	s.boundLocked(cfg.bound(base), now)
 }
 
-// boundLocked changes the upper bound, and ends the waiters for more units than that. The caller must call
-// Limiter.changedLocked afterwards.
+// boundLocked changes the upper bound, and ends the waiters for more
+// units. The caller must call Limiter.changedLocked afterwards.
 func (s *semaphore) boundLocked(bound int, now time.Duration) {
 	limit := bound
 	if s.common.adaptive != nil { // a shared limit does not limit single keys

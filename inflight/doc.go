@@ -15,16 +15,15 @@
 //
 //   - A key never has more units in flight than its limit, and all keys together never more than Total. There are two
 //     exceptions for learnt limits. A request above the adaptive limit passes, up to the upper bound, if the key has
-//     nothing in flight. A priority may exceed the limit that Shared has learnt, up to Total, while lower priorities
-//     hold it.
+//     nothing in flight. A priority may exceed Shared's learnt limit, up to Total, while lower priorities hold it.
 //   - Callers of one key are served first come, first served. When a caller leaves the queue unserved, the order
 //     changes until the queue is empty: the newest caller goes first, and takes the place of the oldest if the queue is
 //     full.
 //   - A waiter is refused at once if its context would end before the key's usual work ends.
 //   - TryAcquire fails while other callers of its key wait. It also fails while a key of the same or a higher priority
 //     waits for Total alone.
-//   - Keys that wait for Total get units × time in proportion to their weights. A key that waits for its own limit,
-//     below Total, is passed over. A large request keeps freed units, from its turn on, until it fits.
+//   - Keys waiting for Total get units × time in proportion to their weights. A key that waits for its own
+//     limit, below Total, is passed over. A large request keeps freed units, from its turn on, until it fits.
 //   - A lowered limit ends no work. A waiter for more than the new limit gets an error.
 //
 // # Cost

@@ -2,46 +2,46 @@ package inflight
 
 import "math"
 
-// drops distinguishes drops that overload causes from drops that occur at any limit. For example, a dead replica, a bug
-// or a quota causes errors at any limit. Both kinds raise the share of drops. They differ in the effect of a lower
-// limit: drops of the first kind go away, drops of the second kind stay, and fewer calls succeed.
+// drops distinguishes drops by overload from drops at any limit. For example, a dead replica, a
+// bug or a quota causes errors at any limit. Both kinds raise the share of drops. They differ in
+// the effect of a lower limit: drops by overload go away; others stay, and fewer calls succeed.
 //
 // So a window with many drops begins a run. In a run the limit falls from window to
 // window, at most to its initial value × deepest. A run ends in one of three ways:
 //
-//   - The drops go away. This is a cure. If the limit was much lower by then, the drops may have gone away by
-//     themselves. So the limit climbs back step by step, until the drops return. After a cure, the limit grows
-//     carefully near the value at which the drops began.
+//   - The drops go away. This is a cure. If the limit was much lower by then, the drops may
+//     have gone away by themselves. So the limit climbs back step by step, until the drops
+//     return. After a cure, the limit grows carefully near the value where the drops began.
 //   - The share of drops stays, and goodput falls with the limit. The run had no effect. The limit returns to its value
 //     before the run, and the share of drops becomes the floor. From then on only drops above the floor count.
 //   - The share of drops stays, and goodput stays, too. The limit did not bound the load. The run goes on, and is
 //     compared with this share from then on.
 //
-// A window may have few drops by chance. Such a window interrupts a run, and the run then goes on
-// where it was. If it began anew at the limit that it had reached, each run would be compared
-// with the previous one, and the limit would fall to its minimum step by step without any result.
+// A window may have few drops by chance. Such a window interrupts a run, and the run then
+// goes on where it was. If it began anew at its latest limit, each run would be compared with
+// the previous one, and the limit would fall to its minimum step by step without any result.
 //
-// If several processes share a backend, a single run can mislead, because other processes use the capacity that one
-// gives up. A cure shows that drops depend on the limit. So after each cure, one later run without effect is ignored.
+// If several processes share a backend, a single run can mislead, because other processes use the capacity given up by
+// one. A cure is evidence that drops depend on the limit. So after each cure, one later run without effect is ignored.
 //
 // An outage of the whole backend lowers the limit to its minimum. When some calls succeed again, a lower
 // limit is not possible, so only a higher limit can show the kind of the remaining drops: see lift.
 type drops struct {
-	floor  float64  // the share of drops that a lower limit does not cure
+	floor  float64  // the share of drops without a cure by a lower limit
 	recent float64  // the share of drops, smoothed
 	state  dropping // the run's stage
-	top    float64  // the limit at which the run began
-	start  float64  // the limit at which the comparison began; 0 if the next window with many drops begins a new run
+	top    float64  // the limit at the run's beginning
+	start  float64  // the limit at the comparison's beginning; 0 if the next window with many drops begins a new run
 	last   float64  // the limit in the last window with many drops
-	good   float64  // the limit to which a climb or a lift returns
+	good   float64  // the limit after a climb or a lift
 	quick  bool     // whether drops take no longer than successes
 	before dropSum  // the comparison's first windows
 	after  dropSum  // the windows at a much lower limit
 	trial  dropSum  // a check's windows, a climb or a lift
 	trust  int      // runs without effect to ignore
 	calm   int      // windows since the last run, or since trust last fell
-	knee   float64  // the limit at which the cured drops began; 0 without a cure
-	tardy  float64  // windows of careful growth since that cure
+	knee   float64  // the limit where the cured drops began; 0 without a cure
+	tardy  float64  // windows of careful growth since the cure
 
 	bottom dropSum // the last windows at the least limit
 	total  bool    // whether the run has reached the least limit, and nearly all calls were dropped there
@@ -55,7 +55,7 @@ type dropping int
 const (
 	steady   dropping = iota // no run
 	falling                  // the limit falls
-	checking                 // the drops have gone away; a few windows show whether that was chance
+	checking                 // the drops have gone away; a few windows show whether it was chance
 	climbing                 // the limit climbs back to its value before the run
 	lifted                   // the limit has left its least value, as an experiment
 )
@@ -64,7 +64,7 @@ const (
 	firstDrops   = 2    // windows before the limit is much lower
 	laterDrops   = 3    // windows at a much lower limit before the run is judged
 	mostDrops    = 8    // the maximum number of such windows
-	checkDrops   = 3    // windows within which a cure is confirmed
+	checkDrops   = 3    // windows to confirm a cure within
 	muchLower    = 0.7  // as a part of the limit at the comparison's start
 	deepest      = 0.4  // as a part of the limit at the run's start; a comparison needs no lower limit
 	asMany       = 0.8  // as a part of the share before; if at least this part is left, the drops have stayed
@@ -80,7 +80,7 @@ const (
 	smoothing    = 100  // outcomes over which the share of drops is smoothed
 	firstTrust   = 2    // trust at the start, when overload is a likely cause of drops
 	mostTrust    = 6    // the maximum of trust
-	calmWindows  = 20   // windows without a run after which trust falls by one
+	calmWindows  = 20   // windows without a run until trust falls by one
 	climbStep    = 2    // the factor of each step of a climb
 	liftStep     = 8    // a lift's factor; other limiters of the same backend cannot balance so much
 	liftPause    = 8    // windows between the first two lifts
@@ -112,13 +112,13 @@ func (d *dropSum) share() float64 { return d.dropped / max(1, d.outcomes) }
 // mean returns the mean goodput.
 func (d *dropSum) mean() float64 { return d.goodput / max(1, d.windows) }
 
-// others counts the outcomes that were not dropped.
+// others counts the outcomes other than drops.
 func (d *dropSum) others() float64 { return max(1, d.outcomes-d.dropped) }
 
 // chance returns the standard deviation of a share of n outcomes.
 func chance(share, n float64) float64 { return math.Sqrt(share * (1 - share) / n) }
 
-// differ returns the difference between the shares of d and e, in units of the standard deviation that chance alone causes.
+// differ returns the difference between the shares of d and e, in units of the standard deviation by chance alone.
 func (d *dropSum) differ(e *dropSum) float64 {
 	n, m := max(1, d.outcomes), max(1, e.outcomes)
 	x := d.share() - e.share()
@@ -162,7 +162,7 @@ func (d *drops) add(s Sample, limit float64, least int) (lower bool, restore flo
 		d.state, d.trial = checking, dropSum{}
 		d.trial.add(share, n, goodput)
 		return false, d.check(limit)
-	// or chance explains that there are fewer
+	// or fewer by chance
 	case !many, d.trust == 0 && d.recent-d.floor < d.threshold() && excess-needed < 2*chance(share, n):
 		if d.calm++; d.calm >= calmWindows {
 			d.calm, d.trust, d.start = 0, max(0, d.trust-1), 0
@@ -196,18 +196,17 @@ func (d *drops) add(s Sample, limit float64, least int) (lower bool, restore flo
 	return lower, restore
 }
 
-// threshold returns the share of drops above the floor from which they count as many.
+// threshold returns the share of drops above the floor that counts as many.
 func (d *drops) threshold() float64 { return (1 - d.floor) / dropShare }
 
-// judge returns the limit's change after a window of a run: whether
-// the limit falls further, or the value to which it returns.
+// judge returns the limit's change after a window of a run: whether the limit falls further, or the value to return to.
 func (d *drops) judge(limit float64) (lower bool, restore float64) {
 	if d.after.windows < laterDrops {
 		return true, 0
 	}
 	share, ratio := d.after.share(), d.after.mean()/max(1e-9, d.before.mean())
-	// A run begins with a window that may have many drops by chance, so a slightly smaller share is no sign of fewer
-	// drops. If a cure has shown that drops may depend on the limit, any smaller share counts as fewer drops.
+	// A run's first window may have many drops by chance, so a slightly smaller share is no sign of fewer
+	// drops. After a cure, drops may depend on the limit, so any smaller share counts as fewer drops.
 	stayed := share >= asMany*d.before.share() || d.trust == 0 && d.before.differ(&d.after) < unequal
 	if stayed && leastFloor <= share && share <= mostFloor {
 		inexact := 0.7 * math.Sqrt(1/d.before.others()+1/d.after.others()) // most of the standard deviation of the ratio
@@ -232,11 +231,11 @@ func (d *drops) judge(limit float64) (lower bool, restore float64) {
 	return true, 0
 }
 
-// learn ends a run that had no effect. The share of drops becomes the floor.
+// learn ends a run without effect. The share of drops becomes the floor.
 func (d *drops) learn(floor float64) { d.state, d.floor, d.knee, d.start = steady, floor, 0, 0 }
 
-// check ends a run once it is certain that the drops have gone away. If that is not certain after some windows, the run
-// goes on, either at once or with the next window that has many drops. check returns the new limit, or 0 for no change.
+// check ends a run once the drops have certainly gone away. If it is uncertain after some windows, the run goes
+// on, either at once or with the next window with many drops. check returns the new limit, or 0 for no change.
 func (d *drops) check(limit float64) (to float64) {
 	cured := d.before.differ(&d.trial) > certain && d.trial.share()-d.floor < cure*(d.before.share()-d.floor)
 	switch {
@@ -286,8 +285,8 @@ func (d *drops) climb(limit float64, many bool) (to float64) {
 	return 0
 }
 
-// lift records a window of a run at the least limit. It returns a higher limit to try, or 0. It tries
-// one in two cases in which no lower limit can show anything. Either an outage of the whole backend has
+// lift records a window of a run at the least limit. It returns a higher limit to try, or 0. It tries one
+// in two cases, because no lower limit can show anything there. Either an outage of the whole backend has
 // become an outage of a part of it. Or the run began so low that there is nothing to compare it with.
 //
 // A lift misleads if other processes use all remaining capacity of the same

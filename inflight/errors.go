@@ -30,7 +30,7 @@ func errNegative(n int) error {
 	return fmt.Errorf("inflight: %w: %d", ratelimit.ErrNegativeCost, n)
 }
 
-// errExceeds returns the error for n units that never fit. A bound of 0 means that the key is blocked.
+// errExceeds returns the error for n units beyond a bound. A bound of 0 blocks the key.
 func errExceeds(n, bound int, what string) error {
 	if bound == 0 {
 		return errBlocked
@@ -45,7 +45,7 @@ func errFull(keys int) error {
 // noTotal stands for an [Options.Total] of 0.
 const noTotal = math.MaxInt
 
-// errGaveUp returns the error of a wait that ended with its context. It wraps the context's error and its cause.
+// errGaveUp returns the error of a wait whose context has ended. It wraps the context's error and its cause.
 func errGaveUp(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if cause == err {

@@ -2,9 +2,9 @@ package inflight
 
 import "time"
 
-// Keys share a pool in fair order. A key's use is the units that it holds, times how long it holds
-// them, divided by its weight. Freed units go to the waiting key with the least use. Work in
-// flight counts while it runs, so a key with long work gets no more than a key with short work.
+// Keys share a pool in fair order. A key's use is its held units, times how long it holds them,
+// divided by its weight. Freed units go to the waiting key with the least use. Work in flight
+// counts while it runs, so a key with long work gets no more than a key with short work.
 const (
 	maxWeight = 1 << 20
 	leastHeld = time.Microsecond // each unit counts for at least this time
@@ -14,7 +14,7 @@ const (
 type share struct {
 	weight float64       // 1 to maxWeight
 	used   float64       // units × nanoseconds, divided by weight; only differences between keys matter
-	until  time.Duration // the instant up to which work is counted
+	until  time.Duration // the last instant of counted work
 	turn   uint64        // breaks ties: of keys with equal use, the lowest turn goes first
 	waits  bool          // whether used was raised to other keys' use when a caller began to wait
 }
@@ -27,8 +27,8 @@ func (s *share) advance(inFlight int, now time.Duration) {
 	}
 }
 
-// began counts leastHeld for each unit in advance. For units held for
-// less than that, ended subtracts the time that advance has counted.
+// began counts leastHeld for each unit in advance. For units held
+// for a shorter time, ended subtracts the time counted by advance.
 func (s *share) began(n int) { s.used += float64(n) * float64(leastHeld) / s.weight }
 
 func (s *share) ended(n int, held time.Duration) {

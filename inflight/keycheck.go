@@ -8,12 +8,12 @@ import (
 	"github.com/weir-go/ratelimit/internal/keys"
 )
 
-// keyCheck rejects keys that cannot be looked up in a table.
+// keyCheck rejects keys unfit for a table.
 type keyCheck[K comparable] struct {
 	checkKeys bool // keys contain interfaces, so their values may not be comparable
 }
 
-// err returns an error if the key is invalid. The text omits the key, which may be a secret.
+// err returns an error if the key is invalid. The text omits the key: it may be a secret.
 func (c keyCheck[K]) err(key K) error {
 	if c.checkKeys && !keys.CanCompare(key) {
 		return fmt.Errorf("inflight: %w: a %v that cannot be compared", ratelimit.ErrInvalidKey, reflect.TypeFor[K]())

@@ -10,7 +10,7 @@ import (
 // LearnOptions configure [Learn]. Nil and the zero LearnOptions
 // mean the defaults. [New] returns an error for an invalid value.
 type LearnOptions struct {
-	// Min is the lowest limit that the algorithm sets, unless the key's upper bound is lower. It defaults to 1.
+	// Min is the algorithm's lowest limit, unless the key's upper bound is lower. It defaults to 1.
 	Min int
 
 	// Start is the initial limit. It defaults to 20.
@@ -28,7 +28,7 @@ type LearnOptions struct {
 
 // Learn returns the adaptive algorithm, for Options.Adaptive and Options.Shared. It needs no settings.
 // It compares latency with an idle backend's, and keeps a short queue in the backend. To measure an
-// idle backend, it lowers the limit for a few windows from time to time. Processes that share a
+// idle backend, it lowers the limit for a few windows from time to time. Processes with a common
 // backend do so at the same instants of the system's clock. Their clocks may differ by at most 100 ms.
 //
 // The limit's formula is GradientLimit's in Netflix's concurrency-limits.
@@ -43,8 +43,8 @@ func Learn(opts *LearnOptions) func() Algorithm {
 	return func() Algorithm { return &learnt{level: newLevel(t), tolerance: tolerance} }
 }
 
-// learnt is the algorithm of [Learn]. It sets the limit to the work that the
-// backend does at once, which is limit × baseline / latency, plus a queue.
+// learnt is the algorithm of [Learn]. It sets the limit to the backend's
+// simultaneous work, limit × baseline / latency, plus a queue.
 type learnt struct {
 	level
 	base      baseline
@@ -56,14 +56,14 @@ const (
 	defaultTolerance = 1.5
 	maxTolerance     = 1000
 	queueShare       = 0.2
-	rootQueue        = 3.5 // the queue, in square roots of the work that the backend does at once
+	rootQueue        = 3.5 // the queue, in square roots of the backend's simultaneous work
 	growth           = 5   // the limit's maximum growth while there is no sign of a queue, in the same roots
-	quiet            = 0.5 // the part of the queue that is allowed if latency does not vary
+	quiet            = 0.5 // the allowed part of the queue if latency does not vary
 	unquiet          = 6   // if the logarithm of a window's latency has a standard deviation of 1/unquiet, all the queue is allowed
 	leastQueue       = 4
 	sizedQueue       = 0.7  // with amounts, the queue in the same roots: answers keep 0.8 of their speed with eight at once, and 0.9 with thirty
 	sizedGrowth      = 2    // with amounts, the growth while no answer is slow, in the same roots
-	unslowed         = 1.05 // no answer is slow up to this multiple of the work that the backend does at once
+	unslowed         = 1.05 // no answer is slow up to this multiple of the backend's simultaneous work
 )
 
 func (a *learnt) validate() error {
@@ -73,8 +73,7 @@ func (a *learnt) validate() error {
 	return a.tuning.validate()
 }
 
-// target returns the limit that latency allows. It is the sum of the unused part, the work that the backend does at
-// once, and the queue.
+// target returns the limit by latency. It is the sum of the unused part, the backend's simultaneous work, and the queue.
 //
 // The queue grows more slowly than the work. So if two processes share a backend, the process with more work has the
 // shorter queue for its work, and the shares become equal. If the queue grew in proportion, unequal shares would last.
@@ -109,5 +108,5 @@ func (a *learnt) allowed(l load) float64 {
 // Update returns the limit after a window.
 func (a *learnt) Update(s Sample) int { return a.base.update(&a.level, s, a.target) }
 
-// Queue returns the part of the limit that is the queue in the backend.
+// Queue returns the limit's part for the queue in the backend.
 func (a *learnt) Queue() int { return int(a.queue) }

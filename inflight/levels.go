@@ -13,8 +13,8 @@ import (
 // queue in the backend to the levels above. Otherwise its work would be ahead of theirs, and might take long.
 //
 // This is not enough if the work of a lower level takes longer than the learnt limit needs to change. The
-// limit grows while the higher level is served well. Then the lower level fills it, and holds it until
-// its work ends. So each lower level has its own bound, which changes at its work's pace. See levelHeld.
+// limit grows while the higher level is served well. Then the lower level fills it, and holds it until its
+// work ends. So each lower level has its own bound. It changes at the pace of the level's work. See levelHeld.
 type levels struct {
 	all  []levelHeld   // by priority, the lowest first
 	last time.Duration // when work last began or ended
@@ -24,16 +24,16 @@ type levels struct {
 //
 // The bound limits the units of this level and all lower ones while a higher level has work. When a call of a higher
 // level is late, the bound falls to a sixteenth below these units. It grows in each period in which it was reached
-// and no call was late. It then grows by an eighth of the distance to the value at which a call was late, but at
-// least by a quarter of a unit. So the bound is near that value for most of the time. It passes the value quickly if
-// the call was late for another reason. CUBIC grows the window of a TCP connection in the same way (RFC 9438).
+// and no call was late. It then grows by an eighth of the distance to the value where a call was late, but at least
+// by a quarter of a unit. So the bound is near this value for most of the time. It passes the value quickly if the
+// call was late for another reason. CUBIC grows the window of a TCP connection in the same way (RFC 9438).
 type levelHeld struct {
 	priority, n int
 	last        time.Duration // when its work last began or ended
 
 	bound, late float64       // the bound, or 0 for none; the units in flight when a call of a higher level was late
 	hold        time.Duration // the mean time of about the last 16 successes; 0 before the first, so no period ends before it
-	began       time.Duration // the period's start, which lasts as long as hold, and at least a second
+	began       time.Duration // the beginning of the period; it lasts as long as hold, and at least a second
 	most        [2]int        // the maximum of units of this level and those below, in this period and in the previous one
 	lowered     bool          // whether the bound fell in this period
 }
@@ -41,7 +41,7 @@ type levelHeld struct {
 // remembered is how long a level counts after its last work.
 const remembered = time.Minute
 
-// differing is the ratio from which the times of two levels count as different.
+// differing is the least ratio for the times of two levels to count as different.
 const differing = 2
 
 // add adds n to the units in flight of a priority. If n is negative,
@@ -67,7 +67,7 @@ func (l *levels) add(priority, n int, now time.Duration) {
 	}
 }
 
-// find returns a priority's index, or the index at which it would be inserted.
+// find returns a priority's index, or the index to insert it at.
 func (l *levels) find(priority int) int {
 	i := 0
 	for i < len(l.all) && l.all[i].priority < priority {
@@ -109,7 +109,7 @@ func (l *levels) differ() bool {
 	return longest/differing > shortest
 }
 
-// leaves returns the part of the limit that a caller leaves to higher levels. If one
+// leaves returns the part of the limit left to higher levels by a caller. If one
 // recently had work, it is the queue, but at most half the limit. Otherwise it is 0.
 func (l *levels) leaves(priority, queue, limit int) int {
 	if l.worksAbove(l.find(priority + 1)) {
@@ -118,7 +118,7 @@ func (l *levels) leaves(priority, queue, limit int) int {
 	return 0
 }
 
-// worksAbove reports whether a level with at least that index recently had work.
+// worksAbove reports whether a level recently had work, among those from an index on.
 func (l *levels) worksAbove(place int) bool {
 	for _, h := range l.all[place:] {
 		if h.n > 0 || l.last-h.last < remembered {
@@ -128,8 +128,8 @@ func (l *levels) worksAbove(place int) bool {
 	return false
 }
 
-// reached reports whether n more units of a priority would exceed its bound or that of a level
-// above it. As with the learnt limit, a request larger than the bound is admitted alone.
+// reached reports whether n more units of a priority would exceed its bound or the bound of a
+// level above it. As with the learnt limit, a request larger than the bound is admitted alone.
 func (l *levels) reached(n, priority int) bool {
 	below := 0
 	for i, h := range l.all {
@@ -141,7 +141,7 @@ func (l *levels) reached(n, priority int) bool {
 	return false
 }
 
-// delayed records that a call of a priority is late: it was refused, gave up, or waited for long.
+// delayed records a priority's late call: it was refused, gave up, or waited for long.
 func (l *levels) delayed(priority int) {
 	i := l.find(priority) - 1
 	for i >= 0 && l.all[i].n == 0 {
@@ -158,7 +158,7 @@ func (l *levels) delayed(priority int) {
 	h.late, h.bound, h.lowered = held, max(1, held-max(1, held/16)), true
 }
 
-// held records the time that successful work of a priority took.
+// held records the time of a priority's successful work.
 func (l *levels) held(priority int, d time.Duration) {
 	i := l.find(priority)
 	if i == len(l.all) || l.all[i].priority != priority {
@@ -173,7 +173,7 @@ func (l *levels) held(priority int, d time.Duration) {
 	h.hold = max(1, d)
 }
 
-// pass ends the periods that are over.
+// pass ends past periods.
 func (l *levels) pass(now time.Duration) {
 	below := 0
 	for i := range l.all {

@@ -13,8 +13,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Limiter limits the units that each key has in flight. Make one with [New]. It is safe for
-// concurrent use, starts no goroutine and needs no closing. The zero Limiter's methods panic.
+// Limiter limits each key's units in flight. Make one with [New]. It is safe for concurrent
+// use, starts no goroutine and needs no closing. The zero Limiter's methods panic.
 type Limiter[K comparable] struct {
 	common   *common
 	table    *table[K]
@@ -29,7 +29,7 @@ type Limiter[K comparable] struct {
 	refreshed atomic.Uint64 // configurations with a lower number are outdated
 }
 
-// New returns a limiter that lets each key have limit units in flight at the same time. To limit a whole
+// New returns a limiter with limit units in flight at the same time for each key. To limit a whole
 // server, set [Options].Total. New returns an error if the limit is below 1 or an option is invalid.
 func New[K comparable](limit int, opts *Options[K]) (*Limiter[K], error) {
 	var o Options[K]
@@ -72,8 +72,8 @@ func (l *Limiter[K]) TryAcquire(key K, n int) (Permit, error) {
 	return s.tryUnlock(n, now, errNoRoom)
 }
 
-// Acquire is like TryAcquire, but waits for room until the context ends. It then returns an error that
-// wraps the context's. It fails with [ratelimit.ErrLimited] if [Options.MaxQueue] of the key's callers wait
+// Acquire is like TryAcquire, but waits for room until the context ends. It then returns an error wrapping
+// the context's. It fails with [ratelimit.ErrLimited] if [Options.MaxQueue] of the key's callers wait
 // already, if a caller with a higher priority takes its place, or if the context would end before the key's
 // usual work does. If the limit falls below n during the wait, the error wraps [ratelimit.ErrExceedsLimit].
 func (l *Limiter[K]) Acquire(ctx context.Context, key K, n int) (Permit, error) {
@@ -136,9 +136,9 @@ func (l *Limiter[K]) semaphoreOf(key K, timed bool) (*semaphore, time.Duration, 
 	return l.create(key, timed)
 }
 
-// create is like semaphoreOf, for a key that is not in the table or is about to leave it.
-// It calls user code before it locks the table. If Refresh was called meanwhile, create
-// calls user code again once the key is in the table, where later calls to Refresh find it.
+// create is like semaphoreOf, for a key outside the table or about to leave it. It calls
+// user code before it locks the table. If Refresh was called meanwhile, create calls
+// user code again once the key is in the table: later calls to Refresh find it there.
 func (l *Limiter[K]) create(key K, timed bool) (*semaphore, time.Duration, error) {
 	if err := l.keys.err(key); err != nil {
 		return nil, 0, err
@@ -168,7 +168,7 @@ func (l *Limiter[K]) create(key K, timed bool) (*semaphore, time.Duration, error
 }
 
 // insertUnlock publishes a new key's semaphore and unlocks the table. It returns
-// the semaphore locked, so that the table does not forget it before its first use.
+// the semaphore locked, so the table does not forget it before its first use.
 func (l *Limiter[K]) insertUnlock(e *entry[K], cfg config, now time.Duration) (*semaphore, error) {
 	defer l.table.mu.Unlock()
 	if !l.table.roomLocked() {
@@ -191,7 +191,7 @@ func (l *Limiter[K]) configOf(key K) config {
 	return cfg
 }
 
-// made returns the state that all keys of a limiter share, and panics if New did not make the limiter.
+// made returns a limiter's state for all its keys, and panics if New did not make the limiter.
 func (l *Limiter[K]) made() *common {
 	if l == nil || l.common == nil {
 		panic(optional.Zero("inflight", "Limiter", "New"))

@@ -73,9 +73,8 @@ func (l *Limiter[K]) Refresh(keys ...K) {
 	l.allChanged()
 }
 
-// changedLocked admits the waiters that fit after a change of one key. If all keys
-// share one pool it does nothing. Then allChanged admits them after all keys have
-// changed, because otherwise the first key would take room that belongs to a later one.
+// changedLocked admits fitting waiters after a change of one key. If all keys share one pool it does nothing. Then
+// allChanged admits them after all keys have changed, because otherwise the first key would take a later one's room.
 func (l *Limiter[K]) changedLocked(e *entry[K], now time.Duration) {
 	if l.common.pool == nil {
 		e.handOnLocked(now)
@@ -103,7 +102,7 @@ func (l *Limiter[K]) reconfigure(e *entry[K]) {
 	e.unlockAfter(busy)
 }
 
-// entries returns the entries of the given keys that are tracked, or all entries if no key is given.
+// entries returns the entries of the given tracked keys, or all entries if no key is given.
 func (l *Limiter[K]) entries(keys []K) []*entry[K] {
 	l.made()
 	if len(keys) > 0 {

@@ -3,7 +3,7 @@ package inflight
 import "time"
 
 // mixed finds the queue of a backend with cheap and expensive work. If times vary a lot, their mean
-// depends on the mix and does not reveal a queue. But a backend that serves first come, first served
+// depends on the mix and does not reveal a queue. But if a backend serves first come, first served, it
 // delays all work alike. So the median grows by the wait, and the queue is throughput × wait. Times
 // vary enough for this if their variation is large, or if priorities have work of different length.
 type mixed struct {
@@ -13,7 +13,7 @@ type mixed struct {
 }
 
 const (
-	mixture   = 4    // the value of varies from which the median is used
+	mixture   = 4    // the least varies for using the median
 	mixMemory = 0.05 // a window's weight in the smoothed variation
 	mixFall   = 0.2  // a window's weight in the smoothed median
 )
@@ -31,14 +31,14 @@ func (m *mixed) observe(s Sample) {
 	m.typical = min(m.typical, m.recent)
 }
 
-// measured records the median that a probe has found, or 0 if it has found none.
+// measured records a probe's median, or 0 if it has found none.
 func (m *mixed) measured(median float64) {
 	if median > 0 {
 		m.typical, m.recent = median, median
 	}
 }
 
-// latency returns the part of a window's latency that its queue and the baseline explain.
+// latency returns a window's latency as explained by its queue and the baseline.
 func (m *mixed) latency(rtt, baseline, inFlight, varies float64, s Sample) float64 {
 	m.varies += mixMemory * (varies - m.varies)
 	if m.varies < mixture && !s.mixed || m.typical == 0 || s.Median <= 0 || rtt <= baseline {

@@ -17,8 +17,7 @@ type Options[K comparable] struct {
 	// key: its calls fail with [ratelimit.ErrBlocked]. If nil, all keys have New's limit.
 	LimitFor func(key K) int
 
-	// Total bounds the units in flight over all keys. Keys that wait for it share it by Weight. If zero, there is no
-	// such bound.
+	// Total bounds the units in flight over all keys. Waiting keys share it by Weight. If zero, there is no such bound.
 	Total int
 
 	// Shared makes the limit over all keys adapt. For example, set it to [Learn]. Total is
@@ -29,9 +28,9 @@ type Options[K comparable] struct {
 	Weight func(key K) int
 
 	// Priority returns a key's level. Freed units of Total go to the highest level with waiters, so lower levels
-	// can starve. Use Weight for work that must go on. Under a Shared limit, lower levels have less work in flight
-	// while higher levels' calls are late. TryAcquire gets a unit only if no waiter at its level or a higher one
-	// waits for it, so high levels should call Acquire with a short deadline. If nil, all keys have the same level.
+	// can starve. If work must go on, use Weight. Under a Shared limit, lower levels have less work in flight while
+	// higher levels' calls are late. TryAcquire gets a unit only if no waiter at its level or a higher one waits
+	// for it, so high levels should call Acquire with a short deadline. If nil, all keys have the same level.
 	Priority func(key K) int
 
 	// MaxWaiting is how many calls to Acquire may wait, over all keys. At the maximum, a caller replaces the newest
@@ -42,14 +41,14 @@ type Options[K comparable] struct {
 	// in order. For Shared's limit, key is the zero value. If nil, changes are not reported.
 	OnLimit func(key K, old, new int)
 
-	// Shadow makes a dry run. A call that would be refused or would wait passes at once, and counts in Stats.Shed.
+	// Shadow makes a dry run. If a call would be refused or would wait, it passes at once, and counts in Stats.Shed.
 	Shadow bool
 
 	// MaxQueue is how many calls to Acquire may wait for each key. Further
 	// calls fail with [ratelimit.ErrLimited]. If zero, no call waits.
 	MaxQueue int
 
-	// Adaptive makes each key's limit follow its work's latency. Set it to [Learn], or to a function that returns
+	// Adaptive makes each key's limit follow its work's latency. Set it to [Learn], or to a function returning
 	// your own algorithm. The limit given by New or LimitFor is then the upper bound. If nil, limits are fixed.
 	Adaptive func() Algorithm
 

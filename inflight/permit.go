@@ -43,13 +43,13 @@ func (p Permit) Ignore() {
 	}
 }
 
-// DoneAmount is like Done, for work that takes time in proportion to an amount, for example an answer's
+// DoneAmount is like Done, for work whose time is proportional to an amount, for example an answer's
 // tokens or a file's bytes. Adaptive limits then learn from the time per amount, so a long answer does
 // not count as a slow one. They ignore the time common to all calls, for example until the first token.
 //
-// The unit can be chosen freely, but must be the same for all calls under a limit. Report an amount with
-// all successes under a limit or with none. If one success in a window has no amount, the limit learns from
-// that window's times as with Done. An amount that is 0, negative, infinite or not a number counts as none.
+// The unit can be chosen freely, but must be the same for all calls under a limit. Report an amount with all
+// successes under a limit or with none. If one success in a window has no amount, the limit learns from the
+// window's times as with Done. If an amount is 0, negative, infinite or not a number, it counts as none.
 func (p Permit) DoneAmount(o Outcome, amount float64) {
 	s := p.semaphore
 	if s == nil {

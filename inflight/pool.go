@@ -9,14 +9,14 @@ import (
 )
 
 // pool is the source of a key's permits. With [Options.Total] all keys share one pool; otherwise
-// each key has its own. The lock of its semaphores guards it. Keys that share a pool also share
+// each key has its own. The lock of its semaphores guards it. Keys with a common pool also share
 // a lock. So a decision always takes one lock, and the locks of keys and of Total need no order.
 type pool struct {
 	total    int // the units that may be in flight now, or noTotal
 	inFlight int
 	bound    atomic.Int64 // upper bound of total; changed under the lock
-	waiting  int          // callers that wait
-	came     uint64       // callers that have ever begun to wait
+	waiting  int          // waiting callers
+	came     uint64       // callers that have ever waited
 	turns    uint64
 	learner  *learner // set with Options.Shared, else nil
 
@@ -27,10 +27,10 @@ type pool struct {
 // tier holds one priority's waiters.
 type tier struct {
 	priority int
-	byUse    useHeap  // semaphores that wait for Total, not for their own limit
+	byUse    useHeap  // semaphores waiting for Total, not for their own limit
 	waiters  arrivals // the waiters of all its semaphores
-	// the least use when a semaphore was last served, plus one unit; the minimum for a
-	// key that comes back, because otherwise a stream of new keys would delay the others
+	// the least use when a semaphore was last served, plus one unit; the minimum for
+	// a returning key, because otherwise a stream of new keys would delay the others
 	served float64
 }
 
@@ -66,7 +66,7 @@ func (p *pool) fitsLocked(n, priority int) bool {
 	}
 }
 
-// passedLocked reports whether a caller of a priority would overtake a waiter of that priority or a higher one.
+// passedLocked reports whether a caller of a priority would overtake a waiter of this priority or a higher one.
 func (p *pool) passedLocked(priority int) bool {
 	for _, l := range p.levels {
 		if l.priority < priority {
@@ -105,7 +105,7 @@ func (p *pool) leaveLocked(s *semaphore, w *waiter) {
 	p.prunedLocked(l)
 }
 
-// prunedLocked forgets a tier that has no waiters.
+// prunedLocked forgets a tier without waiters.
 func (p *pool) prunedLocked(l *tier) {
 	if l.waiters.newest == nil {
 		p.levels = slices.DeleteFunc(p.levels, func(x *tier) bool { return x == l })
@@ -131,8 +131,8 @@ func (p *pool) moveLocked(s *semaphore, priority int) {
 	p.prunedLocked(from)
 }
 
-// changedLocked admits the waiters that fit after limits have changed. Some keys may now begin to wait for
-// Total. It places the key with the least use first. Then the others are raised to that use in any order.
+// changedLocked admits fitting waiters after limits have changed. Some keys may now begin to wait for
+// Total. It places the key with the least use first. Then the others are raised to this use in any order.
 func (p *pool) changedLocked(now time.Duration) {
 	all := p.waitersLocked()
 	for _, s := range all {
@@ -154,7 +154,7 @@ func (p *pool) changedLocked(now time.Duration) {
 	p.dispatchLocked(now)
 }
 
-// waitersLocked returns the semaphores that have waiters.
+// waitersLocked returns the semaphores with waiters.
 func (p *pool) waitersLocked() (all []*semaphore) {
 	for _, l := range p.levels {
 		for w := l.waiters.newest; w != nil; w = w.older {
@@ -176,9 +176,9 @@ func (p *pool) outLocked(s *semaphore, l *tier) {
 	}
 }
 
-// placeLocked adds a semaphore to those that wait for Total. It removes the semaphore if there is no
-// Total or no waiter, or if the key is at its own limit. A key that begins to wait is raised to the least
-// use of the waiting keys. A key at its own limit keeps its use, but gets no advantage over the others.
+// placeLocked adds a semaphore to the ones waiting for Total. It removes the semaphore if there is no Total
+// or no waiter, or if the key is at its own limit. When a key begins to wait, it is raised to the least use
+// of the waiting keys. A key at its own limit keeps its use, but gets no advantage over the others.
 func (p *pool) placeLocked(s *semaphore, now time.Duration) {
 	w := s.first
 	if w == nil || !s.fitsLocked(w.n) && (p.total == noTotal || int64(s.limit) < p.bound.Load()) {
@@ -218,8 +218,8 @@ func (p *pool) sortLocked(s *semaphore) {
 	}
 }
 
-// first returns the semaphore with the least use. Uses grow while work is in flight, so those
-// in the heap are too low. first updates the heap's first semaphore until that stays the first.
+// first returns the semaphore with the least use. Uses grow while work is in flight, so the
+// heap's are too low. first updates the heap's first semaphore until it stays the first.
 func (l *tier) first(now time.Duration) *semaphore {
 	for {
 		s := l.byUse[0]
@@ -235,7 +235,7 @@ func (l *tier) first(now time.Duration) *semaphore {
 	}
 }
 
-// dispatchLocked serves the waiters in turn, until one does not fit. The semaphore of that waiter
+// dispatchLocked serves the waiters in turn, until one does not fit. This waiter's semaphore
 // collects freed units until the waiter fits, or until a caller of a higher priority comes.
 func (p *pool) dispatchLocked(now time.Duration) {
 	for p.total == noTotal || p.inFlight < p.total || p.learner != nil {
@@ -297,8 +297,7 @@ func (p *pool) serveLocked(s *semaphore, now time.Duration) {
 	p.placeLocked(s, now)
 }
 
-// shedLocked removes the newest waiter of the lowest level if that level is below a priority. It reports whether it
-// has.
+// shedLocked removes the newest waiter of the lowest level if this level is below a priority. It reports whether it has.
 func (p *pool) shedLocked(priority int) bool {
 	if len(p.levels) == 0 {
 		return false

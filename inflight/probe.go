@@ -7,9 +7,9 @@ import (
 
 // probe measures the baseline under a lower limit.
 //
-// Probes begin at boundaries, which are instants of a clock that processes share. A process that probes alone cannot
-// empty a queue that others fill. It would mistake that queue for the backend's latency. Boundaries at a distance are
-// also boundaries at half that distance. So processes probe together even if the lengths of their windows differ.
+// Probes begin at boundaries, instants of a clock common to all processes. If a process probed alone, it could not
+// empty a queue filled by others. It would mistake the queue for the backend's latency. Boundaries at a distance are
+// also boundaries at half the distance. So processes probe together even if the lengths of their windows differ.
 //
 // At routine boundaries, all processes whose limits are in full use probe. A process also probes alone, for one of
 // three causes. Nothing is proven yet, the limit has fallen to half its value without effect, or a young baseline
@@ -19,20 +19,20 @@ type probe struct {
 	due      bool          // a probe begins at the next boundary for causes
 	routine  bool          // whether the probe began at a routine boundary
 	shrank   bool          // whether the limit has fallen to half without effect
-	previous time.Duration // the end of the previous window, on the clock that processes share
+	previous time.Duration // the end of the previous window, on the common clock
 
 	running   bool
-	from      measure // the limit and latency at which the probe began
+	from      measure // the limit and latency at the probe's beginning
 	before    measure // the limit and latency of the previous step
 	cut       float64 // this step's limit
 	together  bool    // whether a boundary has passed within this step
 	restarts  int     // how often the step's sums were restarted
-	doubted   float64 // latency in the step that showed a slower backend; 0 if none did
-	confirmed float64 // the baseline that the latest routine probe found
+	doubted   float64 // latency in the step with a slower backend; 0 if none
+	confirmed float64 // the latest routine probe's baseline
 
 	n      int     // windows in this step
 	ended  float64 // requests in these windows
-	left   int     // the number of these windows in which clients left early
+	left   int     // how many of these windows clients left early
 	sum    float64 // the sum of their latencies
 	middle float64 // the sum of their medians
 }
@@ -44,20 +44,20 @@ const (
 	routines = 120
 	blindly  = 1000 // windows with the limit in full use between routine probes if Sample.At is unknown
 
-	soon  = 8  // windows with the limit in full use from the first baseline to the probe that confirms it
+	soon  = 8  // windows with the limit in full use from the first baseline to its confirming probe
 	later = 32 // the same number from then on to the second probe
 
-	below      = 0.7  // a probe for the known baseline lowers the limit to this part of the work that the backend does at once
-	shrunk     = 0.5  // a limit that has fallen to this part is a cause of a probe, if latency is too high
-	far        = 3    // latency above this multiple of the baseline is too high for a limit that has fallen to shrunk
+	below      = 0.7  // a probe for the known baseline lowers the limit to this part of the backend's simultaneous work
+	shrunk     = 0.5  // a limit down at this part causes a probe, if latency is too high
+	far        = 3    // latency above this multiple of the baseline is too high for a limit down at shrunk
 	queued     = 1.4  // a queue would fall to a certain latency; above this multiple of it, there is no queue
 	confirming = 0.88 // with a queue, latency in a probe would be below this part of a proven baseline
-	opinion    = 0.8  // latency below this part of that in the doubted step, at a third of its limit, shows that others had a queue
-	raised     = 1.03 // a routine probe that would raise the baseline beyond this multiple takes the full number of windows, most
+	opinion    = 0.8  // latency below this part of the doubted step's, at a third of its limit, is due to others' queue
+	raised     = 1.03 // a routine probe with a baseline beyond this multiple takes the full number of windows, most
 
 	most        = 3     // the maximum number of windows of a step
 	mostRoutine = 5     // the same for a routine probe
-	precise     = 0.2   // the maximum standard error of a baseline that a probe finds, as a part of it
+	precise     = 0.2   // the maximum standard error of a probe's baseline, as a part of it
 	preciser    = 0.12  // the same for a routine probe: if baselines differ, processes get unequal shares
 	surest      = 0.001 // the minimum variance of a measured baseline, because backends change
 
@@ -66,7 +66,7 @@ const (
 	mostRestarts = 4
 )
 
-// begins reports whether a probe begins after a window that ended at the instant at.
+// begins reports whether a probe begins after a window, ended at the instant at.
 func (b *baseline) begins(limit, rtt float64, full, stuck bool, at time.Duration) bool {
 	p := &b.probe
 	unproven := !b.ever || at == 0 && !b.proven
@@ -79,8 +79,8 @@ func (b *baseline) begins(limit, rtt float64, full, stuck bool, at time.Duration
 	return full && (p.routine || p.due && p.crossed(at, cause, causes))
 }
 
-// causes reports whether there is a cause for a probe. If unproven, nothing has shown that the baseline is free of a
-// queue. If full, the limit is in full use. If stuck, it cannot grow.
+// causes reports whether there is a cause for a probe. If unproven, the baseline
+// may contain a queue. If full, the limit is in full use. If stuck, it cannot grow.
 func (b *baseline) causes(limit, rtt float64, unproven, full, stuck bool) bool {
 	queue := rtt > longer*b.rtt
 	growing := queue && !b.queue && !b.proven // a growing queue has caused the latency
@@ -99,8 +99,8 @@ func (b *baseline) causes(limit, rtt float64, unproven, full, stuck bool) bool {
 	return !growing && (unproven || b.probe.shrank || b.since >= b.every)
 }
 
-// crossed reports whether a boundary has passed in the window that ended at the instant
-// at. It doubles the boundaries' distance until it is as long as that many windows.
+// crossed reports whether a boundary has passed in a window, ended at the instant at. It
+// doubles the boundaries' distance until it is as long as the given number of windows.
 func (p *probe) crossed(at, distance time.Duration, windows int) bool {
 	elapsed := at - p.previous
 	switch {
@@ -203,8 +203,8 @@ func (b *baseline) next(rtt, ended float64, left bool, s Sample, target func(loa
 	return b.finish(s.sized, target)
 }
 
-// measured applies a probe's result. If the process has probed alone, the result may include the queue
-// of others. So it raises the baseline at most to the value that the last routine probe found. There
+// measured applies a probe's result. If the process has probed alone, the result may include the
+// queue of others. So it raises the baseline at most to the last routine probe's value. There
 // are two exceptions: nothing was proven before, or the limit has fallen to half without effect.
 func (b *baseline) measured(rtt, doubt float64) {
 	p := &b.probe
@@ -262,7 +262,7 @@ func (b *baseline) needsMore(mean, ratio, doubt float64, conclusive bool) bool {
 	return p.n < most && b.proven && mean > raised*b.rtt || p.n < mostRoutine && doubt > preciser*preciser
 }
 
-// finish ends a probe that has found a baseline and returns the limit from now on.
+// finish ends a probe with a baseline and returns the limit from now on.
 func (b *baseline) finish(sized bool, target func(load) float64) float64 {
 	p := &b.probe
 	p.running, b.proven, b.ever, b.since, b.last, b.trend = false, true, true, 0, 0, 0

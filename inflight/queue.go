@@ -9,8 +9,8 @@ type waiter struct {
 	n         int
 	ready     chan struct{}
 	since     time.Duration // when it began to wait
-	ends      time.Duration // the reading at which the wait ends
-	// the reading at which the caller's context ends; it is later than ends if a bound of the wait alone ends the wait
+	ends      time.Duration // the reading at the wait's end
+	// the reading at the end of the caller's context; later than ends if a bound of the wait alone ends the wait
 	gone         time.Duration
 	permit       Permit  // the result, if err is nil
 	err          error   // why it gets no permit
@@ -45,12 +45,12 @@ func (s *semaphore) heldLocked(d time.Duration) {
 	s.hold = max(1, d)
 }
 
-// tooLateLocked reports whether it is too late to begin a waiter's work, because its context would probably
-// end first. Times vary, so work is expected to take twice the key's usual time. If half the time that the
-// caller had at first is less, that is used instead. Work is never expected to take less than the usual time.
+// tooLateLocked reports whether it is too late to begin a waiter's work, because its context would
+// probably end first. Times vary, so work is expected to take twice the key's usual time, or half the
+// caller's time at first if this is less. Work is never expected to take less than the usual time.
 //
 // A bound of the wait alone limits how long callers wait, but their work
-// may take longer. Such work may begin until half of that bound is over.
+// may take longer. Such work may begin until half of the bound is over.
 func (s *semaphore) tooLateLocked(w *waiter, now time.Duration) bool {
 	return w.gone-now < s.hold || w.ends-now < min(2*s.hold, (w.ends-w.since)/2)
 }
@@ -84,7 +84,7 @@ func (s *semaphore) remove(w *waiter) {
 	s.queued--
 }
 
-// arrivals are one priority's waiters, in the order in which they came.
+// arrivals are one priority's waiters, in the order of arrival.
 type arrivals struct{ newest *waiter }
 
 // push adds a waiter. It is the newest, unless it comes from another priority.

@@ -11,21 +11,21 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// semaphore counts one key's units. Its lock guards all fields except common, which never changes.
+// semaphore counts one key's units. Its lock guards all fields except common: common never changes.
 //
-// A decision of a fixed limit without Total touches only the first 64 bytes, which are
-// one line of the CPU's cache. With many keys or cores, such lines take most of the time.
+// A decision of a fixed limit without Total touches only the first 64 bytes: one line
+// of the CPU's cache. With many keys or cores, such lines take most of the time.
 type semaphore struct {
 	common   *common
-	limit    int     // the units that may be in flight now: bound, or the learnt limit
+	limit    int     // the maximum units in flight now: bound, or the learnt limit
 	inFlight int     // the units in flight
 	first    *waiter // the queue's first waiter; nil if it is empty
 	dead     bool    // whether the table has forgotten it; then look the key up again
-	parked   bool    // whether unpark must put the key back among those that may be forgotten, once it is idle
+	parked   bool    // whether unpark must put the key back among the forgettable ones, once it is idle
 	losing   bool    // whether a waiter has left unserved since the queue was last empty
 	mu       sync.Mutex
-	timedAt  uint32 // with a fixed limit, the place of the work that is timed
-	works    works  // begins with the place of the first permit, which is enough for most keys
+	timedAt  uint32 // with a fixed limit, the place of the timed work
+	works    works  // begins with the place of the first permit, enough for most keys
 
 	last   *waiter
 	queued int  // waiters
@@ -40,17 +40,17 @@ type semaphore struct {
 	priority   int
 	at         int32  // its index in its level's heap, or -1
 	busyAt     int32  // its index in learner.busy, or -1
-	number     uint64 // the number of the call that returned bound, weight and priority
+	number     uint64 // the number of the call for bound, weight and priority
 	configured int    // LimitFor's result: 0 means the limiter's own limit; if negative, the key is blocked
 	shed       uint64
 	wait       time.Duration // the mean of the recent waits of calls served from the queue
 	waited     time.Duration // when the last waiter was served or gave up
 	hold       time.Duration // the mean time of about the last 16 successes
 	timedFrom  time.Duration // with a fixed limit, the time when the timed work began
-	timedWork  uint64        // that work's serial; a key takes six cache lines, and begins on one
+	timedWork  uint64        // the timed work's serial; a key takes six cache lines, and begins on one
 }
 
-// common is the state that all keys of a limiter share.
+// common is a limiter's state for all its keys.
 type common struct {
 	clock      ratelimit.Clock
 	maxQueue   int
@@ -60,11 +60,11 @@ type common struct {
 	timed      bool  // whether the clock is read for each permit
 	shadow     bool
 
-	// inOrder is true if the instants at which keys become idle are numbered. They are not
-	// numbered while the table is far from full, because all cores would share the counter.
+	// inOrder is true if keys get a number when they become idle. They get none
+	// while the table is far from full, because all cores would share the counter.
 	inOrder atomic.Bool
 
-	_     [64]byte      // separates fields that change from fields that are only read, on different cache lines
+	_     [64]byte      // separates changing fields from constant ones, on different cache lines
 	mu    sync.Mutex    // the lock for all keys, if they share a pool
 	last  time.Duration // the latest reading used under mu
 	idled atomic.Uint64 // the number of the latest instant when a key became idle
@@ -88,7 +88,7 @@ func (s *semaphore) pool() *pool {
 	return &s.own
 }
 
-// init prepares a semaphore, which is not configured yet. It calls Options.Adaptive.
+// init prepares an unconfigured semaphore. It calls Options.Adaptive.
 func (s *semaphore) init(c *common, report func(old, new int)) {
 	s.common, s.at, s.busyAt = c, -1, -1
 	s.weight, s.until = 1, -maxReading // the configuration replaces these values
@@ -113,7 +113,7 @@ func (c *common) reading(timed bool) time.Duration {
 	return min(max(c.clock.Now(), -maxReading), maxReading)
 }
 
-const maxReading = math.MaxInt64 / 4 // a bound with which differences do not overflow
+const maxReading = math.MaxInt64 / 4 // a bound without overflow of differences
 
 // atLocked returns the instant of a reading of the clock. Callers read the clock before
 // they lock, so readings may come out of order. The returned instants never decrease.
@@ -125,7 +125,7 @@ func (s *semaphore) atLocked(reading time.Duration) time.Duration {
 	return s.until
 }
 
-// atLocked is like semaphore.atLocked, for keys that share a pool.
+// atLocked is like semaphore.atLocked, for keys with a common pool.
 func (c *common) atLocked(reading time.Duration) time.Duration {
 	c.last = max(c.last, reading)
 	return c.last
@@ -239,7 +239,7 @@ func (s *semaphore) endLocked(p Permit) (w work) {
 	return w
 }
 
-// chargeLocked charges the slot-time of work that has ended.
+// chargeLocked charges the slot-time of ended work.
 func (s *semaphore) chargeLocked(w *work, now time.Duration) {
 	s.advance(s.inFlight, now)
 	s.share.ended(w.n, now-w.start)
@@ -268,7 +268,7 @@ func (s *semaphore) releasedLocked(n int, now time.Duration) {
 	}
 }
 
-// handOnLocked gives permits to the waiters that fit after the semaphore has changed.
+// handOnLocked gives permits to fitting waiters after the semaphore has changed.
 func (s *semaphore) handOnLocked(now time.Duration) {
 	s.pool().placeLocked(s, now)
 	s.pool().dispatchLocked(now)
@@ -299,7 +299,7 @@ func (s *semaphore) agedLocked(now time.Duration) time.Duration {
 	return time.Duration(float64(s.wait) * math.Exp2(-float64(now-s.waited)/float64(max(s.wait, time.Second))))
 }
 
-// delayedLocked records that a call for n units is late, unless only the key's own limit delays it.
+// delayedLocked records a late call for n units, unless only the key's own limit delays it.
 func (s *semaphore) delayedLocked(n int) {
 	if p := s.pool(); p.learner != nil && s.fitsLocked(n) {
 		p.learner.levels.delayed(s.priority)

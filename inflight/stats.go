@@ -8,10 +8,10 @@ import (
 
 // Stats are a key's state.
 type Stats struct {
-	Limit    int // units that may be in flight now; 0 if the key is blocked
+	Limit    int // the maximum units in flight now; 0 if the key is blocked
 	Bound    int // an adaptive Limit's upper bound; equal to a fixed Limit
 	InFlight int // the units in flight
-	Queued   int // calls to Acquire that wait
+	Queued   int // waiting calls to Acquire
 	Weight   int // the key's weight, for its share of Total
 
 	// Shed counts the calls refused with ErrLimited since the key was first seen.
@@ -21,7 +21,7 @@ type Stats struct {
 	Wait time.Duration
 
 	// Oldest is the age of the oldest permit in flight, counted from the first call to Stats or Snapshot
-	// that saw it. It is 0 if nothing is in flight. If it grows without end, a permit was never released.
+	// with it. It is 0 if nothing is in flight. If it grows without end, a permit was never released.
 	Oldest time.Duration
 }
 
@@ -53,14 +53,14 @@ func (l *Limiter[K]) Snapshot() map[K]Stats {
 // Totals are a [Limiter]'s state over all keys. Its counters begin with [New].
 type Totals struct {
 	InFlight int // the units in flight
-	Limit    int // Options.Total, or the limit that Options.Shared learnt; 0 if there is none
-	Queued   int // the calls to Acquire that wait
+	Limit    int // Options.Total, or Options.Shared's learnt limit; 0 if there is none
+	Queued   int // waiting calls to Acquire
 	Keys     int // tracked keys
 
 	// Adaptive is true if limits follow outcomes: [Options.Adaptive] or [Options.Shared] is set.
 	Adaptive bool
 
-	// Shed counts the calls refused because there was no room. In a dry run it counts those that would have been refused.
+	// Shed counts the calls refused because there was no room. In a dry run it counts the calls that would have been refused.
 	Shed uint64
 	// Waits counts the calls served from a queue, in buckets by their waits. The buckets' upper bounds are
 	// 1, 2.5, 5, 10, 25, 50, 100, 250 and 500 ms, and 1, 2.5 and 10 s. The last bucket has the longer waits.

@@ -16,17 +16,17 @@ type table[K comparable] struct {
 
 	mu    sync.Mutex
 	count int
-	idle  idleHeap[K] // all keys, except those that were found busy and have not become idle since
+	idle  idleHeap[K] // all keys, except those found busy and not idle since
 }
 
 // entry is a semaphore and its place in the table.
 type entry[K comparable] struct {
 	semaphore
 	key  K
-	rank uint64 // the idleAt that the heap last read, so it is never above idleAt
+	rank uint64 // the idleAt at the heap's last look, so never above idleAt
 }
 
-// smallTable is the maximum size of a table that orders idle keys from the start.
+// smallTable is the maximum size of a table with ordered idle keys from the start.
 const smallTable = 1024
 
 func newTable[K comparable](max int) *table[K] {
@@ -38,7 +38,7 @@ func (t *table[K]) find(key K) *entry[K] { return t.index.Find(key) }
 // roomLocked reports whether there is room for one more key. If the table is full, it tries to make room.
 func (t *table[K]) roomLocked() bool { return t.count < t.max || t.forgetLocked() }
 
-// publishLocked adds a key for which there is room.
+// publishLocked adds a key. There is room for it.
 func (t *table[K]) publishLocked(e *entry[K]) {
 	e.idleAt = e.common.idled.Add(1)
 	e.rank = e.idleAt
@@ -67,9 +67,9 @@ func (t *table[K]) entriesLocked(of []K) (found []*entry[K]) {
 	return found
 }
 
-// forgetLocked removes the key that has been idle for longest, if any is idle. An entry's rank in the heap
-// may be outdated, but is never too high. So the first entry with a correct rank is that key. A busy key
-// leaves the heap until it is idle again. So an entry is examined at most once for each use of its key.
+// forgetLocked removes the key that has been idle for longest, if any is idle. An entry's rank in the heap may
+// be outdated, but is never too high. So the first entry with a correct rank is the longest idle key. A busy
+// key leaves the heap until it is idle again. So an entry is examined at most once for each use of its key.
 func (t *table[K]) forgetLocked() bool {
 	for len(t.idle) > 0 {
 		e := t.idle[0]
@@ -103,8 +103,8 @@ func (t *table[K]) lookLocked(e *entry[K]) bool {
 	return false
 }
 
-// unpark puts a key that has become idle back into the heap. Meanwhile no other goroutine can forget or park it,
-// because both take their keys from the heap.
+// unpark puts a newly idle key back into the heap. Until then no other
+// goroutine can forget or park it, because both take their keys from the heap.
 func (t *table[K]) unpark(e *entry[K]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -16,7 +16,7 @@ func left(ctx context.Context) time.Duration {
 // endless is the time until a context without a deadline ends.
 const endless = maxReading
 
-// quitLocked removes a waiter that gives up. If the waiter was served
+// quitLocked removes a waiter when it gives up. If the waiter was served
 // at the same instant, quitLocked passes its permit to the next waiter.
 func (s *semaphore) quitLocked(w *waiter, now time.Duration) {
 	if !w.done {
@@ -60,7 +60,7 @@ func (s *semaphore) awaitUnlock(ctx context.Context, n int, now, patience, left 
 	s.mutex().Unlock()
 	select {
 	case <-w.ready:
-		if w.err != nil { // the goroutine that ended the wait did not check whether this key is idle
+		if w.err != nil { // whoever ended the wait did not check whether this key is idle
 			s.mutex().Lock()
 			s.unlockVacated()
 		}

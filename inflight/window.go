@@ -13,8 +13,8 @@ const (
 	minWindow  = 100 * time.Millisecond
 	minSamples = 20
 
-	// patience is the number of mean times for which a window waits for its first requests. Some may never end: for
-	// example streams, or permits that are not released.
+	// patience is how many mean times a window waits for its first requests.
+	// Some may never end: for example streams, or unreleased permits.
 	patience = 8
 
 	// lower is a fraction of the highest limit so far. Latency under a limit below it is not comparable.
@@ -29,8 +29,8 @@ const (
 	// lower limit does not cure them.
 	dropShare = 4
 
-	// hungDeviations is the least distance of hung work from the successes' mean time, in their standard deviations.
-	// By Cantelli's inequality, at most one in 17 values of any distribution is that far above the mean.
+	// hungDeviations is the least distance of hung work from the successes' mean time, in their standard
+	// deviations. By Cantelli's inequality, at most one in 17 values of any distribution is so far above the mean.
 	hungDeviations = 4
 
 	// hungTail is a number of expected slow successes. If hung work were merely the slow part of all work,
@@ -41,57 +41,57 @@ const (
 	leastGood = 20
 )
 
-// window gathers one sample's data, mostly from work that began within
+// window gathers one sample's data, mostly from work begun within
 // the window. Earlier work has met another limit and another queue.
 type window struct {
-	count   int           // outcomes that it needs
-	before  uint64        // the number of the last work that began before it
+	count   int           // outcomes needed
+	before  uint64        // the number of the last work before it
 	start   time.Duration // the end of the previous window, or the beginning of the first work whose outcome counts
 	open    bool          // whether start is set
-	quick   int           // the number of its first count calls that have ended
+	quick   int           // how many of its first count calls have ended
 	done    int           // successes
-	good    sums          // the successes, including work that began before it
+	good    sums          // the successes, including earlier work's
 	earlier sums          // good in the previous window
 	total   time.Duration // the sum of the times of done
-	longest time.Duration // the longest success, including work that began before it
+	longest time.Duration // the longest success, including earlier work's
 	known   time.Duration // longest in the previous window
-	late    int           // cancelled calls that took longer than each success of this window and the previous one
+	late    int           // cancelled calls longer than each success of this window and the previous one
 	unsure  int           // calls cancelled sooner, but not at once
-	dropped int           // calls that ended as Dropped
-	older   int           // outcomes of work that began before it and is not too old to count
-	refused int           // the part of older that was dropped
+	dropped int           // calls ended as Dropped
+	older   int           // outcomes of earlier work, if not too old to count
+	refused int           // the dropped part of older
 	expired int           // the part of dropped that took as long as work counted in late
-	hung    int           // the part of late and expired that hung
-	stuck   int           // hung calls, including work that began before it
+	hung    int           // the hung part of late and expired
+	stuck   int           // hung calls, including earlier work
 	stalled int           // stuck in the previous window
 	hanging time.Duration // until this instant, calls count as hanging
-	other   float64       // units × time, in ns, of all work that has ended and has not hung
+	other   float64       // units × time, in ns, of all ended work except hung calls
 	peak    int
-	since   time.Duration // the instant until which held is counted
+	since   time.Duration // held is counted up to this instant
 	held    float64       // units × time, in ns
 	crowd   float64       // units² × time, in ns
-	begun   time.Duration // the instant from which held is counted
+	begun   time.Duration // held is counted from this instant on
 	filling bool          // whether the limit was raised and the work in flight has not reached it yet
 	usual   time.Duration // the mean time of the previous window
 	low     time.Duration // when the limit was last lowered by much
 	fresh   bool          // whether this is the first window since low
-	from    time.Duration // work that began before this instant is too old to count in times
+	from    time.Duration // work from before this instant is too old to count in times
 	times   *times
 	sized   sized
 }
 
-// sized holds sums over successes with an amount, including work that began before the window.
+// sized holds sums over successes with an amount, including earlier work.
 type sized struct {
 	known                                      int // successes with an amount
-	n                                          int // the part of these that began after the limit was last lowered by much
+	n                                          int // the part of these begun after the limit was last lowered by much
 	time, amount, squares, products, quadratic float64
 	base                                       fixedPart
 }
 
-// fixedPart finds the part of a call's time that does not depend on its amount, for example the time until the first
-// token. It expresses that time as an amount. Without this, windows of short answers would look like those of a slower
-// backend. The part comes from a straight line through the times of recent windows. Each window's times are divided by
-// its time per amount, so the load plays no part. The amount that counts as one is the mean of the first window.
+// fixedPart finds the part of a call's time that does not depend on its amount, for example the time until the
+// first token. It expresses this time as an amount. Otherwise windows of short answers would look like a slower
+// backend's. The part comes from a straight line through the times of recent windows. Each window's times are
+// divided by its time per amount, so the load plays no part. The unit of amounts is the mean of the first window.
 type fixedPart struct {
 	unit                             float64
 	windows, time, amount, with, own float64 // sums over recent windows: of their means, their covariance and their variance
@@ -100,7 +100,7 @@ type fixedPart struct {
 
 const (
 	fixedMemory = 0.95 // the weight of all earlier windows
-	fixedMost   = 100  // in mean amounts; a larger part would mean that time does not depend on the amount
+	fixedMost   = 100  // in mean amounts; with a larger part, time would not depend on the amount
 )
 
 // add records a window.
@@ -132,7 +132,7 @@ func (w *window) addSized(d, start time.Duration, amount float64) {
 		return
 	}
 	z.known++
-	if start < w.low { // for most of that time, a higher limit may have been in force
+	if start < w.low { // for most of the time, a higher limit may have been in force
 		return
 	}
 	t := float64(d)
@@ -144,7 +144,7 @@ func (w *window) addSized(d, start time.Duration, amount float64) {
 	z.quadratic += amount * amount
 }
 
-// moments returns the time for the amount that counts as one, and the standard deviation of single calls from this time.
+// moments returns the time for the unit of amounts, and the standard deviation of single calls from this time.
 func (z *sized) moments() (mean, deviation float64) {
 	z.base.add(z)
 	n, part := float64(z.n), z.base.part
@@ -172,7 +172,7 @@ func newWindow(count int) window {
 	return window{count: count, filling: true, fresh: true, hanging: math.MinInt64, low: math.MinInt64, times: new(times)}
 }
 
-// renew begins the next window, which is empty.
+// renew begins the next window, an empty one.
 func (w *window) renew(now time.Duration, seq uint64, inFlight int, each eachWork) {
 	*w = window{count: w.count, before: seq, start: now, since: now, begun: now, open: true, peak: inFlight, filling: w.filling, usual: w.usual, known: w.longest, low: w.low, earlier: w.good, stalled: w.stuck, hanging: w.hanging, times: w.times, sized: sized{base: w.sized.base}}
 	w.times.reset(w.usual)
@@ -274,10 +274,10 @@ func (w *window) add(now, start time.Duration, seq uint64, units int, o Outcome)
 	return true
 }
 
-// addOlder adds the outcome of work that began before the window to the share of drops. Without such outcomes, quick
-// drops would be overrepresented: most begin and end within the window, and successes that wait in a queue do not. A
-// lower limit would remove the queue, and thereby the excess, so the excess would look like drops from overload.
-// Drops that take longer than every success do not count. They are not overrepresented, and hang at any limit.
+// addOlder adds the outcome of earlier work to the share of drops. Without such outcomes, quick drops would
+// be overrepresented: most begin and end within the window, but successes after a queue do not. A lower limit
+// would remove the queue, and thereby the excess, so the excess would look like drops from overload. Drops do
+// not count if they take longer than every success. They are not overrepresented, and hang at any limit.
 func (w *window) addOlder(rtt time.Duration, o Outcome) {
 	switch {
 	case o == Success, o == Cancelled && rtt > w.usual/2:
@@ -288,7 +288,7 @@ func (w *window) addOlder(rtt time.Duration, o Outcome) {
 	}
 }
 
-// plus adds two times that are not negative. If the sum overflows, it returns the longest time.
+// plus adds two non-negative times. If the sum overflows, it returns the longest time.
 func plus(a, b time.Duration) time.Duration { return a + min(b, math.MaxInt64-a) }
 
 // hangs reports whether failed work has hung. It is compared with this window's successes and the
@@ -305,21 +305,20 @@ func (w *window) hangs(rtt time.Duration) bool {
 	return float64(rtt) > mean+max(mean, hungDeviations*math.Sqrt(variance))
 }
 
-// successesAlone reports whether some calls hang while others succeed. Then only the
-// successes show the backend's latency. A call that hangs takes equally long at any
-// limit. If hung calls keep the backend busy, the successes include the wait for it.
+// successesAlone reports whether some calls hang while others succeed. Then only the successes show the backend's latency. A
+// hanging call takes equally long at any limit. If hung calls keep the backend busy, the successes include the wait for it.
 //
-// After a call has hung, the result is true for as long as that call took. Hung calls begin together, so they also
+// After a call has hung, the result is true for as long as the call took. Hung calls begin together, so they also
 // end together, in windows far apart. If hardly any call succeeds, the whole backend hangs, and the result is false.
 func (w *window) successesAlone(now time.Duration, outcomes int) bool {
 	return now < w.hanging && w.good.n > 0 && w.good.n*leastGood >= outcomes
 }
 
-// cancelled estimates the number of calls that ended because a client
-// left. If only the successes count, the estimate excludes hung work.
+// cancelled estimates how many calls ended because a client left.
+// If only the successes count, the estimate excludes hung work.
 //
-// A client leaves after a certain time, and all successful work has ended within that time. Work that fails
-// for another reason takes at most as long as successful work. Some may be counted in late: about unsure /
+// A client leaves after a certain time, and all successful work has ended within it. Work that fails for
+// another reason takes at most as long as successful work. Some may be counted in late: about unsure /
 // done, and rarely twice as much. So cancelled subtracts 2 × unsure / done. If fewer than one in five calls
 // succeed, it counts all: clients of different patience may all leave before the longest success would end.
 func (w *window) cancelled(successesAlone bool) float64 {
@@ -391,9 +390,8 @@ func (w *window) sample(now time.Duration, each eachWork) Sample {
 	return s
 }
 
-// times is a histogram of the age of work, in steps of an eighth of the age or less.
-// For each age it counts the work that entered the window, that ended, and that lasted
-// longer. Wider steps would not separate work about to end from work just begun.
+// times is a histogram of the age of work, in steps of an eighth of the age or less. For each age it counts the work
+// entering the window, ending, and lasting longer. Wider steps would not separate work about to end from work just begun.
 type times struct {
 	unit time.Duration // the width of the first step; 0 until a time is known
 	at   [1 + 11*8]struct {
@@ -426,8 +424,8 @@ func (t *times) step(d time.Duration) int {
 
 func (t *times) entered(d time.Duration) { t.at[t.step(d)].entered++ }
 
-// left removes work that entered at an age and failed. Such work shows nothing about the time that work takes. If
-// it counted as work that lasts longer, the mean would be too high, because it would have ended at about that age.
+// left removes failed work that entered at an age. Such work shows nothing about the time of work. If it
+// counted as lasting longer, the mean would be too high, because it would have ended at about this age.
 func (t *times) left(d time.Duration) { t.at[t.step(d)].entered-- }
 
 func (t *times) ended(d time.Duration) {
@@ -444,14 +442,13 @@ func (t *times) lasts(d time.Duration) {
 
 // moments returns the mean time, its standard deviation, the median, and the number of ends. The estimate is a life
 // table with delayed entry, by E. L. Kaplan and P. Meier, "Nonparametric estimation from incomplete observations", JASA
-// 1958. At each age it takes the share of work that ended, among the work that reached this age in the window.
+// 1958. At each age it takes the share of ended work, among the work that reached this age in the window.
 //
-// So work that has not ended, or whose client did not wait, counts like work that is known to have taken longer. If
-// there is none, it counts with the time for which it has lasted. Work that began before the window counts from the age
-// that it had at the window's beginning. A mean over the work that began and ended within the window would favour quick
-// work.
+// So if work has not ended, or its client did not wait, it counts like work known to have taken
+// longer. If there is none, it counts with its time so far. Earlier work counts from its age at the
+// window's beginning. A mean over work begun and ended within the window would favour quick work.
 func (t *times) moments() (mean, deviation, median time.Duration, ended int) {
-	sum, squares, left, last := 0.0, 0.0, 1.0, 0.0 // left is the part of all work that takes longer
+	sum, squares, left, last := 0.0, 0.0, 1.0, 0.0 // left is the lasting part of all work
 	n := 0
 	for i := range t.at {
 		x := &t.at[i]
@@ -463,7 +460,7 @@ func (t *times) moments() (mean, deviation, median time.Duration, ended int) {
 		if x.lasts > 0 {
 			last = float64(x.last) / float64(x.lasts)
 			if x.ended > 0 && last < float64(x.endedSum)/float64(x.ended) {
-				risk = max(int(x.ended), n-int(x.lasts)) // work that lasts has not reached the age at which the others ended
+				risk = max(int(x.ended), n-int(x.lasts)) // lasting work has not reached the age at which the others ended
 			}
 		}
 		if x.ended > 0 {

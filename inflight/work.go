@@ -6,15 +6,15 @@ import "time"
 type work struct {
 	n     int           // units; 0 if it had ended before
 	start time.Duration // set if the limiter is timed
-	seq   uint64        // its number in the order in which work began, if the key has a learner; 0 after Ignore
+	seq   uint64        // its number in the order of beginning, if the key has a learner; 0 after Ignore
 }
 
 // works holds the work in flight of a key. Its places are reused, so a
 // permit costs no allocation. Places count from 1. The zero works is empty.
 type works struct {
-	first  held       // place 1, which is enough for most keys
+	first  held       // place 1, enough for most keys
 	begun  begun      // the times of place 1
-	newest uint32     // the place of the work that began last, if there is a learner; otherwise 0
+	newest uint32     // the place of the latest work, if there is a learner; otherwise 0
 	more   *moreWorks // nil while one place is enough and Stats has examined nothing
 }
 
@@ -24,11 +24,11 @@ type held struct {
 	serial uint64 // distinguishes one place's permits
 }
 
-// begun has the times of work in a limiter that is timed.
+// begun has the times of work in a timed limiter.
 type begun struct {
 	start        time.Duration
 	seq          uint64
-	older, newer uint32 // places of the work that began before and after it, if there is a learner; 0 for none
+	older, newer uint32 // places of the work begun before and after it, if there is a learner; 0 for none
 }
 
 // moreWorks is the part of works for all places but the first, and for Stats.
@@ -39,7 +39,7 @@ type moreWorks struct {
 	seen  []sighting // sightings by Stats, from place 1 on
 }
 
-// sighting records the permit that Stats has seen at a place.
+// sighting records a permit seen by Stats at a place.
 type sighting struct {
 	serial uint64
 	since  time.Duration // the time of the first sighting
@@ -103,7 +103,7 @@ func (w *works) end(place uint32, serial uint64) (n int) {
 	return n
 }
 
-// note records the beginning of the work that was just added.
+// note records the beginning of newly added work.
 func (w *works) note(place uint32, start time.Duration, seq uint64) {
 	if place != 1 && len(w.more.begun) < len(w.more.held) {
 		w.more.begun = append(w.more.begun, begun{})
@@ -150,7 +150,7 @@ func (w *works) leave(place uint32, serial uint64) (left work, ok bool) {
 	return left, true
 }
 
-// ignored returns the units in flight of work that has left. All work must be noted.
+// ignored returns the units in flight whose work is ignored. All work must be noted.
 func (w *works) ignored() (n int) {
 	if w.begun.seq == 0 {
 		n = w.first.n
@@ -176,7 +176,7 @@ func (w *works) each(f func(seq uint64, start time.Duration) bool) {
 	}
 }
 
-// oldest returns the age of the oldest work in flight, counted from the call of oldest that first saw it.
+// oldest returns the age of the oldest work in flight, counted from the first call of oldest with it.
 func (w *works) oldest(now time.Duration) (age time.Duration) {
 	m := w.extra()
 	for len(m.seen) < len(m.held)+1 {
