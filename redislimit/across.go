@@ -6,30 +6,28 @@ import (
 	"time"
 )
 
-// In a cluster, all declared keys of a call must be in one slot. Redis also permits a script to use undeclared keys, in
-// all slots that its server serves: the server checks each command of the script. So decisions on keys of several slots
-// share one call, and pass their keys as plain arguments.
+// In a cluster, all declared keys of a call must be in one slot. Redis also permits a script to
+// use undeclared keys, in all slots of its server: the server checks each command of the script.
+// So decisions on keys of several slots share one call, and pass their keys as plain arguments.
 //
-// Redis advises against undeclared keys, because a script may begin on one server and find some of its keys on another.
-// Here that does no harm:
+// Redis advises against undeclared keys, because a script may begin on one
+// server and find some of its keys on another. Here this does no harm:
 //
-//   - Each decision of the call is on one key, reads it first, and writes it once, last. If a command is refused, that
-//     decision has charged nothing, and is sent again by itself, with its key declared. The others stand.
+//   - Each decision of the call is on one key, reads it first, and writes it once, last. If a command is refused,
+//     its decision has charged nothing, and is sent again by itself, with its key declared. The others stand.
 //   - A server could answer declared keys by the redirection ASK. Then the client would send the call to the server
-//     that imports the slot of the first key, and the call could use all slots that this server imports. It would find
-//     no state of keys that have not moved yet, and grant their budgets again. A call without declared keys is never
-//     redirected.
-//   - A server that does not check a script's keys would keep budgets that belong to another server. So each server
-//     first gets a call that it must refuse, on a key that another server serves. Until it has refused the call, keys
-//     are declared.
+//     importing the first key's slot, and the call could use all slots imported there. It would find no state of
+//     keys still on the old server, and grant their budgets again. A call without declared keys is never redirected.
+//   - If a server did not check a script's keys, it would keep another server's budgets. So each server first
+//     gets a call on another server's key, and must refuse it. Until it has refused the call, keys are declared.
 
-// guarded is the script that checks whether a server refuses keys that it does not serve.
+// guarded is the script by which a server shows whether it refuses other servers' keys.
 var guarded = acrossSlots(blocks{luaFiles}.lua("guarded"))
 
-// checkEvery is the interval between the checks of a server that has not passed one.
+// checkEvery is the interval between a server's checks until it passes one.
 const checkEvery = 10 * time.Second
 
-// guard returns the call that checks the server, or nil if no check is due. It is sent with the batch.
+// guard returns the call to check the server with, or nil if no check is due. The batch sends it.
 func (l *lane) guard(b *batch, calls int) *call {
 	if calls < 2 || l.elsewhere == nil || sharing(l.share.Load()) == shareNode {
 		return nil
@@ -53,7 +51,7 @@ func (l *lane) learn(answered *call) {
 	}
 }
 
-// elsewhere returns a key of the same limiter that a server other than the one at addr serves.
+// elsewhere returns a key of the same limiter on another server than the one at addr.
 func (n *nodes) elsewhere(key, addr string) string {
 	begin, _, _ := strings.Cut(key, "{")
 	for i := range 1000 {

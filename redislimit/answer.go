@@ -15,10 +15,10 @@ import (
 const (
 	quickDenied  = '-'
 	quickAllowed = '+'
-	quickNoted   = '=' // a denial that a note repeats: the time, the same sign and the note's reply follow
+	quickNoted   = '=' // a denial repeated from a note: the time, the same sign and the note's reply follow
 )
 
-// errAnswer is the error for an answer that no script of this package gives.
+// errAnswer is the error for an answer unknown to this package's scripts.
 var errAnswer = errors.New("redislimit: the script's answer cannot be read")
 
 // answer reads a reply of the deciding script.
@@ -130,7 +130,7 @@ func (r *request) quick(reply string) (err error) {
 	return nil
 }
 
-// noted reads the answer of a denial that repeats a noted one.
+// noted reads the answer of a denial repeated from a note.
 func (r *request) noted(reply string) (err error) {
 	var rest string
 	if r.reading, rest, err = readTime(reply[1:]); err != nil {
@@ -150,7 +150,7 @@ func (r *request) noted(reply string) (err error) {
 	return nil
 }
 
-// mark returns the mark of a key that the decision has created.
+// mark returns the mark of a newly created key.
 func (r *request) mark() uint32 {
 	if r.test != nil {
 		return r.test[3].(uint32)
@@ -158,8 +158,8 @@ func (r *request) mark() uint32 {
 	return uint32(r.reading & 0xFFFFFF)
 }
 
-// readTime reads the seconds and the microseconds of Redis's TIME, with a point between them, and returns the rest, which does
-// not begin with a digit.
+// readTime reads the seconds and the microseconds of Redis's TIME, with a
+// point between them, and returns the rest: it does not begin with a digit.
 func readTime(s string) (micros int64, rest string, err error) {
 	seconds, rest := readDigits(s)
 	if rest == "" || rest[0] != '.' {
@@ -179,8 +179,8 @@ func readDigits(s string) (n int64, rest string) {
 
 // stored reads a stored state, or the digest of a log; a new key has neither. It returns the rest of the text.
 func (c *charge) stored(raw string, reading int64, mark uint32) (rest string, err error) {
-	// There is no data about a new key. Then raw ends, or the next charge's verdict follows,
-	// which is text, and so no kind. Quick scripts return only states of the call's own kind.
+	// There is no data about a new key. Then raw ends, or the next charge's verdict follows:
+	// text, and so no kind. Quick scripts return only states of the call's own kind.
 	if c.plan.kind == kindLog && len(raw) >= logDenied && raw[0] == kindLog-asideFlag {
 		c.waits(raw[1:], reading)
 		return raw[logDenied:], nil
@@ -200,7 +200,7 @@ func (c *charge) stored(raw string, reading int64, mark uint32) (rest string, er
 	return raw[size:], c.unpack(raw[:size], reading)
 }
 
-// waits reads the answer for a log that denies the cost until one spending has passed. No spending is past.
+// waits reads a log's answer if it denies the cost until one spending has left. No spending has left yet.
 func (c *charge) waits(s string, reading int64) {
 	const stored = wideSize - stateGen
 	c.gen, c.changes, c.now = get3(s), s[digestChanges], reading
@@ -284,10 +284,10 @@ func (c *charge) check(reading int64) {
 	}
 }
 
-// checkVerdict is set by tests, which compare the script's verdict with Go's.
+// checkVerdict is set by tests, to compare the script's verdict with Go's.
 var checkVerdict func(c *charge, reading int64)
 
-// weigh determines the instant when the cost is spent, and the reading from which it is allowed.
+// weigh determines the instant when the cost is spent, and the first reading to allow it at.
 func (c *charge) weigh(reading int64) {
 	now := meter.Moment{Reading: reading, Now: c.now}
 	c.offer = now.Free()
@@ -328,7 +328,7 @@ func (c *charge) full(reading int64) error {
 		ratelimit.ErrLimited, c.plan.mostBooked(), between(reading, c.place), c.plan.limit)
 }
 
-// mostBooked returns the maximum number of bookings of a key that can be given back.
+// mostBooked returns the maximum number of a key's bookings that can be given back.
 func (p *plan) mostBooked() int {
 	if p.kind == kindLog {
 		return maxQueued
@@ -379,7 +379,7 @@ func (c *charge) remaining() int64 {
 	}
 }
 
-// debt returns the units that are spent or booked above the capacity.
+// debt returns the units above the capacity, spent or booked.
 func (c *charge) debt() int64 {
 	switch p := c.plan; {
 	case c.loose && c.left <= most:

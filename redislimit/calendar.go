@@ -27,7 +27,7 @@ type dates struct {
 	*calendar.Calendar
 	per  int64                           // identifies the calendar in the scripts
 	mean int64                           // a window's mean length in seconds: 400 years have 146097 days
-	last atomic.Pointer[[2]meter.Window] // the window that was used last, and the one after it
+	last atomic.Pointer[[2]meter.Window] // the window used last, and the one after it
 }
 
 // prepareCalendar completes a calendar's plan.
@@ -37,8 +37,7 @@ func (p *plan) prepareCalendar() error {
 	if err != nil {
 		return fmt.Errorf("%w: Period: %s", ratelimit.ErrInvalidLimit, err)
 	}
-	// Two limits count alike if their figures are the same numbers. No
-	// window is longer than half the largest number that is counted.
+	// Two limits count alike if their figures are the same numbers. No window is longer than half the largest counted number.
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(text))
 	p.per = most/2 | int64(hash.Sum64()>>13)
@@ -92,9 +91,9 @@ func (d *dates) Count(first, second int64) int64 {
 	return d.Calendar.Count(first-ordinalZero, second-ordinalZero)
 }
 
-// put appends a calendar's data for a script: the current windows, and the window that contains
-// the limit's last change, because a key may be carried over as of that change long after it. It
-// also returns the time that it used: now, or if that is 0, an estimate from this machine's clock.
+// put appends a calendar's data for a script: the current windows, and the window of the limit's
+// last change, because a key may be carried over as of the change long after it. It also returns
+// the time it has used: now, or if now is 0, an estimate from this machine's clock.
 func (d *dates) put(b []byte, s *store, now, since int64) ([]byte, int64) {
 	if d == nil {
 		return b, now
@@ -117,7 +116,7 @@ func (d *dates) put(b []byte, s *store, now, since int64) ([]byte, int64) {
 // guess returns an estimate of the server's time, in microseconds.
 func (s *store) guess() int64 { return s.now() + s.skew.Load() }
 
-// learn records the server's time from a reply that contains it.
+// learn records the server's time from a reply with the time.
 func (s *store) learn(reply string) { s.skew.Store(get7(reply[1:]) - s.now()) }
 
 func (s *store) now() int64 {

@@ -16,7 +16,7 @@ type call struct {
 	script  *script
 	keys    []string
 	payload []byte
-	test    []any                       // arguments that a test adds
+	test    []any                       // further arguments of a test
 	room    [headSize + chargeSize]byte // holds a payload about one key
 	undone  bool                        // if the context ends, the caller gives the charge back
 	goesOn  bool                        // if the context ends after the call was sent, another caller takes the answer
@@ -25,7 +25,7 @@ type call struct {
 
 	ctx      context.Context // the caller's context
 	deadline time.Time       // the deadline of the timeout; zero if there is none
-	command  *command        // the command that has sent it last
+	command  *command        // the command of the last attempt
 	batch    *batch
 	alone    batch // for a call sent by itself
 	self     [1]*call
@@ -53,7 +53,7 @@ const (
 	isLate // its deadline has passed
 )
 
-// again returns a copy of the call that can be sent. No part of the first one has run.
+// again returns a copy of the call, to be sent. No part of the first one has run.
 func (c *call) again() *call {
 	return &call{script: c.script, keys: c.keys, payload: c.payload, test: c.test, undone: c.undone, goesOn: c.goesOn, ctx: c.ctx, deadline: c.deadline}
 }
@@ -66,7 +66,7 @@ func (c *call) hurry() (stop func()) {
 	return stop
 }
 
-// processor has the client's methods that a call uses.
+// processor has a client's methods for a call.
 type processor interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
@@ -114,8 +114,7 @@ func (c *call) unknown() bool {
 	return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
 }
 
-// command is a call in the form that go-redis sends. go-redis must
-// not repeat it: a call whose answer is late may have been charged.
+// command is a call in the form for go-redis. go-redis must not repeat it: a call whose answer is late may have been charged.
 type command struct {
 	redis.Cmd
 	payload packed
@@ -143,12 +142,12 @@ func (p *packed) MarshalBinary() ([]byte, error) {
 // String returns a text for a client's hooks.
 func (p *packed) String() string { return "(packed)" }
 
-// errTakenBack ends the writing of a call that has no waiting caller. The
+// errTakenBack ends the writing of a call without a waiting caller. The
 // client then closes the connection, because a part of the call may be on it.
 var errTakenBack = errors.New("redislimit: the call was taken back before it was sent")
 
-// batch is a set of calls that go to a server in one round trip. It is either written or taken back,
-// whichever comes first. So a caller that leaves knows whether the server may have received the call.
+// batch is a set of calls to a server in one round trip. It is either written or taken back,
+// whichever comes first. So a leaving caller knows whether the server may have received the call.
 type batch struct {
 	calls   []*call
 	staying int  // calls whose callers still wait; the lane's lock guards it
@@ -180,8 +179,7 @@ func (b *batch) takeBack() bool {
 	return b.state.CompareAndSwap(batchPending, batchTakenBack) || b.state.Load() == batchTakenBack
 }
 
-// end returns the time after which a call's answer is useless: its
-// timeout's end, or its caller's own deadline. Zero means never.
+// end returns when a call's answer becomes useless: its timeout's end, or its caller's own deadline. Zero means never.
 func (c *call) end() time.Time {
 	own, ok := c.ctx.Deadline()
 	if ok && !c.outlives() && (c.deadline.IsZero() || own.Before(c.deadline)) {
@@ -225,7 +223,7 @@ func withDeadline(parent context.Context, at time.Time) (context.Context, func()
 
 func (d *deadline) Deadline() (time.Time, bool) { return d.at, true }
 
-// Done returns a channel that is closed at the deadline. The timer starts at the first call.
+// Done returns a channel, closed at the deadline. The timer starts at the first call.
 func (d *deadline) Done() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -287,7 +285,7 @@ func (c *call) answeredSoon(answered <-chan struct{}) bool {
 	}
 }
 
-// unfinished is the error of a caller that has left a call which goes on.
+// unfinished is the error of a caller whose call goes on after the caller has left.
 type unfinished struct {
 	error
 	call *call
@@ -295,6 +293,5 @@ type unfinished struct {
 
 func (e *unfinished) Unwrap() error { return e.error }
 
-// lingering is how long a Wait whose context has ended waits for
-// the answer to its booking, so that it can give the booking back.
+// lingering is how long a Wait waits for the answer to its booking after its context has ended, to give the booking back.
 const lingering = 50 * time.Millisecond

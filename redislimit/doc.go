@@ -6,16 +6,16 @@
 //	…
 //	d, err := limiter.Take(ctx, "user:42", 1)
 //
-// [All] puts several limits on one request. [NewSemaphore] caps calls in flight. Names that are also in package ratelimit mean
-// the same.
+// [All] puts several limits on one request. [NewSemaphore] caps
+// calls in flight. Names from package ratelimit mean the same here.
 //
 // # Errors
 //
-// [ratelimit.ErrUnavailable] means that Redis could not decide: it is down, slow, full, loading or read-only, it
-// refuses the client's password, database or command, or a proxy has answered in its place. The text says which
-// permission is missing. If the error also wraps [ratelimit.ErrUnanswered], the call may have been charged; any other
-// error has charged nothing. If the caller's own context has ended, the error is the context's. A script error, keys
-// in several slots, a server before Redis 7.0 and a Redis key that holds something else are not ErrUnavailable.
+// [ratelimit.ErrUnavailable] is returned if Redis could not decide: it is down, slow, full, loading or read-only, it
+// refuses the client's password, database or command, or a proxy has answered in its place. The text names a missing
+// permission. If the error also wraps [ratelimit.ErrUnanswered], the call may have been charged; any other error has
+// charged nothing. If the caller's own context has ended, the error is the context's. A script error, keys in
+// several slots, a server before Redis 7.0 and a Redis key with another program's value are not ErrUnavailable.
 //
 // # Clusters
 //

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	scanCount = 1000 // keys that one SCAN examines
+	scanCount = 1000 // keys examined by one SCAN
 	peekers   = 64   // the maximum number of concurrent decisions on a page
 )
 
@@ -30,7 +30,7 @@ const (
 // visited once or not at all. Keys above 200 bytes are left out. A fresh key stays in Redis for some time, and is Allowed.
 //
 // It scans all keys of each server, 1,000 a call, and keeps 16 bytes for each visited key. A call takes up to a
-// second, or [Options.Timeout] if that is longer. Errors are as for Peek; a single key's error is returned at the end.
+// second, or [Options.Timeout] if longer. Errors are as for Peek; a single key's error is returned at the end.
 func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.Decision) bool) error {
 	l.check()
 	ctx = wait.OrBackground(ctx)
@@ -40,8 +40,8 @@ func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.D
 	return newWalk(l.store.scanning(), []*Limiter{l}, func(_ int, key string, d ratelimit.Decision) bool { return visit(key, d) }).all(ctx)
 }
 
-// Each is [Limiter.Each] for all limiters that have joined: it scans the keys of each server once. The first argument of
-// visit is the index of the key's limiter. Package policy calls this method. Limiters of several clients are not supported.
+// Each is [Limiter.Each] for all joined limiters: it scans the keys of each server once. The first argument of visit
+// is the index of the key's limiter. Package policy calls this method. Limiters of several clients are not supported.
 func (j *joint) Each(ctx context.Context, visit func(limiter int, key string, d ratelimit.Decision) bool) error {
 	all, store := make([]*Limiter, len(j.limiters)), j.store
 	for i := range j.limiters {
@@ -60,7 +60,7 @@ func (s *store) scanning() *store {
 	return s.within(max(s.timeout, time.Second))
 }
 
-// servers returns a client for each server that has keys.
+// servers returns a client for each server with keys.
 func (s *store) servers(ctx context.Context) ([]redis.Cmdable, error) {
 	var servers []redis.Cmdable
 	switch c := s.client.(type) {
@@ -90,7 +90,7 @@ func (s *store) servers(ctx context.Context) ([]redis.Cmdable, error) {
 	return servers, nil
 }
 
-// bounded makes a call that changes nothing, and returns when the context ends, or at the timeout.
+// bounded makes a call without changes, and returns when the context ends, or at the timeout.
 func (s *store) bounded(ctx context.Context, call func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return ended(err, false)
@@ -128,7 +128,7 @@ type walk struct {
 	visit    func(limiter int, key string, d ratelimit.Decision) bool
 	seen     map[[2]uint64]struct{} // hashes of the visited keys: SCAN may return a key several times
 	seeds    [2]maphash.Seed
-	failed   error // the error of the first key that has one
+	failed   error // the error of the first failed key
 }
 
 // listed is a key of a limiter.
@@ -191,7 +191,7 @@ func (w *walk) scan(ctx context.Context, server redis.Cmdable) (more bool, err e
 // globs escapes the special characters of SCAN's patterns.
 var globs = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
-// fresh returns the keys of a page that belong to one of the limiters and have not been visited.
+// fresh returns a page's unvisited keys of the limiters.
 func (w *walk) fresh(page []string) (keys []listed) {
 	for _, stored := range page {
 		brace := strings.IndexByte(stored, '{')

@@ -15,7 +15,7 @@ import (
 // errForeignState is the error for a Redis key whose value this package has not stored. Nothing was changed.
 var errForeignState = errors.New("redislimit: the Redis key holds something else")
 
-// refusals are the beginnings of errors with which Redis refuses to run a
+// refusals are the beginnings of Redis's errors when it refuses to run a
 // script, because of its state or its configuration. Nothing was charged.
 var refusals = []string{
 	"LOADING", "READONLY", "OOM", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "MISCONF",
@@ -25,7 +25,7 @@ var refusals = []string{
 }
 
 // classify returns a call's error for the caller. If the caller's own context has
-// ended, that comes first. sent is true if the call may have reached the server.
+// ended, its error comes first. sent is true if the call may have reached the server.
 func classify(ctx context.Context, err error, sent bool) error {
 	if text := answerOf(err); text != "" {
 		return classifyAnswer(err, text, sent)
@@ -44,7 +44,7 @@ func refused(text string) bool {
 	return slices.ContainsFunc(refusals, func(refusal string) bool { return strings.HasPrefix(text, refusal) })
 }
 
-// answerOf returns the text of an error that Redis has returned, or "" for any other error.
+// answerOf returns the text of an error from Redis, or "" for any other error.
 func answerOf(err error) string {
 	var answer redis.Error
 	if !errors.As(err, &answer) || errors.Is(err, redis.Nil) {
@@ -71,7 +71,7 @@ func classifyAnswer(err error, text string, sent bool) error {
 	return &outcome.Undecided{Cause: advised(err, text), Sent: sent}
 }
 
-// forbidden reports whether an ACL forbids a command of a script. The script notices that before it charges anything.
+// forbidden reports whether an ACL forbids a command of a script. The script notices it before it charges anything.
 func forbidden(text string) bool {
 	return strings.Contains(text, "can't run this command") || strings.Contains(text, "NOPERM") ||
 		strings.Contains(text, "ACL failure in script") // as Valkey says
@@ -98,7 +98,7 @@ func advised(err error, text string) error {
 	return fmt.Errorf("%w (%s)", err, advice)
 }
 
-// lacked returns the command that an ACL forbids. Redis names it in quotes, and lacked returns it as an ACL rule is written.
+// lacked returns the command forbidden by an ACL. Redis names it in quotes, and lacked returns it as an ACL rule is written.
 func lacked(text string) string {
 	if _, rest, ok := strings.Cut(text, "'"); ok {
 		if command, _, ok := strings.Cut(rest, "' command"); ok && !strings.ContainsAny(command, "' ") {
@@ -108,7 +108,7 @@ func lacked(text string) string {
 	return "a command that the scripts of package redislimit call: its documentation lists them"
 }
 
-// errOldServer explains that the server is too old: it has read the script's first line as Lua.
+// errOldServer names the cause: the server is too old, and has read the script's first line as Lua.
 var errOldServer = errors.New("redislimit: the server does not know scripts that begin with #!lua: it must be Redis 7.0 or later, or Valkey")
 
 const whatToDo = "give them one with Options.Slot, spend a limit that all share from leases with Options.MaxBatch, " +
@@ -117,6 +117,6 @@ const whatToDo = "give them one with Options.Slot, spend a limit that all share 
 // errSlots advises on keys in several slots.
 var errSlots = errors.New("redislimit: the keys of one decision are in different slots of the cluster: " + whatToDo)
 
-// errShards is errSlots for a Ring, which would use the server of the first key for all.
+// errShards is errSlots for a Ring: it would use the first key's server for all.
 var errShards = errors.New("redislimit: the keys of one decision are on different servers of the Ring, which has no slots but those that " +
 	"Options.Slot gives: " + whatToDo)

@@ -20,14 +20,14 @@ import (
 // Fair shares one rate among all processes' tenants, in proportion to their weights: package fair for a fleet.
 // Make one with [NewFair]. It is safe for concurrent use and needs no closing. The zero Fair cannot be used.
 //
-// A process requests units for its tenants, every 100 ms while they have callers in line. It holds units for tenants
-// that keep spending. So most decisions need no round trip, and the processes together make at most 250 calls a
-// second. Over any time t at most burst + rate·t units are used. A tenant in line gets its max–min share: units that
-// it does not want go to the others. Units that it used while nobody else wanted them do not count against it later.
+// A process requests units for its tenants, every 100 ms while they have callers in line. It holds units for busy
+// tenants. So most decisions need no round trip, and the processes together make at most 250 calls a second. Over
+// any time t at most burst + rate·t units are used. A tenant in line gets its max–min share: its unwanted units
+// go to the others. If it used units while there was no other demand, they do not count against it later.
 //
-// Within a process, a tenant's callers are served first come, first served. A process that
-// dies loses the units that it held for tenants: at most twice what they spent in a beat,
-// and parts of the costs at their lines' heads. Its callers' places lapse within 1 s.
+// Within a process, a tenant's callers are served first come, first served. If a process
+// dies, its tenants' held units are lost: at most twice their spending in a beat, and
+// parts of the costs at their lines' heads. Its callers' places lapse within 1 s.
 type Fair struct {
 	store      *store
 	keys       []string
@@ -46,19 +46,19 @@ type Fair struct {
 	hurry      chan struct{} // has an element if a call should be made before the next beat
 	pace       fairPace
 	epoch      *fairEpoch     // the epoch of the present spending
-	epochs     []*fairEpoch   // epochs before epoch that no call has reported yet
-	reported   int64          // the units that the process held by its last report, or more
+	epochs     []*fairEpoch   // epochs before epoch, not yet reported by a call
+	reported   int64          // the process's units by its last report, or more
 	unreported int64          // the units spent since the last report
 	fleet      fairFleet      // the state in the last reply
-	valid      time.Time      // the time until which the held units may be spent
+	valid      time.Time      // the end of the time for spending the held units
 	failed     error          // the error of the last call, or nil
-	flushes    []chan<- error // calls to Flush that wait until the process holds nothing
+	flushes    []chan<- error // calls to Flush, waiting until the process holds nothing
 }
 
 // FairOptions configure [NewFair] besides the limit. Several goroutines may call the functions, while no lock is held.
 type FairOptions struct {
-	// Name is part of the Redis keys, which all share one slot in a
-	// cluster. If empty, the limit's Name. It must not contain braces.
+	// Name is part of the Redis keys. In a cluster they all share one
+	// slot. If empty, it is the limit's Name. It must not contain braces.
 	Name string
 
 	// Prefix begins all Redis keys. If empty, "ratelimit:". It must not contain braces.
@@ -146,8 +146,8 @@ func (f *Fair) Allow(tenant string, cost int) bool {
 	return d.Allowed
 }
 
-// Take spends cost of the tenant's share, or nothing. It answers from the units that the process holds for the tenant,
-// or from the next call, within [FairOptions.Timeout]. Remaining counts the units that the process holds for the tenant.
+// Take spends cost of the tenant's share, or nothing. It answers from the process's units for the tenant,
+// or from the next call, within [FairOptions.Timeout]. Remaining counts the process's units for the tenant.
 //
 // After RetryAfter the same cost is likely to pass, if the other tenants keep their pace.
 //
@@ -159,9 +159,9 @@ func (f *Fair) Take(ctx context.Context, tenant string, cost int) (ratelimit.Dec
 	return d, err
 }
 
-// Reserve is like Take, but returns a charge that can be settled when the real cost is known. With a maxDelay above 0 it waits in line like
-// [Fair.Wait], for at most that time, and returns when the work may start, so the reservation's Delay is 0. A call that is not served in time,
-// or finds no room in line, is denied.
+// Reserve is like Take, but returns a charge, to be settled when the real cost is known. With a maxDelay
+// above 0 it waits in line like [Fair.Wait], for at most that time, and returns when the work may start, so
+// the reservation's Delay is 0. If a call is not served in time, or finds no room in line, it is denied.
 //
 // Settle makes no call. The next call, at most 100 ms later, reports the difference. It is lost if the process
 // dies before. A cost settled below the estimate counts as if it had been charged at the beginning. If the
@@ -199,7 +199,7 @@ func (f *Fair) reserve(ctx context.Context, tenant string, cost int, maxDelay ti
 // Wait spends cost of the tenant's share and returns nil when its time has come. While a tenant has a caller in line, its Allow and
 // Take are denied.
 //
-// A Wait that fails has spent nothing. Its error wraps the context's error when the context
+// A failed Wait has spent nothing. Its error wraps the context's error when the context
 // ends, [ratelimit.ErrLimited] if there is no room in line (see [FairOptions.MaxWaiting]),
 // or [ratelimit.ErrUnavailable] when a call to Redis fails. It may also be one of Take's.
 func (f *Fair) Wait(ctx context.Context, tenant string, cost int) error {
@@ -227,8 +227,8 @@ func (f *Fair) SetLimit(limit ratelimit.Limit) error {
 	return nil
 }
 
-// Flush gives back the units that this process holds, as before a planned end of the process. Callers in line stay. It returns
-// [ratelimit.ErrUnavailable] if Redis does not answer, or the context's error.
+// Flush gives back this process's units, for example before a planned end of the process. Callers in
+// line stay. It returns [ratelimit.ErrUnavailable] if Redis does not answer, or the context's error.
 func (f *Fair) Flush(ctx context.Context) error {
 	f.check()
 	ctx = wait.OrBackground(ctx)
@@ -255,7 +255,7 @@ func (f *Fair) Flush(ctx context.Context) error {
 	}
 }
 
-// Describe returns the limit that tenants share. Shared is true, and BooksAhead false.
+// Describe returns the tenants' common limit. Shared is true, and BooksAhead false.
 func (f *Fair) Describe() ratelimit.Description {
 	f.check()
 	f.mu.Lock()
@@ -286,7 +286,7 @@ func newFairLimit(limit ratelimit.Limit) (fairLimit, error) {
 	return fairLimit{p}, err
 }
 
-// timeFor returns the time that the rate takes for some units, rounded up to µs.
+// timeFor returns the rate's time for some units, rounded up to µs.
 func (l fairLimit) timeFor(units float64) time.Duration {
 	us := units * float64(l.per) / float64(l.units)
 	return time.Duration(min(us+1, float64(century))) * time.Microsecond

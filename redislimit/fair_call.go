@@ -14,7 +14,7 @@ const (
 	fairSoon  = 10 * time.Millisecond  // the minimum time between two calls
 	fairCall  = time.Second            // the maximum time for a call
 	fairCalls = 250                    // the maximum number of calls a second, of all processes together
-	fairBurst = 4                      // calls that a process may make early
+	fairBurst = 4                      // how many calls a process may make early
 
 	fairChunk   = 500 // the maximum number of tenants in a call
 	fairRefunds = 100 // the maximum number of a tenant's refunds in a call
@@ -23,7 +23,7 @@ const (
 // fairPace spaces the calls: at least fairSoon apart, and on average at most the process's part of fairCalls a second.
 type fairPace struct {
 	last  time.Time     // the beginning of the last call
-	took  time.Duration // the time that recent calls took at most; it decays
+	took  time.Duration // the maximum time of recent calls; it decays
 	saved time.Duration // the time saved for early calls
 }
 
@@ -51,7 +51,7 @@ func (p *fairPace) end(now time.Time) { p.took = max(now.Sub(p.last), p.took*3/4
 
 // fairFleet is the fleet's state, by the last reply.
 type fairFleet struct {
-	processes int64 // processes that have callers or hold units
+	processes int64 // processes with callers or units
 	spent     int64 // units granted to all and not regained
 	weights   int64 // the sum of the weights of the tenants in line
 	at        time.Time
@@ -138,7 +138,7 @@ func (f *Fair) exchange() {
 	}
 }
 
-// heldLocked counts the units that the process holds: for all tenants, or for the tenants without a caller in line.
+// heldLocked counts the process's units: for all tenants, or for the tenants without a caller in line.
 func (f *Fair) heldLocked(idle bool) (held int64) {
 	for _, t := range f.tenants {
 		if !idle || len(t.line) == 0 {
@@ -148,7 +148,7 @@ func (f *Fair) heldLocked(idle bool) (held int64) {
 	return held
 }
 
-// lifeLocked returns the time after a call for which Redis considers the process alive.
+// lifeLocked returns how long after a call Redis considers the process alive.
 func (f *Fair) lifeLocked() time.Duration {
 	return max(time.Second, 4*f.cycleLocked(), 4*f.pace.took)
 }
@@ -160,7 +160,7 @@ func (f *Fair) cycleLocked() time.Duration {
 }
 
 // prepareLocked takes the next tenants from the list, and makes their
-// call's payload. A tenant that has nothing left leaves the list.
+// call's payload. A tenant without anything left leaves the list.
 func (f *Fair) prepareLocked() (requests []fairRequest, payload []byte) {
 	n := min(len(f.active), fairChunk)
 	alive := 5 * max(f.cycleLocked(), f.pace.took) / 2
@@ -226,7 +226,7 @@ func (f *Fair) requestLocked(t *fairTenant) (r fairRequest, any bool) {
 	return r, false
 }
 
-// grantedLocked distributes the units that a tenant was granted.
+// grantedLocked distributes a tenant's granted units.
 func (f *Fair) grantedLocked(r fairRequest, granted, credit int64) {
 	t, now := r.t, time.Now()
 	t.held += granted
@@ -236,7 +236,7 @@ func (f *Fair) grantedLocked(r fairRequest, granted, credit int64) {
 		t.refused = now.Add(fairBeat)
 	}
 	f.serveLineLocked(t)
-	if granted < r.wanted { // callers that do not wait are denied, and keep the tenant in line
+	if granted < r.wanted { // other callers than waiters are denied, and keep the tenant in line
 		f.answerLocked(t, now, nil)
 	} else if len(t.line) > 0 { // callers came during the call
 		f.hurryLocked()
@@ -253,7 +253,7 @@ func (f *Fair) relistLocked(t *fairTenant) {
 	}
 }
 
-// answerLocked denies the callers that do not wait, or returns an error to all.
+// answerLocked denies the callers, except waiters, or returns an error to all.
 func (f *Fair) answerLocked(t *fairTenant, now time.Time, err error) {
 	stay := t.line[:0]
 	for _, w := range t.line {
@@ -271,8 +271,8 @@ func (f *Fair) answerLocked(t *fairTenant, now time.Time, err error) {
 	t.line = stay
 }
 
-// failLocked handles a call that has failed. If Redis may have run it, refunds that it reported
-// count as used, because a repetition could give them back twice. An overrun is reported again.
+// failLocked handles a failed call. If Redis may have run it, its reported refunds count
+// as used, because a repetition could give them back twice. An overrun is reported again.
 func (f *Fair) failLocked(requests []fairRequest, reported []*fairEpoch, err error) {
 	sent := true
 	if u := (*outcome.Undecided)(nil); errors.As(err, &u) {

@@ -15,7 +15,7 @@ import (
 type fairTenant struct {
 	key    string
 	weight int64
-	held   int64         // the units that the process holds for it
+	held   int64         // the process's units for it
 	line   []*fairWaiter // callers without an answer, in the order of their arrival
 	queued int64         // the sum of their costs
 	listed bool          // it is in Fair.active
@@ -23,15 +23,15 @@ type fairTenant struct {
 	refused  time.Time // the time until which further callers are denied: the last call granted less than was requested
 	denied   int64     // the largest cost denied since the last call; it stands in line like a caller
 	credit   int64     // the unused part of its share in units, by the last reply; below 0 if it has used more
-	seen     time.Time // that reply's time
+	seen     time.Time // the reply's time
 	spent    int64     // the units spent since the last call
-	spending float64   // its spending between two calls: the recent maximum, which decays
+	spending float64   // its spending between two calls: the recent maximum; it decays
 
 	back    []fairRefund // its reservations' refunds
 	overrun int64        // its reservations' excess
 }
 
-// fairWaiter is a caller that is not answered yet.
+// fairWaiter is an unanswered caller.
 type fairWaiter struct {
 	cost  int64
 	waits bool          // it stays in line until it is served; otherwise the next call answers it
@@ -42,9 +42,8 @@ type fairWaiter struct {
 	err   error
 }
 
-// fairEpoch is the time between two of this process's calls. All processes' calls are
-// numbered. from is the number of the last call. to is the number of the next one,
-// which reports the spending in between, and 0 until that call has been answered.
+// fairEpoch is the time between two of this process's calls. All processes' calls are numbered. from is the number of
+// the last call. to is the number of the next one, and 0 until it has been answered. It reports the spending in between.
 type fairEpoch struct{ from, to int64 }
 
 // fairRefund is the unused part of a reservation.
@@ -256,7 +255,7 @@ func (f *Fair) settle(tenant string, cost, actual int, spent *fairEpoch) {
 	f.activeLocked(t)
 }
 
-// activeLocked lists a tenant for the next calls, and makes sure that there will be one.
+// activeLocked lists a tenant for the next calls, and starts them if necessary.
 func (f *Fair) activeLocked(t *fairTenant) {
 	if !t.listed {
 		t.listed = true
@@ -276,8 +275,7 @@ func (f *Fair) hurryLocked() {
 	}
 }
 
-// expireLocked forgets the units that the process holds when it
-// has been silent for so long that Redis may count them as used.
+// expireLocked forgets the process's units after a long silence: Redis may then count them as used.
 func (f *Fair) expireLocked(now time.Time) {
 	if f.valid.IsZero() || now.Before(f.valid) {
 		return

@@ -3,7 +3,7 @@ package redislimit
 import "strings"
 
 // following are the scripts for calls that follow their keys' spending. Package policy makes
-// such calls for rules that notify. They are separate scripts, so that the others stay short.
+// such calls for rules with notices. They are separate scripts, so the others stay short.
 var following = newFollowing(blocks{luaFiles})
 
 type followingScripts struct{ decide, correct *script }

@@ -14,7 +14,7 @@ import (
 // lua/held.lua counts units under ratelimit.Concurrent. Each reservation
 // has an owner, the number by which it is settled and extended.
 
-// newOwner returns a random number for a reservation, which is not 0. Two
+// newOwner returns a random number for a reservation, never 0. Two
 // reservations of a key have the same number with a probability of 1 in 2^52.
 func newOwner() int64 { return 1 + rand.Int64N(most-1) }
 
@@ -37,7 +37,7 @@ func (c *charge) after(cost int64) int64 {
 	return c.now
 }
 
-// inUse are the units that one decision holds.
+// inUse are one decision's held units.
 type inUse struct {
 	store *store
 	keys  []string
@@ -48,7 +48,7 @@ type inUse struct {
 	shadows []bool // shadows[i] reports whether items[i] is a shadow's, whose lapse ends no work
 }
 
-// inUse returns the units that an allowed decision holds, nil if there are none.
+// inUse returns an allowed decision's held units, nil if there are none.
 func (r *request) inUse() *inUse {
 	var u *inUse
 	for i := range r.charges {

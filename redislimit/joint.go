@@ -24,7 +24,7 @@ const maxLayers = 255
 //
 //  1. lease: the leased charges are decided, one by one, each from this process's batches.
 //  2. run: one call checks all other charges, and spends them or none.
-//  3. conclude: leases that are not needed are given back.
+//  3. conclude: unneeded leases are given back.
 //
 // The leased charges come before the call, because they can be given back without a round trip, and the call's cannot.
 type joint struct {
@@ -73,7 +73,7 @@ func (j *joint) checkNames() error {
 			if a.leases != nil && b.leases != nil && a.l == b.l {
 				return fmt.Errorf("redislimit: layers %d and %d are leased from one limiter, whose budget could not be charged for both at once", k, i)
 			}
-			// all limiters that are not leased must use one server
+			// all unleased limiters must use one server
 			there := a.leases == nil && b.leases == nil || a.l.store.user == b.l.store.user
 			if there && a.l != b.l && a.l.space.begin == b.l.space.begin {
 				return fmt.Errorf("redislimit: layers %d and %d have different limiters of one Name and Prefix, which would share their keys: give each a Name of its own", k, i)
@@ -330,7 +330,7 @@ func (x *jointCall) conclude(spent bool) {
 	}
 }
 
-// concludeLeased adds the costs that are put back into leases to the remaining budgets in their results.
+// concludeLeased adds the costs put back into leases to the remaining budgets in their results.
 func (x *jointCall) concludeLeased(spent bool) {
 	for i, res := range x.leased {
 		if c := &x.charges[i]; res != nil && res.Allowed && !spent {
@@ -340,7 +340,7 @@ func (x *jointCall) concludeLeased(spent bool) {
 }
 
 // close settles the leased charges at their cost or at 0. Until then a
-// lease holds its batch. A charge that cannot be given back stays spent.
+// lease holds its batch. If a charge cannot be given back, it stays spent.
 func (x *jointCall) close(spent bool) {
 	for i, res := range x.leased {
 		if res != nil && res.Allowed {
@@ -353,7 +353,7 @@ func (x *jointCall) close(spent bool) {
 	}
 }
 
-// settler returns a function that settles the charges.
+// settler returns a function to settle the charges.
 func (x *jointCall) settler(w *estimates.Watch) func(costs []int) error {
 	store, keys, items, from := x.r.store, []string(nil), []settlement(nil), []int(nil)
 	for i, at := range x.at {
@@ -457,8 +457,8 @@ func followedOf(reply string, keys int) (reading int64, all []followed) {
 	return reading, all
 }
 
-// fill fills in the answer about a charge's key, by the plan of the charge or of the limiter. It leaves
-// out a key under any other limit: the figures do not show the capacity or that limit's calendar.
+// fill fills in the answer about a charge's key, by the plan of the charge or of the limiter. It
+// leaves out a key under any other limit: the figures do not show the limit's capacity or calendar.
 func (f *followed) fill(k *estimates.Key, reading int64, plans ...*plan) {
 	if f.gone {
 		k.Answered = true

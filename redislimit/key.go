@@ -12,9 +12,9 @@ const maxKey = 200
 
 // namespace is the common beginning of all Redis keys of a limiter. Its methods make these keys.
 //
-// A key is prefix, name, a separator and {key}. The braces are a hash tag, by which a cluster chooses the slot. A
-// cluster reads the text between the first "{" and the next "}". So prefix and name have no braces, and a key that is
-// empty or begins with "}" is never put between them. The forms differ for all keys:
+// A key is prefix, name, a separator and {key}. The braces are a hash tag, by which a cluster chooses the
+// slot. A cluster reads the text between the first "{" and the next "}". So prefix and name have no braces,
+// and an empty key, or one beginning with "}", is never put between them. The forms differ for all keys:
 //
 //	name:{key}         no Slot, no "}" in the key
 //	name:{tag}:key     Slot's tag; or the hash of a key with a "}", or of ""
@@ -58,8 +58,8 @@ func (n namespace) key(key string) string {
 	return n.begin + separator + safeTag(tag) + "}:" + key
 }
 
-// original returns the key from which a Redis key was made. It reports false
-// if the Redis key belongs to another limiter, or has only a key's hash.
+// original returns a Redis key's original key. It reports false if
+// the Redis key belongs to another limiter, or has only a key's hash.
 func (n namespace) original(stored string) (string, bool) {
 	rest, ours := strings.CutPrefix(stored, n.begin+":{")
 	tag, key, closed := strings.Cut(rest, "}")
@@ -71,7 +71,7 @@ func (n namespace) original(stored string) (string, bool) {
 	return key, ours && closed && n.key(key) == stored
 }
 
-// hashTag returns the part of a namespace's key that determines the slot.
+// hashTag returns the part of a namespace's key by which the slot is chosen.
 func hashTag(key string) string {
 	_, rest, _ := strings.Cut(key, "{")
 	tag, _, _ := strings.Cut(rest, "}")

@@ -17,13 +17,13 @@ const maxBatches = 3
 // maxStuck is the maximum number of batches without waiting callers in a lane.
 const maxStuck = 61
 
-// lane queues the calls to one server. While fewer than three batches are under way, a call is sent at once, together with the calls that
-// are ready at the same moment. Otherwise it queues. When a batch is answered, the next batch takes the whole queue, up to the batch size,
-// as one pipeline.
+// lane queues the calls to one server. While fewer than three batches are under way, a call is
+// sent at once, together with other calls ready at the same moment. Otherwise it queues. When a
+// batch is answered, the next batch takes the whole queue, up to the batch size, as one pipeline.
 //
-// The caller itself sends a call that need not queue, if its context never ends and the client heeds deadlines. A goroutine sends all other
-// calls, so that a caller can leave when its context ends. A lane has at most three such goroutines. Each ends when the queue is empty, so
-// nothing has to be closed.
+// If a call need not queue, its context never ends and the client heeds deadlines, the caller itself
+// sends it. A goroutine sends all other calls, so a caller can leave when its context ends. A lane
+// has at most three such goroutines. Each ends when the queue is empty, so nothing has to be closed.
 //
 // If the client heeds deadlines, no goroutine outlives its calls' deadlines. If it does
 // not, a batch may outlive its callers. Such a stuck batch no longer counts, so later calls
@@ -34,13 +34,13 @@ type lane struct {
 	heeds     bool          // the client heeds each call's deadline
 	share     atomic.Uint32 // a sharing: which keys may share a call
 
-	// elsewhere returns a key that a different server of the cluster serves, or "" if
-	// there is none. The function is nil if keys of several slots must not share a call.
+	// elsewhere returns a key of a different server of the cluster, or "" if there
+	// is none. The function is nil if keys of several slots must not share a call.
 	elsewhere func(key string) string
 	checkAt   atomic.Int64 // the earliest time of the next check whether the server refuses foreign keys, in ns
 
-	mu      sync.Mutex // guards the fields below, and the fields of calls and batches that say so
-	batches int        // batches under way that are not stuck
+	mu      sync.Mutex // guards the fields below, and the marked fields of calls and batches
+	batches int        // batches under way, except stuck ones
 	stuck   int
 
 	// The waiting calls in the order of arrival. This is also the order of their deadlines, because all have the same timeout. Sent calls
@@ -98,7 +98,7 @@ func (l *lane) remove(c *call) {
 	c.prev, c.next = nil, nil
 }
 
-// take moves the calls that have waited longest into a new batch.
+// take moves the longest waiting calls into a new batch.
 func (l *lane) take() *batch {
 	n := min(l.queued, l.batchSize)
 	b := &batch{calls: make([]*call, 0, n), staying: n}
@@ -161,7 +161,7 @@ func (l *lane) await(c *call) (reply any, err error, sent bool) {
 	return c.answer()
 }
 
-// answer returns the answer to a call that is answered, or late.
+// answer returns the answer to an answered or late call.
 func (c *call) answer() (reply any, err error, sent bool) {
 	if c.state == isLate {
 		return nil, context.DeadlineExceeded, c.sent
@@ -169,7 +169,8 @@ func (c *call) answer() (reply any, err error, sent bool) {
 	return c.reply, c.err, c.batch.written()
 }
 
-// linger waits a little longer for the answer of a sent call that must be undone when its context ends. It reports whether the answer came.
+// linger waits a little longer for a sent call's answer if the call must
+// be undone when its context ends. It reports whether the answer came.
 func (l *lane) linger(c *call) bool {
 	l.mu.Lock()
 	sent := c.state == isInBatch
@@ -222,7 +223,7 @@ func (l *lane) done() {
 	}
 }
 
-// next returns the batch that follows an ended one, or nil if no call waits. No batch follows a stuck one, whose place is taken.
+// next returns an ended batch's successor, or nil if no call waits. A stuck batch has none: its place is taken.
 func (l *lane) next(ended *batch) *batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -264,7 +265,7 @@ func (l *lane) sendBatch(b *batch) {
 		c.run(ctx, l.client)
 		return
 	}
-	var last time.Time // the latest deadline of all, so that no caller's deadline ends the call of another
+	var last time.Time // the latest deadline of all, so no caller's deadline ends another's call
 	for _, c := range b.calls {
 		if end := c.end(); end.After(last) {
 			last = end
@@ -275,7 +276,7 @@ func (l *lane) sendBatch(b *batch) {
 	l.pipeline(ctx, b)
 }
 
-// wakeAnswered wakes the callers that still wait.
+// wakeAnswered wakes the waiting callers.
 func (l *lane) wakeAnswered(b *batch) {
 	woken := b.calls[:0]
 	l.mu.Lock()
@@ -292,7 +293,7 @@ func (l *lane) wakeAnswered(b *batch) {
 	}
 }
 
-// armLocked sets the timer that all callers share. A timer for each call would rarely fire, and take a tenth of a decision's time.
+// armLocked sets the callers' common timer. A timer for each call would rarely fire, and take a tenth of a decision's time.
 func (l *lane) armLocked(at time.Time) {
 	l.armed = true
 	if l.timer == nil {
@@ -360,7 +361,7 @@ func (l *lane) refusedTogether(c *call) bool {
 		return true
 	case !c.script.undeclared || answerOf(c.err) == "":
 		return false
-	case refused(answerOf(c.err)): // a call that declares its key is redirected to the server that now serves it
+	case refused(answerOf(c.err)): // a call with a declared key is redirected to the key's new server
 		return true
 	}
 	l.share.Store(uint32(shareSlot)) // a server of another kind has replaced this one

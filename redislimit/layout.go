@@ -27,7 +27,7 @@ const (
 	kindLog     = 0xFB
 	kindCounter = 0xFC
 
-	// Additions of this version. A version that does not know them refuses the state with errForeignState.
+	// Additions of this version. A version without them refuses the state with errForeignState.
 	kindCalendar = 0xFD
 	kindOpen     = 0xFE // a token bucket with open reservations, as it is stored
 	kindHeld     = 0xFF // units in use
@@ -61,11 +61,11 @@ const (
 	stateUnits   = 1 // buckets: a unit takes per/units µs, in lowest terms; others: units for each per
 	statePer     = 8
 	idSize       = 15 // the size of the kind and the figures
-	stateLast    = 15 // the highest clock reading that it has recorded
+	stateLast    = 15 // its highest recorded clock reading
 	stateAt      = 22
 	stateN       = 29
-	stateGen     = 36 // 3 bytes that distinguish a key from an earlier key of the same name
-	stateChanges = 39 // 1 byte that counts its figures' changes
+	stateGen     = 36 // 3 bytes to distinguish a key from an earlier key of the same name
+	stateChanges = 39 // 1 byte to count its figures' changes
 	stateExpiry  = 40 // 4 bytes: until this second of the clock, at least, Redis keeps it
 	stateSize    = 44
 	stateM       = 44 // sliding counter: its second figure; log: the sum up to its first spending; calendar: its window's beginning
@@ -74,25 +74,25 @@ const (
 	asideFlag = 0x40 // subtracted from the first byte of a state with the data below; no text begins with such a byte either
 	asideSize = 21   // after the first 44 bytes: a bucket's capacity, the units set aside, and the instant when they lapse
 
-	// log: a spending's instant, the sum up to it, and the reading at which it was spent;
-	// units in use: the instant from which they are held, their number, and their owner
+	// log: a spending's instant, the sum up to it, and the reading at the spending;
+	// units in use: the beginning of their hold, their number, and their owner
 	recordSize   = 21
-	firstRecords = 33                                 // the number of spendings in the part of a log that is read first
+	firstRecords = 33                                 // the number of spendings in the first part to read of a log
 	firstPart    = wideSize + firstRecords*recordSize // that part
-	tailPart     = 16 * recordSize                    // the part of a longer log in which a search begins
+	tailPart     = 16 * recordSize                    // the part of a longer log for the beginning of a search
 	baseSize     = 28                                 // the part before the bookings: at, n and m of the state below them, and whether there is room before them
 	bookingSize  = 14                                 // the instant and the cost
 
 	// a log's denial until one spending has passed, in an answer: the first byte of a log with units set aside,
-	// the state from gen on, that spending's instant, and the instant of the last spending with the sum up to it
+	// the state from gen on, the spending's instant, and the instant of the last spending with the sum up to it
 	logDenied = 1 + wideSize - stateGen + 3*7
 
-	// the part of any other state that is read first: all, unless it has more than 16 bookings or several open reservations
+	// the first part to read of any other state: all, unless it has more than 16 bookings or several open reservations
 	headPart = wideSize + asideSize + baseSize + 16*bookingSize + noteSize + 1
 
-	duePart = headPart + 128*bookingSize // the part that is read of a longer state whose bookings may be due
+	duePart = headPart + 128*bookingSize // the part to read of a longer state with possibly due bookings
 
-	// the part of a longer state that is read next: its last two bookings or spendings, and a note, or as much
+	// the next part to read of a longer state: its last two bookings or spendings, and a note, or as much
 	lastPart = 2*recordSize + noteSize
 
 	// at a reply's end: the charge whose bookings are loose, its cost's
@@ -103,10 +103,10 @@ const (
 // A denial's note, after a state. Its size is no multiple of a booking's, nor of a spending's in a log.
 const (
 	noteFrom   = idSize + 2*7   // after the figures and capacity of the call, and the cost
-	noteDigest = noteFrom + 3*7 // after the two instants between which the note holds, and the instant of the limit's change
+	noteDigest = noteFrom + 3*7 // after the two instants of the note's beginning and end, and the instant of the limit's change
 	noteLoose  = noteDigest + digestSize - 1 - 7
 	noteSize   = noteLoose + looseSize
-	noteReply  = noteSize - noteDigest // the part that a later denial replies with
+	noteReply  = noteSize - noteDigest // the part for the reply of a later denial
 
 	// noteStays is how long a valid note stays when the note of another call could replace it.
 	noteStays = time.Second
@@ -114,11 +114,11 @@ const (
 
 // Bounds for stored data.
 const (
-	maxBooked   = 1024 // the maximum number of bookings of a key that are kept apart, so that each can be given back
-	maxOpens    = 16   // the maximum number of open reservations of a key that are kept apart
+	maxBooked   = 1024 // the maximum number of a key's bookings kept apart, each to be given back
+	maxOpens    = 16   // the maximum number of a key's open reservations kept apart
 	olderFlag   = 128  // added to their number if some are from before the last change and units are set aside
-	maxQueued   = 2000 // the maximum number of spendings that a full log can have booked
-	maxLooks    = 4096 // the maximum number of bookings that a call examines in search of room before them
+	maxQueued   = 2000 // the maximum number of spendings booked in a full log
+	maxLooks    = 4096 // the maximum number of bookings examined by a call in search of room before them
 	maxExpiry   = 1<<32 - 1
 	generations = 1 << 24
 )
@@ -130,13 +130,13 @@ const (
 	most    = micros.Most                 // the maximum of any count
 )
 
-// ordinalZero shifts the ordinals of windows, which are seconds since 1970, so that all are above 0.
+// ordinalZero shifts the ordinals of windows, seconds since 1970, so all are above 0.
 const ordinalZero = 1 << 37
 
 // The request for one key: its parts' offsets.
 const (
 	chargeID     = 2                 // after the key's index and the class: the kind and the figures
-	chargeFirst  = chargeID + idSize // five figures that depend on the kind, or the figures of the replaced booking
+	chargeFirst  = chargeID + idSize // five figures, depending on the kind, or the figures of the replaced booking
 	chargeSecond = chargeFirst + 7
 	chargeCost   = chargeFirst + 5*7 // cost, ahead, capacity, since
 	chargeOwner  = chargeFirst + 3*7 // units in use: their owner
@@ -171,7 +171,7 @@ const (
 	opKeep = 4 // a booking ahead may be given back
 	opOpen = 8 // as opKeep, and a settlement will bring the real cost
 
-	// opBetween is opKeep for a charge that may go before bookings, loose
+	// opBetween is opKeep, but the charge may go before bookings, loose
 	// or not. It goes no earlier than an instant, the last 7 bytes.
 	opBetween = 12
 )
@@ -181,7 +181,7 @@ const (
 	opSettle = 0
 	opAdjust = 1
 	opExtend = 2
-	// opSettleOpen is opSettle for estimates, in a call that follows its keys.
+	// opSettleOpen is opSettle for estimates, in a call following its keys.
 	opSettleOpen = 3
 )
 
@@ -190,7 +190,7 @@ const (
 	howNothing = 0 // a charge of 0 among others
 	howShadow  = 9 // a shadow layer's charge
 
-	// howBefore is a charge that replaces a booking, and that may go before other bookings whether the state is loose or not.
+	// howBefore is a charge in place of a booking. It may go before other bookings whether the state is loose or not.
 	howBefore = 10
 
 	// howBehind is a charge behind all bookings, loose or not.
@@ -210,7 +210,7 @@ const (
 
 // How a request for slots is written, and the times in it. lua/slots.lua describes the set's format.
 const (
-	processSize     = 8 + 7 // random bytes, and the time in µs for which the process may be silent
+	processSize     = 8 + 7 // random bytes, and the maximum silence of the process, in µs
 	attemptSize     = 12
 	slotRequestSize = processSize + attemptSize + 7 + 7 // the number of slots, and Hold; the text of the owner follows
 
@@ -223,15 +223,15 @@ const (
 	// claimFor is how long slots are reserved for a waiting request, in addition to Timeout.
 	claimFor = 200 * time.Millisecond
 
-	// freshFor is the time after a call for which a waiting process gets slots without a claim. If it stops within that time, it
-	// keeps these slots for Hold.
+	// freshFor is how long after a call a waiting process gets slots without
+	// a claim. If it stops within this time, it keeps these slots for Hold.
 	freshFor = 50 * time.Millisecond
 
 	// revokedFor is how long Redis refuses calls for a revoked request.
 	revokedFor = 15 * time.Second
 
-	// maxGrants is the maximum number of requests that a call serves. maxDrops
-	// is the maximum number of requests of dead processes that it skips.
+	// maxGrants is the maximum number of requests served by a call. maxDrops
+	// is the maximum number of dead processes' requests skipped by it.
 	maxGrants = 128
 	maxDrops  = 1024
 )
@@ -262,7 +262,7 @@ const (
 // A [Fair] call's format.
 const (
 	fairProcess = 16 // bytes of a process's id
-	fairLeasts  = 24 // least debts that the script keeps
+	fairLeasts  = 24 // the script's least debts
 	fairLeaves  = 100
 	fairZero    = int64(1) << 52 // stands for 0 in a reply's credit
 )
@@ -278,7 +278,7 @@ const (
 	tentativeSize = recordKind + 1
 )
 
-// names are the figures that a script's text may use. In a script, positions in a string count from 1.
+// names are the figures for scripts' texts. In a script, positions in a string count from 1.
 var names = map[string]int64{
 	"TOKEN": kindToken, "LEAKY": kindLeaky, "FIXED": kindFixed, "LOG": kindLog, "COUNTER": kindCounter, "CALENDAR": kindCalendar, "HELD": kindHeld,
 	"ID_SIZE": idSize, "STATE_PER": statePer + 1, "STATE_N": stateN + 1, "STATE_GEN": stateGen + 1, "STATE_EXPIRY": stateExpiry + 1, "STATE_SIZE": stateSize,
@@ -319,7 +319,7 @@ func named(text string) string {
 // head begins a call.
 func head(b []byte, op byte, items int) []byte { return append(b, op, byte(items)) }
 
-// put7 and put3 append a number, which get7 and get3 read.
+// put7 and put3 append a number for get7 and get3 to read.
 func put7(b []byte, n int64) []byte {
 	return append(b, byte(n>>48), byte(n>>40), byte(n>>32), byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
 }

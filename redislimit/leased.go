@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// Flush gives back the units that this process has leased, and waits until that is done: see [Options.MaxBatch] and
-// [lease.Limiter.Flush]. Call it on shutdown. Without MaxBatch it does nothing.
+// Flush gives back this process's leased units, and waits until they are back: see [Options.MaxBatch]
+// and [lease.Limiter.Flush]. Call it on shutdown. Without MaxBatch it does nothing.
 func (l *Limiter) Flush(ctx context.Context) error {
 	l.check()
 	if l.leases == nil {
@@ -21,7 +21,7 @@ func (l *Limiter) Flush(ctx context.Context) error {
 	return l.leases.held.Flush(ctx)
 }
 
-// leaseKey identifies a lease: a key, and the limit that the layer has for the request. The zero Limit means the limiter's.
+// leaseKey identifies a lease: a key, and the layer's limit for the request. The zero Limit means the limiter's.
 type leaseKey struct {
 	key   string
 	limit ratelimit.Limit
@@ -30,7 +30,7 @@ type leaseKey struct {
 // holdFor is how long a batch is held before its rest is given back.
 const holdFor = time.Second
 
-// leases are this process's batches of a limiter's budgets, for all stacks that lease it. Under
+// leases are this process's batches of a limiter's budgets, for all leasing stacks. Under
 // several limits a key would have a batch for each. So a key is leased under one limit at a
 // time, and another limit has to wait until nothing can be left of the first limit's batches.
 type leases struct {
@@ -43,7 +43,7 @@ type leases struct {
 	sweep  int // at this number of keys, idle ones are removed
 }
 
-// leasedLimit is the limit that a key is leased under, and the time of its last use.
+// leasedLimit is a key's limit on lease, and the time of its last use.
 type leasedLimit struct {
 	limit ratelimit.Limit
 	last  time.Time

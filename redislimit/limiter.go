@@ -31,7 +31,7 @@ type Limiter struct {
 	maxLog     int
 	plan       atomic.Pointer[plan]   // the plan of New's or SetLimit's limit
 	leases     *leases                // nil without Options.MaxBatch
-	lines      turns.Lines[string]    // callers that wait in this process
+	lines      turns.Lines[string]    // this process's waiting callers
 	bookings   turns.Bookings[string] // its reservations' bookings
 }
 
@@ -39,7 +39,7 @@ var _ ratelimit.Reserver[string] = (*Limiter)(nil)
 
 // New returns a limiter that holds each key to the limit. It does not connect. The error wraps
 // [ratelimit.ErrInvalidLimit] if the limit is invalid or cannot be counted exactly at 1 µs: its figures must
-// be 2^52 at most, and the Per of windows and logs whole microseconds. Otherwise it names the invalid option.
+// be at most 2^52, and the Per of windows and logs whole microseconds. Otherwise it names the invalid option.
 func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*Limiter, error) {
 	var o Options
 	if opts != nil {
@@ -130,10 +130,10 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 // Reserve is Take, but may book up to maxDelay ahead: see [ratelimit.Keyed.Reserve]. If the key
 // already has 1,024 bookings ahead, or 2,000 in a sliding log, the error wraps [ratelimit.ErrLimited].
 //
-// Under a token bucket, a key keeps up to 16 open reservations apart. Beyond that, the two with the most similar
-// refunds count as one, with the lower refund. They survive when the limit's figures change, as in memory.
+// Under a token bucket, a key keeps up to 16 open reservations apart. Above this number, the two with the most
+// similar refunds count as one, with the lower refund. They survive when the limit's figures change, as in memory.
 //
-// A reservation that waits moves up when there is room before its booking: at once after this process
+// A waiting reservation moves up when there is room before its booking: at once after this process
 // settles, grants, resets or changes the limit, and within a second after another process does.
 //
 // Settle takes one round trip, within [Options.Timeout], and none if the real cost equals the reserved one. If it fails, the
@@ -167,7 +167,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 	return res, err
 }
 
-// book reserves. If a booking is given, it replaces that booking.
+// book reserves. If a booking is given, it is replaced.
 func (l *Limiter) book(ctx context.Context, r *request, key string, cost int, ahead time.Duration, instead any) (outcome.Made, error) {
 	r.instead, _ = instead.(*settlement)
 	r.behind = r.instead == nil && l.bookings.Waiting(key)
@@ -188,7 +188,7 @@ func (r *request) life() uint64 {
 	return generations | uint64(r.charges[0].gen)
 }
 
-// settlerOf returns the function that settles a reservation, or nil if nothing was sent.
+// settlerOf returns a function to settle a reservation, or nil if nothing was sent.
 func (l *Limiter) settlerOf(r *request, key string, cost int) func(actual int) error {
 	settle := r.settlerFor(cost)
 	if settle == nil {
@@ -209,7 +209,7 @@ func reserveOp(ctx context.Context) byte {
 	return opOpen
 }
 
-// behind adds the time for this process's waiting callers that have no booking to a denial's RetryAfter.
+// behind adds the time for this process's waiting callers without bookings to a denial's RetryAfter.
 func (l *Limiter) behind(d *ratelimit.Decision, key string, cost int, err error) {
 	if err == nil && !d.Allowed {
 		d.RetryAfter = max(d.RetryAfter, l.lines.Expected(key, cost))
@@ -254,7 +254,7 @@ func (l *Limiter) planOfLayer(key string, ofRequest ratelimit.Limit) (*plan, err
 	return l.planOf(ofRequest, "Layer.Limit")
 }
 
-// planOf returns a limit's plan. name is the function or field that has given the limit.
+// planOf returns a limit's plan. name is the function or field with the limit.
 func (l *Limiter) planOf(limit ratelimit.Limit, name string) (*plan, error) {
 	p := l.plan.Load()
 	if limit.Name == "" {
@@ -290,7 +290,7 @@ func (l *Limiter) decide(ctx context.Context, r *request, key string, cost int, 
 	return l.decideUnder(ctx, r, p, key, cost, ahead, op)
 }
 
-// decideUnder decides on one key under a plan that allows the cost.
+// decideUnder decides on one key under a plan. The cost is within its capacity.
 func (l *Limiter) decideUnder(ctx context.Context, r *request, p *plan, key string, cost int, ahead time.Duration, op byte) (d ratelimit.Decision, err error) {
 	d.Limit = p.limit
 	if p.kind == 0 {
@@ -380,7 +380,7 @@ func (l *Limiter) SetLimit(limit ratelimit.Limit) error {
 	return nil
 }
 
-// use applies a plan to all keys that have no other.
+// use applies a plan to all keys without another one.
 func (l *Limiter) use(p *plan) {
 	if l.limitFor == nil {
 		p.current = &l.plan

@@ -14,8 +14,7 @@ import (
 // nodes are the servers behind a Ring or a ClusterClient. Each has its own lane: a hanging
 // server holds up no call to another one, and a round trip never waits for two of them.
 //
-// The Ring or the ClusterClient itself sends a lane's calls, so its
-// hooks run, and a ClusterClient follows a slot that has moved.
+// The Ring or the ClusterClient itself sends a lane's calls, so its hooks run, and a ClusterClient follows moved slots.
 type nodes struct {
 	client    redis.UniversalClient
 	batchSize int
@@ -72,11 +71,11 @@ func (n *nodes) lane(key string) *lane {
 	return l.(*lane)
 }
 
-// reloadEvery is the minimum time between two reloads of a ClusterClient's slots after failed calls. The client itself
-// reloads them every ten seconds, and when a server reports that a slot has moved; a dead server reports nothing.
+// reloadEvery is the minimum time between two reloads of a ClusterClient's slots after failed calls. The client
+// itself reloads them every ten seconds, and when a server reports a moved slot; a dead server reports nothing.
 const reloadEvery = 500 * time.Millisecond
 
-// observe notes a call's result. A success means that the slots are known. Most failures mean that they may be outdated.
+// observe notes a call's result. After a success the slots are known. After most failures they may be outdated.
 func (n *nodes) observe(err error) {
 	if n.cluster == nil {
 		return

@@ -43,16 +43,16 @@ type Options struct {
 	// A stack is still all or nothing. A decision that fetches a batch takes up to Timeout longer, or 1 s if
 	// Timeout is negative. A batch is given back after a second, and by [Limiter.Flush]; an unsettled
 	// reservation holds it, as in [lease.Limiter.Reserve]. A leased shadow reports only its decisions on
-	// requests that the other layers charged. Peek, Adjust, Reset and Each use the budget on Redis, where leased
+	// requests charged by the other layers. Peek, Adjust, Reset and Each use the budget on Redis, where leased
 	// units count as spent. If a Layer.Limit returns several limits for a key, it is leased under one at a time.
 	MaxBatch int
 
-	// Slot returns the text that determines a key's slot in a cluster, or its server
-	// on a Ring. It must depend on the key alone. If nil, the text is the key.
+	// Slot returns the text for a key's slot in a cluster, or its server on
+	// a Ring. It must depend on the key alone. If nil, the text is the key.
 	Slot func(key string) string
 
-	// Batch is the maximum number of concurrent decisions that share a round trip to one server. If zero, it is
-	// 32. With 1 each decision has its own round trip. Behind a proxy that spreads keys over servers it must be 1.
+	// Batch is the maximum number of concurrent decisions in a round trip to one server. If zero, it is
+	// 32. With 1 each decision has its own round trip. Behind a proxy with several servers it must be 1.
 	Batch int
 
 	// DeclareKeys makes each script call declare its keys. In a cluster,
@@ -73,7 +73,7 @@ const (
 	defaultBatch   = 32
 )
 
-// complete fills in the defaults, and returns an error that names an invalid field.
+// complete fills in the defaults, and returns an error with any invalid field's name.
 func (o *Options) complete(client redis.UniversalClient, limit *ratelimit.Limit) error {
 	if o.Name == "" {
 		o.Name = limit.Name

@@ -34,7 +34,7 @@ type Permit struct {
 	limit      atomic.Int64 // the limit of the last call
 	ticket     int64        // the number of its place in line; 0 if it has none
 	ends       time.Time    // at or before its slots' end; used until the permit is returned
-	unanswered atomic.Bool  // Redis has not answered a request for the slots, which may still arrive
+	unanswered atomic.Bool  // Redis has not answered a request for the slots; it may still arrive
 	released   atomic.Bool
 	retried    atomic.Bool // it is among Semaphore.unreleased
 	returned   atomic.Bool // a call has been made to give the slots back; it may have succeeded without an answer
@@ -50,9 +50,9 @@ func (s *Semaphore) permit(key string, n int) *Permit {
 
 func (p *Permit) attempt() string { return p.request[processSize : processSize+attemptSize] }
 
-// Token returns a number that rises with each grant of the key's slots, as long as Redis's clock does not step back. It
-// is about when the slots were granted, in µs since 1970. A resource to which the work writes can refuse tokens below
-// the highest one so far. So work that has lost its slots without noticing does no harm. It is 0 for a nil permit.
+// Token returns a number that rises with each grant of the key's slots, as long as Redis's clock does not step back.
+// It is about when the slots were granted, in µs since 1970. A resource can refuse writes with tokens below the
+// highest one so far. So if work has lost its slots without noticing, it does no harm. It is 0 for a nil permit.
 func (p *Permit) Token() int64 {
 	if p == nil {
 		return 0
@@ -87,8 +87,8 @@ func (p *Permit) inTime() error {
 
 // take requests the slots, and a place in line if the caller waits.
 //
-// A late call is useless. So it carries the time of the server's clock at which its caller leaves. If the server's
-// clock has stepped, or the key has moved to another server, that time is wrong: then the call is repeated without it.
+// A late call is useless. So it carries its caller's time of leaving, by the server's clock. If the server's clock
+// has stepped, or the key has moved to another server, the time is wrong: then the call is repeated without it.
 func (p *Permit) take(ctx context.Context, limit int64, how byte) (state byte, err error) {
 	p.limit.Store(limit)
 	sent := time.Now()
@@ -181,7 +181,7 @@ func (p *Permit) acquire(ctx context.Context) error {
 	}
 }
 
-// leave gives back the place in line, and slots that may have been taken.
+// leave gives back the place in line, and any slots already taken.
 func (p *Permit) leave(ctx context.Context, cause error) error {
 	if _, err := p.giveBack(ctx); err != nil {
 		return errors.Join(cause, fmt.Errorf("redislimit: the place in line was not given back: %w", err))
@@ -201,7 +201,7 @@ func (p *Permit) Extend(ctx context.Context) error {
 	return p.extended(reply, err, sent)
 }
 
-// extended returns the result of an extension that was sent at the given time.
+// extended returns the result of an extension, sent at the given time.
 func (p *Permit) extended(reply string, err error, sent time.Time) error {
 	switch {
 	case err != nil:
@@ -277,7 +277,7 @@ const (
 	lastReleaseWait  = time.Second
 )
 
-// releaseLater releases a permit in the background, and repeats that until Redis answers or the slots have ended.
+// releaseLater releases a permit in the background, again and again until Redis answers or the slots have ended.
 func (s *Semaphore) releaseLater(p *Permit) {
 	if !p.retried.CompareAndSwap(false, true) {
 		return
@@ -318,7 +318,7 @@ func (s *Semaphore) releaseAll() {
 	}
 }
 
-// releaseEach releases permits, several at the same time. It returns the permits that have to be released again.
+// releaseEach releases permits, several at the same time. It returns the permits to be released again.
 func (s *Semaphore) releaseEach(all []*Permit) (failed []*Permit) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -345,7 +345,7 @@ func (s *Semaphore) releaseEach(all []*Permit) (failed []*Permit) {
 	return failed
 }
 
-// began is the origin of this process's times, so that a step of the wall clock has no effect.
+// began is the origin of this process's times, so a step of the wall clock has no effect.
 var began = time.Now()
 
 // leadOf returns the lead of a server's clock over this process's, in µs since began. It is an

@@ -27,14 +27,13 @@ type plan struct {
 	dates      *dates      // a calendar's windows, else nil
 	former     *dates      // the limiter's previous calendar; nil if none is known
 
-	// since is the reading from which the limit applies to keys stored under
+	// since is the first reading under the limit for keys stored under
 	// another limit. If it is 0, the first decision stores its reading here.
 	since   atomic.Int64
 	current *atomic.Pointer[plan] // the present plan of the limiter's one limit; nil if it has several
 }
 
-// always is a since before all readings of the server's clock: the
-// limit applies from the last reading that the key has recorded.
+// always is a since before all readings of the server's clock: the limit applies from the key's last recorded reading.
 const always = 1
 
 // decided records a decision under the plan. It stores the reading of the first decision as since.
@@ -44,7 +43,7 @@ func (p *plan) decided(reading int64) {
 	}
 }
 
-// latest returns the plan that has replaced this one, if that plan counts anything.
+// latest returns this plan's replacement, if it counts anything.
 func (p *plan) latest() *plan {
 	if p.current != nil {
 		if next := p.current.Load(); next.kind != 0 {
@@ -93,7 +92,7 @@ func (p *plan) check(cost int64) error {
 	return outcome.Exceeding(p.limit, cost)
 }
 
-// endless returns the error of a call that charges units but could
+// endless returns the error of a call if it charges units but could
 // not give them back. It returns nil if the plan allows such calls.
 func (p *plan) endless(cost int) error {
 	if cost <= 0 || p.kind != kindHeld {
@@ -107,12 +106,12 @@ func (p *plan) clampAhead(maxDelay time.Duration) int64 {
 	return min(max(0, int64(maxDelay))/1000, p.meter.MaxAhead(), most)
 }
 
-// gaps reports whether a call may look for room before bookings that are not loose.
-// A leaky bucket has no such room, and a sliding log would have to be read whole.
+// gaps reports whether a call may look for room before bookings, loose or not. A
+// leaky bucket has no such room, and a sliding log would have to be read whole.
 func (p *plan) gaps() bool { return p.kind != kindLeaky && p.kind != kindLog && p.kind != kindHeld }
 
-// putDates appends the data of the plan's calendar for a script. It also appends the
-// data of the limiter's previous calendar, because a key may still be under that.
+// putDates appends the data of the plan's calendar for a script. It also appends
+// the data of the limiter's previous calendar, because a key may still be under it.
 func (p *plan) putDates(b []byte, s *store, now int64) ([]byte, int64) {
 	if p.dates == nil && p.former == nil {
 		return b, now

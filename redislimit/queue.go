@@ -11,9 +11,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/tentative"
 )
 
-// A place in a leaky bucket's queue has others behind it. If its process dies, a script gives it back, and moves the places behind it up, as
-// far as these are tentative, too. So a place may move, up to half a second before its new instant. Its process learns that when its next beat
-// reports the silent process, and at the latest when it claims the place.
+// A place in a leaky bucket's queue has others behind it. If its process dies, a script gives it back, and moves the places
+// behind it up, as far as these are tentative, too. So a place may move, up to half a second before its new instant. Its
+// process learns the new instant when its next beat reports the silent process, and at the latest when it claims the place.
 
 // place is a tentative place of this process.
 type place struct {
@@ -27,8 +27,8 @@ type place struct {
 	record string
 }
 
-// closeUp gives back the places of silent processes that have records, and has those behind them move up. It reports whether there were any,
-// and returns the records as they are now.
+// closeUp gives back silent processes' places with records, and moves the places
+// behind them up. It reports whether there were any, and returns the present records.
 func (s *store) closeUp(ctx context.Context, key string, records []string, deadline time.Time, silent []string) (any bool, now []string, err error) {
 	if !slices.ContainsFunc(records, func(record string) bool {
 		process := record[:tentative.IDSize]
@@ -92,7 +92,7 @@ func (p *place) confirm() (bool, error) {
 // cancel gives the place back, if it is the last of the queue. Otherwise nobody takes it.
 func (p *place) cancel() error { return p.store.find(p.key, p.plan, p.number) }
 
-// settle settles the cost of a place that was claimed.
+// settle settles the cost of a claimed place.
 func (p *place) settle(actual int) error {
 	p.mu.Lock()
 	record := p.record

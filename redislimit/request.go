@@ -15,11 +15,11 @@ type request struct {
 	call    call
 	keys    []string
 	charges []charge
-	test    []any // arguments that a test adds to the call
+	test    []any // further arguments of a test for the call
 	reading int64
 	allowed bool
 	open    bool        // the charge is an open reservation
-	instead *settlement // the booking that the charge replaces, before others; nil if there is none
+	instead *settlement // the booking to replace, before others; nil if there is none
 	behind  bool        // the charge goes behind all bookings: callers of this process wait for some
 	after   int64       // for opBetween: the charge comes no earlier
 	follows bool        // the answer has the sums of open estimates
@@ -33,13 +33,13 @@ type request struct {
 	oneCharge [1]charge
 }
 
-// charge is the part of a decision that concerns one Redis key, with the key's reply.
+// charge is a decision's part about one Redis key, with the key's reply.
 type charge struct {
 	plan   *plan
 	key    int   // the key's index in the call
 	cost   int64 // to be spent
 	own    int64 // the part of the cost that does not depend on the caller's cost
-	shares int64 // layers that charge the caller's cost
+	shares int64 // layers with the caller's cost
 	ahead  int64 // how far ahead the charge may be booked
 	shadow bool  // it is charged if it fits, and denies nothing
 
@@ -47,10 +47,10 @@ type charge struct {
 	allowed bool // according to the script
 	gen     uint32
 	changes byte
-	now     int64 // the reading that counts for the key
+	now     int64 // the key's reading
 
 	// The key's state before the decision, as of now, in the script's reply. A log's spendings
-	// stay on the server: then At is when the cost is spent, and N the units that count now.
+	// stay on the server: then At is when the cost is spent, and N the counting units.
 	state  meter.State
 	newest int64 // the last booking, or of a log the last spending; 0 if there is none
 	spent  int64 // of a log: the sum of its spendings, and its debt
@@ -61,8 +61,7 @@ type charge struct {
 	gap   int64 // when the cost is spent; 0 if other keys determine it
 	left  int64 // the remaining budget; above most if other keys determine it
 	owes  int64 // the debt
-	// of units in use: the owner, by which they are settled and extended;
-	// state.N is their number, and state.M the sum of their ages
+	// of units in use: the owner, to settle and extend them by; state.N is their number, and state.M the sum of their ages
 	owner   int64
 	instead *settlement // see request
 	behind  bool        // it goes behind all bookings, loose or not
@@ -108,7 +107,7 @@ func (r *request) finish(c *call) error {
 	return r.answer(reply)
 }
 
-// ask drops the reply, so that the decision can be made again.
+// ask drops the reply, for another attempt at the decision.
 func (r *request) ask() {
 	for i := range r.charges {
 		c := &r.charges[i]
@@ -117,7 +116,7 @@ func (r *request) ask() {
 	}
 }
 
-// prepare makes the call. After that the keys do not change.
+// prepare makes the call. Afterwards the keys do not change.
 func (r *request) prepare(c *call, op byte) {
 	if len(r.charges) == 1 && r.charges[0].cost == 0 { // a Peek writes nothing, so the key stays under its present limit
 		op = opPeek
@@ -157,7 +156,7 @@ func (r *request) conclude(op byte, d *ratelimit.Decision) {
 	c.decide(r.reading, d)
 }
 
-// failed returns the error for a key that could not be read.
+// failed returns the error for an unreadable key.
 func (r *request) failed(f failure) error {
 	for i := range r.charges {
 		if c := &r.charges[i]; c.key == f.key {
@@ -167,7 +166,7 @@ func (r *request) failed(f failure) error {
 	return f.err("")
 }
 
-// settlerFor returns the function that settles a reservation. Settling a reservation
+// settlerFor returns a function to settle a reservation. Settling a reservation
 // of 0 charges the real cost. If nothing was sent, settlerFor returns nil.
 func (r *request) settlerFor(cost int) func(int) error {
 	if len(r.charges) == 0 {
@@ -233,8 +232,8 @@ func (s *settlement) booked() [5]int64 {
 	return [5]int64{s.At, s.Cost, s.Part, int64(s.gen), 256*int64(s.plan.kind) + int64(s.changes)}
 }
 
-// bucketFigures are the maximum debt at which a cost fits, and its price.
-// A cost of 0 fits at a larger debt, too: the general case decides that.
+// bucketFigures are a cost's maximum debt to fit at, and its price. A
+// cost of 0 fits at a larger debt, too: the general case decides it.
 func (p *plan) bucketFigures(cost int64) [5]int64 {
 	price, part := p.meter.Price(cost)
 	room, frac := p.meter.Price(p.capacity)

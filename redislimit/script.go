@@ -53,11 +53,11 @@ func (f blocks) lua(names ...string) string {
 	return b.String()
 }
 
-// script is a text that Redis runs by its hash once it has run the text.
+// script is a text. Once Redis has run it, it runs it again by its hash.
 type script struct {
 	text, sha       string
 	shared          *script // the script for several such decisions in one call; nil if there is none
-	across          *script // the same for keys of several slots, which are not declared
+	across          *script // the same for undeclared keys of several slots
 	undeclared      bool    // its keys are plain arguments
 	textArg, shaArg any     // text and sha, as arguments of a command
 }
@@ -97,11 +97,11 @@ func (f blocks) general(last string) string {
 // decider holds a decision's scripts: spend now, book ahead, or look.
 type decider struct {
 	take, keep, peek *script
-	open             *script // for a token bucket or several keys: keeps an open reservation, which has no usual case
+	open             *script // for a token bucket or several keys: keeps an open reservation, without a usual case
 }
 
 // decider puts the usual case before the general one. The usual case returns early,
-// before the definitions of the general one, which take Redis longer than the usual case.
+// before the definitions of the general one: these take Redis longer than the usual case.
 func (f blocks) decider(quick func(op byte) string) *decider {
 	one := func(flags string, op byte) *script {
 		return newScript(flags, f.lua("clock"), quick(op), f.general("run"))
@@ -112,8 +112,8 @@ func (f blocks) decider(quick func(op byte) string) *decider {
 
 // deciderOne returns the decider for one key, alone and with others.
 //
-// Units in use have no usual case: a settlement follows each decision. That of a calendar is a
-// denial: allowed decisions on quotas are rarer than on rates, and denied callers may come again and again.
+// Units in use have no usual case: a settlement follows each decision. A calendar's usual case is a denial:
+// allowed decisions on quotas are rarer than on rates, and denied callers may come again and again.
 func (f blocks) deciderOne(kind byte) *decider {
 	if kind == kindCalendar || kind == kindHeld {
 		return f.decider(func(op byte) string {
@@ -130,7 +130,7 @@ func (f blocks) deciderOne(kind byte) *decider {
 	return d
 }
 
-// usual names the blocks for the usual case of a kind: the block that judges a cost, and the block that spends and writes it.
+// usual names the blocks for the usual case of a kind: one judges a cost, and the other one spends and writes it.
 type usual struct{ judge, spend string }
 
 func (f blocks) usual(kind byte) usual {
@@ -154,7 +154,7 @@ func (f blocks) loaded(names ...string) string {
 	return fill(f.quick(names...), "LOAD", f.quick("load"))
 }
 
-// first adds to the judgement of a kind the way that the first part of a state is read.
+// first adds to a kind's judgement how the first part of a state is read.
 func (f blocks) first(name, judge string) string {
 	if strings.Contains(judge, "--FIRST\n") { // an older version reads the whole state
 		judge = fill(judge, "FIRST", f.quick(name))
@@ -162,8 +162,8 @@ func (f blocks) first(name, judge string) string {
 	return judge
 }
 
-// denied adds to the judgement of a kind the denial that is noted after the state, and
-// the denial by bookings. The bookings of leaky buckets and logs are their spendings.
+// denied adds to a kind's judgement the denial noted after the state, and the
+// denial by bookings. The bookings of leaky buckets and logs are their spendings.
 func (f blocks) denied(kind byte, judge string) string {
 	if strings.Contains(judge, "--NOTED\n") {
 		judge = fill(judge, "NOTED", f.quick("noted"))
@@ -217,7 +217,7 @@ func (f blocks) quick(names ...string) (text string) {
 	return text
 }
 
-// either returns the name of a block of the usual case, or of the block that an older version has instead.
+// either returns the name of a block of the usual case, or of an older version's block instead.
 func (f blocks) either(name, older string) string {
 	if _, err := fs.Stat(f.files, "lua/quick/"+name+".lua"); err != nil {
 		return older
@@ -225,7 +225,7 @@ func (f blocks) either(name, older string) string {
 	return name
 }
 
-// fill puts texts into the places that a text has for them.
+// fill puts texts into a text's places for them.
 func fill(text string, places ...string) string {
 	for i := 0; i < len(places); i += 2 {
 		text = strings.Replace(text, "--"+places[i]+"\n", places[i+1], 1)

@@ -33,14 +33,14 @@ const (
 // Semaphore limits how many calls or jobs each key has in flight, in a fleet. Make one with
 // [NewSemaphore]. It is safe for concurrent use and needs no closing. The zero Semaphore cannot be used.
 //
-// A key's waiting callers are served first come, first served, as their calls arrive at Redis. Only two kinds of work
-// exceed the limit: work that goes on after its slots have ended, and work whose slots were lost when Redis failed over.
+// A key's waiting callers are served first come, first served, as their calls arrive at Redis. The limit is exceeded
+// in two cases only: work goes on after its slots have ended, or its slots were lost when Redis failed over.
 type Semaphore struct {
 	name     string
 	store    *store
 	scripts  *slotScripts
 	space    namespace
-	shared   []string // with Total, the Redis keys that all keys share
+	shared   []string // with Total, all keys' common Redis keys
 	hold     time.Duration
 	total    int64 // 0 if there is no Total
 	priority func(key string) int
@@ -54,7 +54,7 @@ type Semaphore struct {
 	leads    sync.Map      // the lead of each server's clock, by address: string → *atomic.Int64
 	warned   atomic.Bool   // the log has the warning about messages
 
-	mu         sync.Mutex // guards the fields below, and all that they contain
+	mu         sync.Mutex // guards the fields below, and their contents
 	lines      map[string]*localLine
 	groups     map[string]*group // groups of lines and permits, by server
 	subs       subscriptions
@@ -74,7 +74,7 @@ type SemaphoreOptions struct {
 	Prefix string
 
 	// Hold is how long a slot lasts unless it is released or extended. It defaults to 30 s; the minimum
-	// is 1 ms. It should be longer than the work: a slot that ends earlier lets another caller begin.
+	// is 1 ms. It should be longer than the work: if a slot ends earlier, another caller may begin.
 	Hold time.Duration
 
 	// Total is how many slots all keys together may hold, in addition to each key's limit: 1 to 10,000, or 0 for
@@ -105,11 +105,11 @@ type SemaphoreOptions struct {
 	Logger *slog.Logger
 }
 
-// NewSemaphore returns a semaphore that gives each key limit slots, 1 to 10,000. It does not connect. The
-// error names the invalid argument, and wraps [ratelimit.ErrInvalidLimit] if that argument is the limit.
+// NewSemaphore returns a semaphore that gives each key limit slots, 1 to 10,000. It does not connect.
+// The error names the invalid argument, and wraps [ratelimit.ErrInvalidLimit] if it is the limit.
 //
-// While callers wait, the semaphore keeps one connection and one goroutine for each
-// server that has their keys. It keeps them for 5 to 10 s after the last caller.
+// While callers wait, the semaphore keeps one connection and one goroutine for
+// each server with their keys. It keeps them for 5 to 10 s after the last caller.
 func NewSemaphore(client redis.UniversalClient, limit int, opts *SemaphoreOptions) (*Semaphore, error) {
 	var o SemaphoreOptions
 	if opts != nil {
@@ -245,7 +245,7 @@ func (e *semaphoreError) Error() string {
 	return fmt.Sprintf("redislimit: semaphore %q: %s", e.name, strings.TrimPrefix(e.cause.Error(), "redislimit: "))
 }
 
-// failed returns a call's error for its caller. For a panic of LimitFor the error names that option.
+// failed returns a call's error for its caller. For a panic of LimitFor the error names the option.
 func (s *Semaphore) failed(err error) error {
 	if panicked := (*limitPanic)(nil); errors.As(err, &panicked) {
 		return err
@@ -253,7 +253,7 @@ func (s *Semaphore) failed(err error) error {
 	return &semaphoreError{s.name, err}
 }
 
-// limitPanic is the error of callers that wait while LimitFor panics.
+// limitPanic is the error of waiting callers when LimitFor panics.
 type limitPanic struct{ text string }
 
 func (e *limitPanic) Error() string {
@@ -283,8 +283,8 @@ func (s *Semaphore) TryAcquire(ctx context.Context, key string, n int) (*Permit,
 // a call. Under Total the keys are served in turn, and each key's callers in their order.
 //
 // Errors are as for TryAcquire, except ErrLimited. If the first call fails, Acquire returns its error at once; a later
-// failure ends it only after one second and Timeout without a reply. If the context ends, Acquire gives back its place,
-// and slots that it may have taken, within Timeout. If that fails, the error says so, and the background repeats it.
+// failure ends it only after one second and Timeout without a reply. If the context ends, Acquire gives back its
+// place, and any slots already taken, within Timeout. If this fails, the error says so, and a goroutine repeats it.
 func (s *Semaphore) Acquire(ctx context.Context, key string, n int) (*Permit, error) {
 	ctx = wait.OrBackground(ctx)
 	p := s.permit(key, n)
@@ -305,8 +305,8 @@ func (s *Semaphore) Acquire(ctx context.Context, key string, n int) (*Permit, er
 // maxLate is the maximum number of attempts of an Acquire whose slots end each time before the answer arrives.
 const maxLate = 3
 
-// Reset ends all permits of the key, and all places in line. Callers that wait enter the line again. Work that has lost its
-// slots goes on, so until it is done the limit can be exceeded. Errors are as for TryAcquire.
+// Reset ends all permits of the key, and all places in line. Waiting callers enter the line again. Work
+// goes on without its slots, so until it is done the limit can be exceeded. Errors are as for TryAcquire.
 func (s *Semaphore) Reset(ctx context.Context, key string) error {
 	limit, err := s.limitOf(key, 1)
 	if err == nil {

@@ -71,7 +71,7 @@ func (l *localLine) leaveGroup() bool {
 	return true
 }
 
-// beat makes the beats that are due.
+// beat makes the due beats.
 func (g *group) beat() {
 	g.s.mu.Lock()
 	lines := g.lines
@@ -179,7 +179,7 @@ func (s *Semaphore) runTogether(ctx context.Context, of *script, all []slotsOf) 
 	return replies, nil
 }
 
-// keeping is a permit that is extended until its work has ended.
+// keeping is a permit, extended until its work has ended.
 type keeping struct {
 	p    *Permit
 	last time.Time // when the last successful extension was sent
@@ -187,8 +187,8 @@ type keeping struct {
 	lose context.CancelCauseFunc
 }
 
-// keep extends a permit every third of Hold until stop is called. The slots are
-// lost if Redis reports that, or if it has not answered for the whole Hold.
+// keep extends a permit every third of Hold until stop is called. The slots
+// are lost if Redis says so, or if it has not answered for the whole Hold.
 func (s *Semaphore) keep(p *Permit, lose context.CancelCauseFunc) (stop func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,7 +223,7 @@ func (g *group) renewLater() {
 	g.renews = time.AfterFunc(time.Until(next), g.renew)
 }
 
-// renew extends the permits that are due now or soon.
+// renew extends the permits due now or soon.
 func (g *group) renew() {
 	g.s.mu.Lock()
 	var due []*keeping

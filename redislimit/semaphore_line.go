@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	beatEvery      = 300 * time.Millisecond // the time between the beats of a process that receives messages
+	beatEvery      = 300 * time.Millisecond // the time between the beats of a process with messages
 	firstPoll      = 5 * time.Millisecond   // the first time between the beats of a process without messages; it doubles each time
 	lastPoll       = 50 * time.Millisecond
 	maxBeatCallers = 32 // the maximum number of requests in a beat
 	maxBeatKeys    = 64 // the maximum number of keys in a call
 )
 
-// localLine is the part of a key's line that waits in this process. It exists while there are callers. Semaphore.mu guards it.
+// localLine is the part of a key's line in this process. It exists while there are callers. Semaphore.mu guards it.
 //
 // A beat keeps the places in Redis, serves the line there if slots have ended, and finds grants whose messages were lost.
 type localLine struct {
@@ -27,7 +27,7 @@ type localLine struct {
 	order    []*waiter          // the callers with a place in Redis, by arrival; some may have gone
 	level    int64              // its priority's level
 	timer    *time.Timer        // starts the next beat
-	group    *group             // the group that makes its next beat; nil if none does
+	group    *group             // the group for its next beat; nil if none
 	pending  bool               // a beat is due or under way
 	again    bool               // another beat must follow the one under way at once
 	poll     time.Duration      // the time until the next beat, without messages
@@ -36,7 +36,7 @@ type localLine struct {
 	lead     int64              // the lead of the server's clock: see Semaphore.leadOf
 }
 
-// waiter is a caller of Acquire that waits. Semaphore.mu guards its fields.
+// waiter is a waiting caller of Acquire. Semaphore.mu guards its fields.
 type waiter struct {
 	p       *Permit
 	wake    chan struct{} // has one element if there may be an event
@@ -50,7 +50,7 @@ type waiterEvent struct {
 	granted time.Time // when the slots were granted, at the latest; zero if they were not
 	token   int64     // the grant's token
 	again   bool      // the request must be repeated: slots are reserved for it, or it has lost its place
-	failed  error     // the error with which the waiter must give up
+	failed  error     // the error to give up with
 }
 
 func (w *waiter) signal() {
@@ -155,7 +155,7 @@ func (l *localLine) schedule() {
 	l.timer = time.AfterFunc(spread(wait), l.beat)
 }
 
-// spread returns a random time around the given one, so that processes do not call at the same time.
+// spread returns a random time around the given one, so processes do not call at the same time.
 func spread(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2) }
 
 // hurry starts a beat at once.
@@ -193,7 +193,7 @@ func (s *Semaphore) limitChanged() {
 	}
 }
 
-// beatCall is a beat that is about to be sent.
+// beatCall is a beat to be sent.
 type beatCall struct {
 	how     byte
 	level   int64
@@ -202,7 +202,7 @@ type beatCall struct {
 	sent    time.Time
 }
 
-// beat reports to Redis that this process is alive, and handles the states of its oldest requests.
+// beat shows Redis that this process is alive, and handles the states of its oldest requests.
 func (l *localLine) beat() {
 	b := l.nextBeat()
 	if b == nil {
@@ -282,7 +282,7 @@ func (l *localLine) learn(b *beatCall, reply string, err error) {
 	}
 }
 
-// oldest returns the callers that have waited for the longest time.
+// oldest returns the longest waiting callers.
 func (l *localLine) oldest() (waiters []*waiter) {
 	for _, w := range l.order {
 		if !w.gone && w.granted.IsZero() && len(waiters) < maxBeatCallers {
@@ -292,8 +292,8 @@ func (l *localLine) oldest() (waiters []*waiter) {
 	return waiters
 }
 
-// found passes the states that a beat has returned to the callers. If one request has
-// lost its place, all have: Redis considered this process dead, or has lost the key.
+// found passes a beat's states to the callers. If one request has lost its
+// place, all have: Redis considered this process dead, or has lost the key.
 func (l *localLine) found(waiters []*waiter, states string, sent time.Time) {
 	taken, lost := 0, false
 	for i, w := range waiters {

@@ -15,13 +15,13 @@ const (
 	receiveTimeout = 2 * time.Second
 	keepUnused     = 5 * time.Second // how long a subscription without waiting callers is kept
 
-	firstPause = 250 * time.Millisecond // the time before a subscription that failed is repeated; it doubles each time
+	firstPause = 250 * time.Millisecond // the pause before a failed subscription is repeated; it doubles each time
 	lastPause  = 5 * time.Second
 )
 
-// subscriptions are the channels on which a Semaphore receives messages: one for each key
-// with waiting callers, and a connection for each server of such keys. Semaphore.mu guards
-// them, and all that they contain. No goroutine waits for I/O while it holds that lock.
+// subscriptions are the channels on which a Semaphore receives messages: one for each
+// key with waiting callers, and a connection for each server of such keys. Semaphore.mu
+// guards them, and their contents. No goroutine waits for I/O while it holds this lock.
 type subscriptions struct {
 	of          *Semaphore
 	connections map[string]*connection   // by address
@@ -32,7 +32,7 @@ type subscriptions struct {
 	tidying     bool // a timer for tidy is set
 }
 
-// connection is a connection that receives messages. Its goroutine ends when it is closed or fails.
+// connection is a connection for messages. Its goroutine ends when it is closed or fails.
 type connection struct {
 	addr     string
 	pubsub   *redis.PubSub
@@ -45,7 +45,7 @@ type subscription struct {
 	key               string
 	on                *connection // its connection; nil until there is one
 	confirmed         bool
-	unused            time.Time // the time since which no caller waits; zero while some do
+	unused            time.Time // when the last caller left; zero while some wait
 }
 
 // use reports whether messages for a key arrive, now that callers wait for it.
@@ -79,7 +79,7 @@ func (u *subscriptions) want(l *localLine) {
 	go u.of.subscribe(sub)
 }
 
-// failed ends a subscription on which no messages arrive.
+// failed ends a subscription without messages.
 func (u *subscriptions) failed(redisKey string) {
 	if sub := u.byKey[redisKey]; sub != nil && sub.confirmed {
 		u.postpone()
@@ -108,7 +108,7 @@ func (u *subscriptions) forget(sub *subscription) {
 	}
 }
 
-// tidyLater makes tidy examine the subscriptions and connections that may be unused.
+// tidyLater makes tidy examine possibly unused subscriptions and connections.
 func (u *subscriptions) tidyLater() {
 	if !u.tidying {
 		u.tidying = true
@@ -116,7 +116,7 @@ func (u *subscriptions) tidyLater() {
 	}
 }
 
-// tidy ends the subscriptions that have been unused for a while, and connections without any.
+// tidy ends the subscriptions unused for a while, and connections without any.
 func (s *Semaphore) tidy() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +157,7 @@ func (s *Semaphore) server(redisKey string) (*redis.Client, error) {
 	return nil, errNoServers
 }
 
-// subscribe subscribes to a channel, on a connection that it makes if there is none to its server.
+// subscribe subscribes to a channel. If there is no connection to its server, subscribe makes one.
 func (s *Semaphore) subscribe(sub *subscription) {
 	server, err := s.server(sub.redisKey)
 	if errors.Is(err, errNoServers) {
@@ -258,7 +258,7 @@ func (s *Semaphore) disconnect(c *connection) {
 	}
 }
 
-// warn logs once that messages do not arrive.
+// warn logs once that no messages arrive.
 func (s *Semaphore) warn(reason string) {
 	if s.warned.Swap(true) {
 		return

@@ -29,8 +29,8 @@ func (s *Semaphore) Snapshot(ctx context.Context, key string) (SemaphoreStats, e
 	return SemaphoreStats{InFlight: int(get7(reply)), Waiting: int(get7(reply[7:])), Oldest: between(0, get7(reply[14:]))}, nil
 }
 
-// scriptsOf returns the scripts. For a Semaphore that NewSemaphore has not made
-// it returns the scripts without Total, whose call panics with a clear text.
+// scriptsOf returns the scripts. For a Semaphore not made by NewSemaphore it
+// returns the scripts without Total, whose call panics with a clear text.
 func (s *Semaphore) scriptsOf() *slotScripts {
 	if s == nil || s.scripts == nil {
 		return slotsAlone
@@ -57,7 +57,7 @@ type Holder struct {
 	Until time.Time // when its slots end, by Redis's clock
 }
 
-// Holders returns a key's permits, in the order in which they end. Slots granted to a waiting
+// Holders returns a key's permits, in the order of their ends. Slots granted to a waiting
 // caller are not among them until it has claimed them. It writes nothing, and its time is
 // proportional to the number of permits and waiting callers. Errors are as for TryAcquire.
 func (s *Semaphore) Holders(ctx context.Context, key string) ([]Holder, error) {
@@ -107,8 +107,8 @@ func (s *Semaphore) Revoke(ctx context.Context, key, id string) error {
 	return nil
 }
 
-// Stats returns this process's figures: its permits' slots, its callers in line, its oldest permit's age, and how
-// many permits' slots had ended before their release. A permit that is never released counts until Hold has passed.
+// Stats returns this process's figures: its permits' slots, its callers in line, its oldest permit's age, and
+// how many permits' slots had ended before their release. An unreleased permit counts until Hold has passed.
 func (s *Semaphore) Stats() SemaphoreStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,7 +151,7 @@ func (h *heldPermits) prune(now time.Time) {
 	h.most = max(2*len(h.permits), 64)
 }
 
-// hand counts a permit that is about to be returned.
+// hand counts a permit before it is returned.
 func (s *Semaphore) hand(p *Permit) *Permit {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,14 +11,14 @@ import (
 // settlement holds the data needed to settle one charge.
 type settlement struct {
 	key     int
-	plan    *plan // the plan under which it was charged
+	plan    *plan // its plan when it was charged
 	gen     uint32
 	changes byte
 	meter.Spending
 	shares, own int64
 }
 
-// settler returns a function that settles a decision's charges. Its only context is the store's own timeout.
+// settler returns a function to settle a decision's charges. Its only context is the store's own timeout.
 func (r *request) settler() func(actual int) error {
 	store := r.store
 	var keys []string
@@ -42,7 +42,7 @@ func (r *request) settler() func(actual int) error {
 func (r *request) settlementOf(c *charge) settlement {
 	item := settlement{0, c.plan, c.gen, c.changes, c.offer.Spending(c.cost), c.shares, c.own}
 	if c.plan.kind == kindCalendar {
-		item.Part = c.state.M // the window in which it was spent
+		item.Part = c.state.M // the window of its spending
 	} else if c.plan.kind == kindHeld {
 		item.Part = c.owner
 	} else if c.plan.kind == kindToken && r.open {
@@ -51,7 +51,7 @@ func (r *request) settlementOf(c *charge) settlement {
 	return item
 }
 
-// withKey returns the keys and the index of key, which it appends if it is not among them.
+// withKey returns the keys and the index of key. It appends a missing key.
 func withKey(keys []string, key string) ([]string, int) {
 	for i, k := range keys {
 		if k == key {
@@ -99,7 +99,8 @@ type correctionFollowed struct {
 	estimates bool // the charges were estimates
 }
 
-// correct runs the script that settles, extends and adjusts, with the necessary data of calendars, and returns its reply.
+// correct runs the script for settlements, extensions and adjustments,
+// with the necessary data of calendars, and returns its reply.
 func (s *store) correct(ctx context.Context, keys []string, payload []byte, follows bool, dates func(b []byte, now int64) []byte) (string, error) {
 	script := s.scripts.settle
 	if follows {
@@ -195,7 +196,7 @@ func (s *store) adjust(ctx context.Context, keys []string, follows bool, items .
 	})
 }
 
-// adjuster returns the function that settles a reservation of 0: it charges the enforcing layers that use the caller's cost.
+// adjuster returns a function to settle a reservation of 0: it charges the enforcing layers with the caller's cost.
 func (r *request) adjuster() func(actual int) error {
 	store, keys := r.store, append([]string(nil), r.keys...)
 	charges := append([]charge(nil), r.charges...)

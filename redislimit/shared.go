@@ -3,10 +3,10 @@ package redislimit
 // Several decisions of the same kind, each on one key, share a call. Each is decided independently.
 // Running the call and reading the clock take Redis longer than a decision, and now happen only once.
 
-// maxMembers is the maximum number of decisions that share a call, because an index is a byte.
+// maxMembers is the maximum number of decisions in a call, because an index is a byte.
 const maxMembers = 255
 
-// sharing is the condition under which keys can be in one call.
+// sharing is the condition for keys to be in one call.
 type sharing byte
 
 const (
@@ -15,7 +15,7 @@ const (
 	shareNode                // all keys can, but keys of several slots must not be declared
 )
 
-// gather returns the calls to send for a batch. Calls that can share one call do.
+// gather returns the calls to send for a batch. Calls share one call if they can.
 func gather(b *batch, s sharing) (sends []*call) {
 	for _, c := range b.calls {
 		if c.script.shared == nil || c.test != nil || len(c.payload) != headSize+chargeSize { // the data of calendars follows the requests
@@ -52,7 +52,7 @@ func gather(b *batch, s sharing) (sends []*call) {
 	return sends
 }
 
-// sharedFor returns the shared call that has room for a script's decision, or nil if there is none.
+// sharedFor returns the shared call with room for a script's decision, or nil if there is none.
 func sharedFor(sends []*call, sc *script, tag string, s sharing) *call {
 	for _, c := range sends {
 		if (c.script == sc.shared || c.script == sc.across) && (c.tag == tag || s == shareNode) && len(c.members) < maxMembers {

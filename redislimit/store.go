@@ -17,32 +17,32 @@ import (
 
 // store sends a limiter's calls to Redis, each within the timeout.
 type store struct {
-	user      redis.UniversalClient // the client that New got
+	user      redis.UniversalClient // New's client
 	client    redis.UniversalClient
 	timeout   time.Duration // if negative, there is none
-	batchSize int           // the maximum number of calls that share a round trip
+	batchSize int           // the maximum number of calls in a round trip
 	declare   bool          // each call declares its keys
 	direct    bool          // the client ends its calls at their deadlines by itself
 	hooks     []redis.Hook  // hooks of the clone
 	lane      *lane         // for a client of one server; nil if its calls do not share round trips
 	nodes     *nodes        // for a client of several servers; nil if its calls do not share round trips
-	skew      atomic.Int64  // the µs by which the server's clock is ahead of this one, by the last reply
-	slots     chan struct{} // bounds the goroutines of calls that have no lane
+	skew      atomic.Int64  // how far the server's clock is ahead of this one, in µs, by the last reply
+	slots     chan struct{} // bounds the goroutines of calls without a lane
 	scripts   *scripts
 	tentative *tentative.Process // nil if the store has no tentative bookings
 
 	// Set by tests only:
 	clock func() int64 // the time in µs, above 0, instead of the server's
-	grace int64        // the µs by which keys live longer, because a test's clock is not Redis's
+	grace int64        // how much longer keys live, in µs, because a test's clock is not Redis's
 }
 
 // maxGoroutines bounds the calls under way that have goroutines of their own: later calls wait, within their own timeout.
 const maxGoroutines = 256
 
-// newStore prepares a client. A *redis.Client that does not heed each call's deadline is configured
-// to do so, on a clone that shares its connections: otherwise its own options would determine how
-// long a call blocks. A clone has only the hooks given here. Calls share round trips on this
-// client, and on several servers' clients; the treatment of a pipeline by other types is unknown.
+// newStore prepares a client. If a *redis.Client does not heed each call's deadline, a clone with
+// the same connections is configured to do so: otherwise its own options would determine how long
+// a call blocks. A clone has only the hooks given here. Calls share round trips on this client,
+// and on several servers' clients; the treatment of a pipeline by other types is unknown.
 func newStore(client redis.UniversalClient, timeout time.Duration, batchSize int, declare bool, hooks []redis.Hook) *store {
 	s := &store{user: client, client: client, timeout: timeout, batchSize: batchSize, declare: declare, hooks: hooks, slots: make(chan struct{}, maxGoroutines), scripts: current}
 	if timeout < 0 {
@@ -79,9 +79,8 @@ func (s *store) within(timeout time.Duration) *store {
 	return other
 }
 
-// eval runs a call's script within the timeout, in one round trip if the server knows
-// the script. It returns when the context ends, or at the timeout. A call that has not
-// been sent by then is never sent. A call that has been sent goes on without the caller.
+// eval runs a call's script within the timeout, in one round trip if the server knows the script. It returns when the context
+// ends, or at the timeout. If a call has not been sent by then, it is never sent. A sent call goes on without the caller.
 func (s *store) eval(ctx context.Context, c *call) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", ended(err, false)
@@ -95,7 +94,7 @@ func (s *store) eval(ctx context.Context, c *call) (string, error) {
 	}
 	reply, err, sent := s.run(c)
 	for ; err != nil && redis.HasErrorPrefix(err, "TRYAGAIN"); reply, err, sent = s.run(c) {
-		// The slot of these keys is being moved, and some keys are on each server. That ends soon.
+		// The slot of these keys is being moved, and some keys are on each server. The move ends soon.
 		c = c.again()
 		if !again {
 			again = true
@@ -217,8 +216,8 @@ func (s *store) aside(c *call) (reply any, err error, sent bool) {
 	return c.reply, c.err, c.batch.written()
 }
 
-// testWords returns the arguments that a test adds to a call: its time in the form of Redis's TIME, the
-// time by which keys outlive theirs, and a mark for created keys. The mark distinguishes a key from
+// testWords returns a test's further arguments for a call: its time in the form of Redis's TIME,
+// how much longer keys live, and a mark for created keys. The mark distinguishes a key from
 // earlier keys of the same name. In production the script derives the mark from the server's time.
 func (s *store) testWords() []any {
 	if s.clock == nil {

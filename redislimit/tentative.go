@@ -11,10 +11,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/tentative"
 )
 
-// A booking of a Wait that is further than a second ahead is tentative: see package tentative. Its record is in a sorted
-// set beside the key's state, and all processes' beats are in one key of the limiter. The booking is in the state as any
-// other, so other versions of this package read it. The record is removed, and the booking given back, in one call.
-// For places in a leaky bucket, see queue.go.
+// A Wait's booking further than a second ahead is tentative: see package tentative. Its record is
+// in a sorted set beside the key's state, and all processes' beats are in one key of the limiter.
+// The booking is in the state as any other, so other versions of this package read it. The record
+// is removed, and the booking given back, in one call. For places in a leaky bucket, see queue.go.
 
 // tentatively are the scripts for tentative bookings.
 var tentatively = newTentativeScripts(blocks{luaFiles})
@@ -50,7 +50,7 @@ func (s *store) small(ctx context.Context, sc *script, key, payload string, dead
 	return s.eval(ctx, &call{script: sc, keys: []string{key}, payload: []byte(payload), test: s.testWords(), deadline: deadline})
 }
 
-// pulse is where a limiter's processes show that they are alive.
+// pulse is where a limiter's processes show their life.
 type pulse struct {
 	store *store
 	key   string
@@ -150,7 +150,7 @@ func (s *store) giveBack(ctx context.Context, key string, p *plan, record string
 	return err == nil && reply != "" && reply[0] == answerAllowed, err
 }
 
-// find gives a booking back of which it is unknown whether it was made, if its record is there.
+// find gives back an uncertain booking, if its record is there.
 func (s *store) find(key string, p *plan, number string) error {
 	records, err := s.records(context.Background(), key, time.Time{})
 	for _, record := range records {

@@ -12,16 +12,16 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Wait spends cost of the key's budget and returns nil when its time has come: in one round trip if that is
-// now. This process's callers for one key are served in the order of their arrival, even if their costs
+// Wait spends cost of the key's budget and returns nil when its time has come: in one round trip if the cost
+// fits now. This process's callers for one key are served in the order of their arrival, even if their costs
 // differ. The first few have bookings in Redis, up to a second ahead, and the others wait in this process:
-// they follow a refund, a grant, Reset, SetLimit, and callers that leave. Processes take turns. It fails
-// like [ratelimit.Keyed.Wait], with ErrLimited also if the key has too many bookings, or with Take's errors.
+// they follow a refund, a grant, Reset, SetLimit, and leaving callers. Processes take turns. It fails like
+// [ratelimit.Keyed.Wait], with ErrLimited also if the key has too many bookings, or with Take's errors.
 //
-// A Wait that fails has spent nothing, unless its error says so. If the context ends, Wait gives its booking back
-// within [Options.Timeout]; if that fails, the booking stays, and the error says so. If Redis has not answered yet,
-// Wait first waits up to 50 ms for the reply; if none has come by then, the error wraps [ratelimit.ErrUnanswered].
-// What that call books goes to the next caller, or back.
+// A failed Wait has spent nothing, unless its error says so. If the context ends, Wait gives its
+// booking back within [Options.Timeout]; if this fails, the booking stays, and the error says so. If
+// Redis has not answered yet, Wait first waits up to 50 ms for the reply; if none has come by then,
+// the error wraps [ratelimit.ErrUnanswered]. The call's booking goes to the next caller, or back.
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 	l.check()
 	ctx = wait.OrBackground(ctx)
@@ -95,8 +95,8 @@ func (r *request) made(d ratelimit.Decision, cost int, ahead time.Duration, err 
 	return made, err
 }
 
-// bookAhead books for a caller that waits. A booking further than a second ahead takes a second call, and is tentative. It also returns the
-// last request.
+// bookAhead books for a waiting caller. A booking further than a second ahead
+// takes a second call, and is tentative. It also returns the last request.
 func (l *Limiter) bookAhead(ctx context.Context, r *request, p *plan, key string, cost int, ahead time.Duration, op byte) (d ratelimit.Decision, far *tentative.Booking, last *request, err error) {
 	near := min(ahead, turns.Horizon)
 	if cost == 0 {
@@ -120,7 +120,7 @@ func (l *Limiter) bookAhead(ctx context.Context, r *request, p *plan, key string
 		}
 		return d, nil, r, ended(err, false)
 	}
-	if far != nil { // without a beat the booking is one that lasts
+	if far != nil { // without a beat the booking is a lasting one
 		last.tentative = far.Number
 	}
 	ended := false
@@ -155,7 +155,7 @@ func (l *Limiter) booked(key string, far *tentative.Booking, r *request, d ratel
 	return made, err
 }
 
-// lose records that it is unknown whether a tentative booking was made.
+// lose records a tentative booking as uncertain.
 func (l *Limiter) lose(b *tentative.Booking, p *plan, r *request) {
 	if len(r.keys) == 0 {
 		b.Drop()
