@@ -108,6 +108,22 @@ func TestReadmeIsShort(t *testing.T) {
 	assert.LessOrEqual(t, len(strings.Fields(string(text))), 1100)
 }
 
+// TestPagesAreShort counts the words of all pages for users: a fact stands on one page, and others link it.
+func TestPagesAreShort(t *testing.T) {
+	words := 0
+	eachPage(t, func(page, text string) {
+		if forUsers(page) {
+			words += len(strings.Fields(text))
+		}
+	})
+	assert.LessOrEqual(t, words, 32_000)
+}
+
+// forUsers reports whether a page is documentation for users.
+func forUsers(page string) bool {
+	return !strings.Contains(page, "internal/") && page != "CONTRIBUTING.md" && page != "CHANGELOG.md"
+}
+
 var (
 	anyCode  = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
 	link     = regexp.MustCompile(`\[[^\[\]]*\]\(([^)]*)\)`)
@@ -182,7 +198,7 @@ func TestTermsAreLinkedWhereTheyFirstStand(t *testing.T) {
 	}
 	other := regexp.MustCompile(`(?m)^(    |#|\| \x60ratelimit_).*$`)
 	eachPage(t, func(page, text string) {
-		if strings.Contains(page, "internal/") || page == "CONTRIBUTING.md" || page == "CHANGELOG.md" {
+		if !forUsers(page) {
 			return
 		}
 		text = anyCode.ReplaceAllString(other.ReplaceAllString(text, ""), "")
