@@ -59,7 +59,7 @@ func bitsOf(text string, most int) (int, bool) {
 	return n, err == nil && 1 <= n && n <= most && text == strconv.Itoa(n)
 }
 
-// check returns an error if a key is an address that the rule would cut,
+// check returns an error if a key is an address longer than the rule's cut,
 // because no request has such a key. The error does not contain the key.
 func (c cut) check(v string) error {
 	if network, err := netip.ParsePrefix(v); err == nil {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// alike reports whether two words differ by at most the given number of changes. A word that is cut short differs by one.
+// alike reports whether two words differ by at most the given number of changes. A word cut short differs by one.
 func alike(a, b string, changes int) bool {
 	if min(len(a), len(b)) < 3 || changes > 1 && max(len(a), len(b)) < 6 { // two changes would be too large a part of a short word
 		return a == b
@@ -25,7 +25,7 @@ func reaches(a, b string, changes int) bool {
 		len(a) > 1 && len(b) > 1 && a[:2] == b[1:2]+b[:1] && reaches(a[2:], b[2:], changes-1)
 }
 
-// maybe returns a suggestion with a known name that is like name, or "" if there is none.
+// maybe returns a suggestion with a similar known name, or "" if there is none.
 func maybe(name string, known []string) string {
 	for changes := range 3 {
 		for _, k := range known {

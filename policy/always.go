@@ -12,9 +12,9 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/limits"
 )
 
-// A rule with [Rule.Charge] is charged for every decision, even for a denial. The stack charges either all
-// rules or none. So rules that it has not charged are charged afterwards, if necessary into debt. Decisions
-// in between see the budgets as before the denial. The sum of the charges is the same in any order.
+// A rule with [Rule.Charge] is charged for every decision, even for a denial. The stack charges either
+// all rules or none. So uncharged rules are charged afterwards, if necessary into debt. Decisions in
+// between see the budgets as before the denial. The sum of the charges is the same in any order.
 
 // take decides on a query's charges.
 func (q *query) take(ctx context.Context, n *notifier) (ratelimit.Decision, error) {
@@ -56,8 +56,8 @@ func (q *query) reserveStack(ctx context.Context, maxDelay time.Duration) (*rate
 	return res, err
 }
 
-// decideAlways calls decide, which decides on a query's charges with the stack. It
-// then charges the rules that are always charged, unless decide has charged them.
+// decideAlways calls decide, which decides on a query's charges with the stack.
+// It then charges the always charged rules, unless decide has charged them.
 func (q *query) decideAlways(ctx context.Context, n *notifier, decide func() (ratelimit.Decision, error)) (ratelimit.Decision, error) {
 	if !q.in.always || !slices.ContainsFunc(q.charges.List, func(ch charge) bool { return q.in.rules[ch.Rule].always() }) {
 		return decide()
@@ -78,7 +78,7 @@ func (q *query) decideAlways(ctx context.Context, n *notifier, decide func() (ra
 	return q.chargeRest(ctx, n, d, err)
 }
 
-// looksAndCharges reports whether a query charges 0 to one of the rules that are always charged, and more to another.
+// looksAndCharges reports whether a query charges 0 to one of the always charged rules, and more to another.
 func (q *query) looksAndCharges() bool {
 	looks, charges := false, false
 	for i := range q.charges.List {
@@ -89,8 +89,7 @@ func (q *query) looksAndCharges() bool {
 	return looks && charges
 }
 
-// lookAtEmpty peeks at the budgets of rules that are always charged and
-// have a cost of 0. If one is used up, it returns that rule's denial.
+// lookAtEmpty peeks at the budgets of always charged rules with a cost of 0. If one is used up, it returns the rule's denial.
 func (q *query) lookAtEmpty(ctx context.Context) (denial ratelimit.Decision, err error, denied bool) {
 	for i := range q.charges.List {
 		ch := &q.charges.List[i]
@@ -114,7 +113,7 @@ func (q *query) lookAtEmpty(ctx context.Context) (denial ratelimit.Decision, err
 	return denial, nil, denied
 }
 
-// emptyIn returns the decision of a stack that has allowed a query. If a rule
+// emptyIn returns a stack's decision after it has allowed a query. If a rule
 // with a cost of 0 has no budget left, emptyIn returns its denial instead.
 func (q *query) emptyIn(allowed ratelimit.Decision) ratelimit.Decision {
 	d := allowed
@@ -155,8 +154,8 @@ func (q *query) note(i int, d ratelimit.Decision, spent bool) {
 	}
 }
 
-// chargeRest charges the rules that are always charged, unless the stack has charged them. It returns the decision with
-// their figures. It charges even after the end of the caller's context, because the use counts even if the client has left.
+// chargeRest charges the always charged rules, unless the stack has charged them. It returns the decision with their
+// figures. It charges even after the end of the caller's context, because the use counts even if the client has left.
 func (q *query) chargeRest(ctx context.Context, n *notifier, d ratelimit.Decision, exceeds error) (ratelimit.Decision, error) {
 	allowed := d.Allowed && exceeds == nil
 	ctx = context.WithoutCancel(wait.OrBackground(ctx))
@@ -211,8 +210,8 @@ func (q *query) chargeRest(ctx context.Context, n *notifier, d ratelimit.Decisio
 	return d, exceeds
 }
 
-// decisionAfter returns the decision on the cost of an adjusted charge. It calls
-// the store only if the answer to the adjustment does not contain that decision.
+// decisionAfter returns the decision on the cost of an adjusted charge. It
+// calls the store only if the answer to the adjustment does not contain it.
 func (d *decider) decisionAfter(ctx context.Context, one *charges, cost int) (ratelimit.Decision, error) {
 	if one.adjusted != nil && one.adjusted.after != nil {
 		now := *one.adjusted.after
@@ -233,8 +232,7 @@ func (d *decider) decisionAfter(ctx context.Context, one *charges, cost int) (ra
 	return d.peekStack(ctx, one, cost)
 }
 
-// settlingRest returns a reservation that also settles the charges
-// of shadows that deny, because the stack has not charged them.
+// settlingRest returns a reservation that also settles denying shadows' charges, because the stack has not charged them.
 func (n *notifier) settlingRest(g *generation, c *charges, inner *ratelimit.Reservation) *ratelimit.Reservation {
 	if len(c.rest) == 0 || !inner.Allowed {
 		return inner
@@ -259,7 +257,7 @@ func (n *notifier) settlingRest(g *generation, c *charges, inner *ratelimit.Rese
 	})
 }
 
-// waitEmpty waits until no rule that is always charged denies a cost of 0 for lack of budget.
+// waitEmpty waits until no always charged rule denies a cost of 0 for lack of budget.
 func (q *query) waitEmpty(ctx context.Context) error {
 	if !q.in.always {
 		return nil
@@ -286,7 +284,7 @@ func (q *query) waitEmpty(ctx context.Context) error {
 	}
 }
 
-// peekAlways returns the decision on a query as if nothing were charged to the rules that are always charged.
+// peekAlways returns the decision on a query as if nothing were charged to the always charged rules.
 func (q *query) peekAlways(ctx context.Context, d ratelimit.Decision, err error) (ratelimit.Decision, error) {
 	if !q.in.always || err != nil || !d.Allowed {
 		return d, err

@@ -33,7 +33,7 @@ func writtenByClient(name string) bool {
 	return strings.HasPrefix(name, attrHeader) || strings.HasPrefix(name, attrQuery) || strings.HasPrefix(name, attrCookie)
 }
 
-// credentialWords are the last words of header fields that hold credentials, such as X-API-Key and Authorization.
+// credentialWords are the last words of header fields with credentials, for example X-API-Key and Authorization.
 var credentialWords = []string{
 	"apikey", "auth", "authorization", "bearer", "cookie", "credential", "credentials", "jwt", "key", "passwd", "password", "secret", "session", "sessionid", "signature", "token",
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// A set's bounds. A larger file is a mistake, or an attack on the program that loads it. The
+// A set's bounds. A larger file is a mistake, or an attack on the program loading it. The
 // time to put a set in force grows with its size, for example to 0.1 s for 10,000 rules.
 const (
 	maxRules   = 10_000
@@ -18,7 +18,7 @@ const (
 	maxList    = 10_000
 	maxPercent = 100 // per cent of a limit
 	maxWeight  = 1 << 20
-	maxPlaces  = 1000 // the places in which the index looks up a request's routes; this many take about 20 µs
+	maxPlaces  = 1000 // the index's places for a request's routes; this many take about 20 µs
 )
 
 // maxProblems is the maximum number of errors returned at once.
@@ -27,7 +27,7 @@ const maxProblems = 100
 // maxSize is the maximum number of bytes of a policy file.
 const maxSize = 4 << 20
 
-// checkName returns an error if a name cannot be a limit's, which header fields and metrics must be able to contain.
+// checkName returns an error if a name cannot be a limit's. Header fields and metrics must be able to contain it.
 func checkName(name string) error {
 	if name == "" || len(name) > maxName {
 		return fmt.Errorf("%d bytes, want 1 to %d", len(name), maxName)

@@ -49,7 +49,7 @@ func newDecider(rules []*rule, limiters, stacked []ratelimit.Limiter[string]) (*
 	return d, err
 }
 
-// peekStack is peek without limits that keys share.
+// peekStack is peek without keys' common limits.
 func (d *decider) peekStack(ctx context.Context, c *charges, cost int) (ratelimit.Decision, error) {
 	standing, err := d.of(c).Peek(ctx, c, cost)
 	// the caller needs the remaining budget, and the store was not called
@@ -61,7 +61,7 @@ func (d *decider) peekStack(ctx context.Context, c *charges, cost int) (ratelimi
 	return standing, err
 }
 
-// of returns the stack that decides on the charges.
+// of returns the charges' stack.
 func (d *decider) of(c *charges) *ratelimit.Layered[*charges] {
 	if c.Bare {
 		return d.bare
@@ -125,7 +125,7 @@ func (d *decider) show(ctx context.Context, rule int, key string, standing ratel
 }
 
 // eachTogether is each for several rules, in one pass through a store's
-// keys. If the store cannot do that, it visits nothing and reports false.
+// keys. If the store cannot do this, it visits nothing and reports false.
 func (d *decider) eachTogether(ctx context.Context, rules []int, limitFor limitFor, visit visitor) (bool, error) {
 	if len(rules) < 2 {
 		return false, nil
@@ -156,7 +156,7 @@ func (d *decider) eachTogether(ctx context.Context, rules []int, limitFor limitF
 	return !errors.Is(err, errors.ErrUnsupported), cmp.Or(err, failed)
 }
 
-// bareLayer returns the rule's layer. If a rule has only the limiter's limit, the layer has no Limit, which is faster.
+// bareLayer returns the rule's layer. If a rule has only the limiter's limit, the layer has no Limit: it is faster.
 func bareLayer(i int, r *rule, l ratelimit.Limiter[string]) ratelimit.Layer[*charges] {
 	y := ratelimit.By(l, func(c *charges) (string, error) {
 		ch := c.of(i)

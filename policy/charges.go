@@ -9,29 +9,29 @@ import (
 	"github.com/weir-go/ratelimit/stats"
 )
 
-// charges are a request's charges, one for each rule that applies.
+// charges are a request's charges, one for each applying rule.
 type charges struct {
 	List []charge // in the rules' order; it must not be changed
 	Bare bool     // whether to ignore the rules' own costs and shadows
 
-	rules []*rule // the rules with a grace, under which results are shown; nil if no rule has one
+	rules []*rule // the rules with a grace, to show results under; nil if no rule has one
 
 	// For a settlement, if a rule settles:
-	request Request // has the attributes at which it is settled
+	request Request // has the attributes to settle it at
 	given   int     // the caller's real cost
 	failed  []error
 
 	// The rules' results:
 	results []stats.RuleDecision // one for each charge, if there is a hook; it may keep them
-	beside  []int                // charges of rules that are always charged, in addition to the stack's
-	rest    []int                // charges of shadows that a reservation settles
-	denied  []int                // the charges that a rule has denied, even if it is a shadow
+	beside  []int                // charges of always charged rules, in addition to the stack's
+	rest    []int                // charges of shadows for a reservation to settle
+	denied  []int                // the charges denied by a rule, even a shadow
 	shadows bool                 // whether one of the rules is a shadow
 
 	// The keys' spending, if a rule sends notices of it:
 	opens     *notices.Opens // nil if none does
 	followed  []*rule        // the set's rules
-	estimates bool           // whether the charges are estimates, which are settled later
+	estimates bool           // whether the charges are estimates, to be settled later
 	changes   []change
 	corrected []corrected
 	adjusted  *adjusted // an adjustment's answer, if the caller wants it
@@ -134,7 +134,7 @@ func (c *charges) position(rule int) (int, bool) {
 	return 0, false
 }
 
-// fewCharges is the maximum number of charges for which a linear search is faster than a map.
+// fewCharges is the maximum number of charges with a linear search faster than a map.
 const fewCharges = 8
 
 // change is the change of a key's spending by a call.
@@ -156,7 +156,7 @@ type corrected struct {
 type adjusted struct {
 	known bool                // whether the engine has answered
 	spent int64               // the spending before the adjustment
-	after *ratelimit.Decision // the key's state under the limit that denies it; nil if it has no spending
+	after *ratelimit.Decision // the key's state under the denying limit; nil if it has no spending
 }
 
 func (a *adjusted) answer(before int64, d *ratelimit.Decision) {

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/shares"
 )
 
-// budget returns the part of the rule that an engine receives.
+// budget returns the rule's part for an engine.
 func (c *rule) budget() Budget {
 	b := Budget{Name: c.budgets(), Key: c.Key, Limit: c.limit, Others: c.others(), Share: c.Share}
 	if c.Share > 0 {
@@ -31,7 +31,7 @@ func (e Engine) open(set *Set, before func(id string) (ratelimit.Limiter[string]
 		budgets[i] = rules[i].budget()
 	}
 	limiters := make([]ratelimit.Limiter[string], len(rules))
-	stacked := make([]ratelimit.Limiter[string], len(rules)) // the limiters that one stack decides on
+	stacked := make([]ratelimit.Limiter[string], len(rules)) // the limiters of one stack
 	for i, r := range rules {
 		b := budgets[i]
 		b.Set = budgets
@@ -97,8 +97,8 @@ func (e Engine) limiterFor(r *rule, b Budget, before func(id string) (ratelimit.
 	return p.Limiter, p, nil
 }
 
-// refusals returns the errors with which an engine refuses a valid set. It returns
-// the errors of single limits or, if there are none, of the rules together.
+// refusals returns an engine's errors about a valid set. It returns the
+// errors of single limits or, if there are none, of the rules together.
 func (s *Set) refusals(e Engine) (all []*Error) {
 	if e == nil {
 		e = Memory(nil)
@@ -143,7 +143,7 @@ func (s *Set) refusals(e Engine) (all []*Error) {
 	return all
 }
 
-// ruleOf returns the rule that one of several processes enforces, with its share of the limits.
+// ruleOf returns the rule of one of several processes, with its share of the limits.
 func ruleOf(whole *rule, processes int) *rule {
 	if processes <= 1 || whole.Allow {
 		return whole

@@ -16,8 +16,8 @@ type Cost struct {
 	Attribute string // the attribute with the cost, a whole number from 0
 	Caller    bool   // the caller's cost, even if the defaults have another
 
-	// Match selects the requests for a cost in [Rule.Costs], which a
-	// file writes as {match: …, cost: …}. In any other Cost it is nil.
+	// Match selects the requests for a cost in [Rule.Costs]. A file
+	// writes it as {match: …, cost: …}. In any other Cost it is nil.
 	Match *Match
 }
 

@@ -38,8 +38,7 @@ func (c *costing) of(r Request, cost int) (n int, fixed bool, err error) {
 // prices are the costs of [Rule.Costs], prepared for decisions.
 type prices struct {
 	all []costing
-	// the costs' conditions: first those that match if one reading of
-	// the path does, and then those that match only if all readings do
+	// the costs' conditions: first for any reading of the path, and then for all readings
 	rules []*match.Rule
 	index *match.Index
 }
@@ -83,9 +82,9 @@ func pricingOf(r *Rule, named lists, routes []match.Pattern) pricing {
 
 var priceMemories = sync.Pool{New: func() any { return new(match.Memory) }}
 
-// of returns the cost to charge, given the caller's cost. That is the first price that matches, or
+// of returns the cost to charge, given the caller's cost. It is the first matching price, or
 // otherwise the rule's cost. If servers may read the path in several ways, it is the highest of the
-// matching prices up to the first one that matches every reading. So a client cannot choose a lower price.
+// matching prices up to the first match for every reading. So a client cannot choose a lower price.
 func (p *pricing) of(r Request, cost int) (n int, fixed bool, err error) {
 	if p.prices == nil {
 		return p.base.of(r, cost)

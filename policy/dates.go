@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// span is the time from an instant on and before another, in which a setting is in force. The zero span is unbounded.
+// span is a setting's time in force, from an instant on and before another. The zero span is unbounded.
 type span struct{ from, until time.Time }
 
 func (s span) always() bool { return s == span{} }
@@ -48,7 +48,7 @@ func (s span) String() string {
 func (r *Rule) span() span     { return span{r.From, r.Until} }
 func (o *Override) span() span { return span{o.From, o.Until} }
 
-// override is a key's limit, and the time in which it is in force.
+// override is a key's limit, and its time in force.
 type override struct {
 	limit *ratelimit.Limit
 	span

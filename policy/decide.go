@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// peek returns the decision that Take would make on the charges now.
+// peek returns Take's decision on the charges now.
 func (d *decider) peek(ctx context.Context, c *charges, cost int) (ratelimit.Decision, error) {
 	if d.shares(c) {
 		return d.peekShared(ctx, c, cost)
@@ -48,7 +48,7 @@ func (d *decider) wait(ctx context.Context, c *charges, cost int) error {
 	return d.stack.Wait(ctx, c, cost)
 }
 
-// settledBy returns a reservation that settles each charge by its own rule.
+// settledBy returns a reservation: it settles each charge by its own rule.
 func (d *decider) settledBy(c *charges, inner *ratelimit.Reservation) *ratelimit.Reservation {
 	if inner == nil || !inner.Allowed || !slices.ContainsFunc(c.List, func(ch charge) bool { return d.rules[ch.Rule].settles() }) {
 		return inner

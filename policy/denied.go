@@ -4,17 +4,17 @@ import (
 	"slices"
 )
 
-// Denials counts the times that a rule has denied a key.
+// Denials counts a rule's denials of a key.
 type Denials struct {
 	Rule   string
 	Key    string // several values are one text: see [ValuesOf]
 	Count  int64
 	Error  int64 // Count may be too high by up to this number, at most 1/256 of all denials
-	Shadow bool  // whether the rule is a shadow, which would have denied the key
+	Shadow bool  // whether the rule is a shadow, and only would have denied the key
 }
 
-// Denied returns up to n keys that the rules in force, including shadows, have denied most
-// often in the last 5 to 10 minutes. A key with more than 1/256 of all denials is always found.
+// Denied returns up to n keys with the most denials by the rules in force, including shadows,
+// in the last 5 to 10 minutes. A key with more than 1/256 of all denials is always found.
 func (p *Policies) Denied(n int) []Denials {
 	g := p.now()
 	var all []Denials

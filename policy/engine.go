@@ -8,22 +8,22 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/shares"
 )
 
-// Engine returns the limiter that holds a rule's budgets. [Memory] is one. Package policysql has one for
+// Engine returns the limiter for a rule's budgets. [Memory] is one. Package policysql has one for
 // budgets in a database, and module policyredis one for Redis. An engine on another store is a function:
 //
 //	func(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 //		return sqllimit.New(db, b.Limit, &sqllimit.Options{Name: b.Name})
 //	}
 //
-// The limiters of a set's rules must have one store, which decides on them together: see [ratelimit.Joinable].
-// If a set has one rule, it may have any limiter. A decision may have another limit than the limiter's own, and
+// The limiters of a set's rules must have one store. It decides on them together: see [ratelimit.Joinable]. If
+// a set has one rule, it may have any limiter. A decision may have another limit than the limiter's own, and
 // then contains it. A limiter may implement [ratelimit.Peeker], [ratelimit.Adjuster] and [ratelimit.Resetter].
 // For [Policies.Each] it may have an Each as sqllimit's have, and for [Policies.Flush] a Flush as lease's have.
 //
-// New, Update and [Check] call the engine from many goroutines: for each rule, for each further limit, and for limits in
-// [Rule.LimitFrom] attributes. So they find out whether the store can count that limit. A call must change nothing,
-// because the set may be refused. before is the limiter that the rule with that name had in the previous set, or nil. If
-// a limiter holds its spending itself, the engine must return that limiter again, and it must be a [ratelimit.Describer],
+// New, Update and [Check] call the engine from many goroutines: for each rule, for each further limit, and for limits
+// in [Rule.LimitFrom] attributes. So they find out whether the store can count the limit. A call must change nothing,
+// because the set may be refused. before is the limiter of the same rule, by name, in the previous set, or nil. If a
+// limiter holds its spending itself, the engine must return the same one again, and it must be a [ratelimit.Describer],
 // because the rule may have another limit now. An engine may serve several [Policies] at the same time.
 type Engine func(b Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error)
 
@@ -34,8 +34,8 @@ type Budget struct {
 	Limit  ratelimit.Limit   // has the rule's Name
 	Others []ratelimit.Limit // the limits of plans and overrides
 
-	// If Share is positive, all keys share Limit, and Share is the weight of keys without their own weight. The
-	// limiter must come from package fair or redislimit.NewFair, or be another Reserver that has a SetLimit and
+	// If Share is positive, all keys share Limit, and Share is the weight of keys without their own weight.
+	// The limiter must come from package fair or redislimit.NewFair, or be another Reserver with a SetLimit
 	// whose Describe reports Shared. It calls Weight. An engine without such limiters returns an error. The
 	// engine must return before again even if its limit differs: SetLimit is called when the set is in force.
 	Share  int
@@ -66,7 +66,7 @@ func (e Engine) sharerFor(b Budget, before ratelimit.Limiter[string]) (shares.Li
 }
 
 // idle returns the limiter of a rule with Share for the stack. It
-// decides only on keys without a weight, which are blocked or unlimited.
+// decides only on keys without a weight: they are blocked or unlimited.
 func (e Engine) idle(b Budget) (ratelimit.Limiter[string], error) {
 	b.Limit, b.Others, b.Share, b.Weight = ratelimit.Unlimited().Named(b.Limit.Name), nil, 0, nil
 	return e(b, nil)

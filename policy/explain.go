@@ -12,27 +12,27 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
-// Explanation lists the rules that match a request, with their decisions.
+// Explanation lists a request's matching rules, with their decisions.
 type Explanation struct {
 	KillSwitch bool
-	Exempt     string      // the rule that exempts the request, by name
-	Rules      []Explained // the rules that match, in order
-	Err        error       // the rules that match, in order
+	Exempt     string      // the exempting rule's name
+	Rules      []Explained // the matching rules, in order
+	Err        error       // the matching rules, in order
 }
 
-// Explained is a rule that matches a request.
+// Explained is a matching rule.
 type Explained struct {
 	Rule     string
 	Shadow   bool
 	Dated    bool            // whether now is outside the rule's From and Until: see Skipped
 	Skipped  string          // why the rule does not decide, for example a missing attribute
-	Instead  string          // the rule that replaces it, by name
+	Instead  string          // the replacing rule's name
 	Key      string          // it may contain a secret
 	Plan     string          // the plan whose limit holds, or ""
 	Override bool            // whether an override determines the limit
 	Given    string          // LimitFrom's attribute, if it determines the limit
-	Limit    ratelimit.Limit // the limit that applies
-	Share    int             // the key's weight in Limit, which it shares with others; 0 if it has its own budget
+	Limit    ratelimit.Limit // the applying limit
+	Share    int             // the key's weight in Limit, shared with others; 0 if it has its own budget
 	Cost     int
 	Grace    string              // the share of the limit that is allowed above it, or ""
 	Charge   string              // "always" if the rule is charged whatever the decision, or ""
@@ -40,7 +40,7 @@ type Explained struct {
 	Decision *ratelimit.Decision // the rule's own decision; nil if the engine cannot peek
 }
 
-// Explain returns the rules that match a request, and how each would decide
+// Explain returns a request's matching rules, and how each would decide
 // now. It charges nothing. A negative cost and a nil request are errors.
 func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
 	g := p.now()

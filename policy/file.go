@@ -28,17 +28,17 @@ const (
 	filePoll = 30 * time.Second
 	// quiet is the time from a notification to the reading of the file. One change sends several.
 	quiet = 15 * time.Millisecond
-	// still is the time without a change after which a file is read. A program that writes
+	// still is the time without a change before a file is read. A program that writes
 	// a file in place writes parts, and a part may be a valid file with fewer rules.
 	still = 500 * time.Millisecond
-	// atMost is the maximum time for which continuous writing delays the reading of a file.
+	// atMost is the maximum delay of a file's reading by continuous writing.
 	atMost = 10 * time.Second
 )
 
-// File returns a source that reads a policy file. It notices a change within 100 ms, or within 30 s if the operating system
-// reports no changes. The file may be replaced, and its path may contain links that move, as in a Kubernetes ConfigMap. A
-// file written in place is read after half a second without a change, so that it may be read half written. The [Set.Lists]
-// files are read and watched as the rules are. Their paths are relative to path's folder. Links are followed.
+// File returns a source that reads a policy file. It notices a change within 100 ms, or within 30 s if the operating
+// system reports no changes. The file may be replaced, and its path may contain moving links, as in a Kubernetes
+// ConfigMap. A file written in place is read after half a second without a change, so it may be read half written. The
+// [Set.Lists] files are read and watched as the rules are. Their paths are relative to path's folder. Links are followed.
 func File(path string) Source { return &file{path: path, watch: fsnotify.NewWatcher} }
 
 type file struct {
@@ -47,7 +47,7 @@ type file struct {
 
 	mu       sync.Mutex
 	watchers int  // running watchers
-	known    hash // the last content that a watcher has found unchanged for long enough
+	known    hash // the last content found unchanged for long enough
 }
 
 type hash = [sha256.Size]byte
@@ -82,7 +82,7 @@ func (f *file) Load(ctx context.Context) (*Set, error) {
 	return nil, err
 }
 
-// Validated marks the sets that Load returns as validated.
+// Validated marks Load's sets as validated.
 func (*file) Validated() (m mark.Validated) { return m }
 
 func (f *file) watched() bool {
@@ -97,7 +97,7 @@ func (f *file) isKnown(h hash) bool {
 	return h == f.known
 }
 
-// found records a content that stays the same, and adds to the number of running watchers.
+// found records an unchanged content, and adds to the number of running watchers.
 func (f *file) found(h hash, watchers int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -105,7 +105,7 @@ func (f *file) found(h hash, watchers int) {
 	f.watchers += watchers
 }
 
-// content holds a file of rules and the files of the lists that it names.
+// content holds a file of rules and its lists' files.
 type content struct {
 	text
 	lists map[string]text
@@ -212,9 +212,9 @@ type fileWatch struct {
 	file    *file
 	notify  *fsnotify.Watcher // nil if there are no notifications
 	changes chan struct{}
-	last    hash                   // the latest content that was reported
+	last    hash                   // the latest reported content
 	folders map[string]os.FileInfo // the watched folders
-	entries []string               // the entries' names in these folders that lead to the file
+	entries []string               // the entries' names in these folders on the way to the file
 	lists   []string               // the lists' files when the rules were last read
 }
 
@@ -268,13 +268,13 @@ func (w *fileWatch) run(ctx context.Context) {
 	}
 }
 
-// concerns reports whether an event is about an entry that leads to the file, or about a watched folder.
+// concerns reports whether an event is about an entry on the way to the file, or about a watched folder.
 func (w *fileWatch) concerns(name string) bool {
 	_, folder := w.folders[name]
 	return folder || slices.Contains(w.entries, name)
 }
 
-// look reports a change if the content differs from the last one that was reported.
+// look reports a change if the content differs from the last reported one.
 func (w *fileWatch) look() {
 	if now := w.read(); now != w.last {
 		w.last = now
@@ -283,7 +283,7 @@ func (w *fileWatch) look() {
 	}
 }
 
-// read watches the folders that lead to the rules and their lists, and then reads these files.
+// read watches the folders on the way to the rules and their lists, and then reads these files.
 func (w *fileWatch) read() hash {
 	for range maxLinks {
 		w.follow()
@@ -298,7 +298,7 @@ func (w *fileWatch) read() hash {
 	return c.hash()
 }
 
-// follow watches the folders that lead to the files: see wayTo. After it has begun to
+// follow watches the folders on the way to the files: see wayTo. After it has begun to
 // watch a folder, it determines the way again, because a link may have moved in between.
 func (w *fileWatch) follow() {
 	if w.notify == nil {
@@ -317,7 +317,7 @@ func (w *fileWatch) follow() {
 	}
 }
 
-// watch watches the given folders and no others, and reports whether that is a change.
+// watch watches the given folders and no others, and reports whether it has changed anything.
 // If a folder has been replaced by another one of the same name, it watches the new one.
 func (w *fileWatch) watch(folders []string) (changed bool) {
 	for folder := range w.folders {
@@ -345,12 +345,12 @@ func (w *fileWatch) watch(folders []string) (changed bool) {
 	return changed
 }
 
-// maxLinks is the maximum number of symbolic links that are followed.
+// maxLinks is the maximum number of symbolic links on a way.
 const maxLinks = 40
 
 // wayTo returns the folders in which a change can make a path lead to another file, and the
-// relevant entries in them: each symbolic link on the way, and the file. If the way ends before the
-// file, the last entry is the first one that is missing. Folders are real paths, without links.
+// relevant entries in them: each symbolic link on the way, and the file. If the way ends before
+// the file, the last entry is the first missing one. Folders are real paths, without links.
 func wayTo(path string) (folders, entries []string) {
 	if !filepath.IsAbs(path) {
 		here, err := os.Getwd()

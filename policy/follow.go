@@ -17,24 +17,24 @@ type Source interface {
 	// Load returns the newest set, or an error after a bounded time.
 	Load(ctx context.Context) (*Set, error)
 
-	// Changes returns a channel that receives when there may be a new set, and is closed after the context has ended. It is called
-	// once, before Load.
+	// Changes returns a channel. It receives when there may be a new set, and
+	// is closed after the context has ended. It is called once, before Load.
 	Changes(ctx context.Context) <-chan struct{}
 }
 
-// After a failure [Follow] waits, at first this long and at most
-// that long, and tries again. The wait doubles with each failure.
+// After a failure [Follow] waits and tries again. These are its
+// first and its longest wait. The wait doubles with each failure.
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 5 * time.Second
 )
 
-// Follow puts a source's sets in force until the context ends, and then returns the context's error. A set
-// that is invalid or cannot be loaded changes nothing: Follow logs its error, records it in [Policies.Stats],
+// Follow puts a source's sets in force until the context ends, and then returns the context's error. If a set
+// is invalid or cannot be loaded, it changes nothing: Follow logs its error, records it in [Policies.Stats],
 // and tries again after 100 ms, later every 5 s. But if such a file or database sets the kill switch, Follow
-// sets it for the set in force. A set from Update, or a switch from the page of package admin, stays until the
-// source has another set. For each set that it puts in force, Follow logs the first 20 warnings from [Check].
-// Run one Follow for each Policies, but none for an [Options.StandIn], which gets each set from its Policies.
+// sets it for the set in force. A set from Update, or a switch from the page of package admin, stays until
+// the source has another set. For each set put in force, Follow logs the first 20 warnings from [Check]. Run
+// one Follow for each Policies, but none for an [Options.StandIn]: it gets each set from its Policies.
 func Follow(ctx context.Context, p *Policies, src Source) error {
 	p.mustBeMade()
 	if src == nil {
@@ -79,7 +79,7 @@ type follower struct {
 	p   *Policies
 	src Source
 
-	last *Set // the latest set of the source that was put in force; nil before the first
+	last *Set // the latest set of the source put in force; nil before the first
 	kill bool // the source's latest kill switch
 	read bool // whether the source had a kill switch
 
@@ -87,7 +87,7 @@ type follower struct {
 	loggedAt time.Time
 }
 
-// repeat is the time after which an unchanged error is logged again.
+// repeat is how often an unchanged error is logged again.
 const repeat = time.Minute
 
 // reload loads a set, and puts it in force if it differs from the
@@ -138,7 +138,7 @@ func (f *follower) has(set *Set) bool {
 	return reflect.DeepEqual(set, f.last) && f.kill == set.KillSwitch
 }
 
-// put records that the source's set was put in force. It may have been changed by hand since.
+// put records the source's set in force. It may have been changed by hand since.
 func (f *follower) put(set *Set) { f.last, f.kill, f.read, f.logged = set, set.KillSwitch, true, "" }
 
 // turn sets the kill switch of a source whose set has an error, if the switch has changed.
@@ -153,10 +153,10 @@ func (f *follower) turn(err error) {
 	}
 }
 
-// maxWarnings is the maximum number of warnings that are logged for each set.
+// maxWarnings is the maximum number of logged warnings for each set.
 const maxWarnings = 20
 
-// warn logs the warnings about a set that is in force.
+// warn logs the warnings about a set in force.
 func (f *follower) warn(all []*Error) {
 	for _, w := range all[:min(len(all), maxWarnings)] {
 		f.p.logger().Warn("policy: a rule in force has a mistake", slog.String("rule", w.Rule), slog.String("field", w.Field), slog.Any("warning", w.Err))
@@ -167,7 +167,7 @@ func (f *follower) warn(all []*Error) {
 }
 
 // limitsNothing reports whether the set limits no request. An empty table is such a set, and so is a rule with
-// Allow whose match was forgotten. Both look like rules that are never exceeded. A shadow rule counts as a limit.
+// Allow whose match was forgotten. Both look like rules without any denials. A shadow rule counts as a limit.
 func (s *Set) limitsNothing() bool {
 	counts := false
 	for _, r := range s.complete() {

@@ -66,7 +66,7 @@ func (c *rule) sameLimits(other *rule) bool {
 // inMemory reports whether the budgets are in [Memory].
 func (g *generation) inMemory() bool { return g.decider != nil && g.decider.memory }
 
-// flusher is a limiter that holds units for this process.
+// flusher is a limiter with units for this process.
 type flusher interface {
 	Flush(ctx context.Context) error
 }
@@ -78,7 +78,7 @@ type left struct {
 }
 
 // remembered is how long limiters of earlier sets are still flushed.
-// After some seconds, leases have given their units back without that.
+// After some seconds, leases have given their units back by themselves.
 const remembered = time.Minute
 
 // position returns the rule's index with an id, or -1 if there is none.
@@ -86,7 +86,7 @@ func (g *generation) position(id string) int {
 	return slices.IndexFunc(g.rules, func(r *rule) bool { return r.id == id })
 }
 
-// flush makes the limiters give back the units that they hold for this process, and waits until they are back.
+// flush makes the limiters give back this process's units, and waits until they are back.
 func (g *generation) flush(ctx context.Context) error {
 	var errs []error
 	if g.decider != nil {

@@ -10,8 +10,7 @@ import (
 // or a DELETE before an INSERT, does not lose them. A store keeps its budgets anyway.
 const comeback = 10 * time.Minute
 
-// gone holds the rules that were removed lately, with their limiters,
-// which hold the budgets, by id. Policies.updating guards it.
+// gone holds lately removed rules, by id, with their limiters. The limiters hold the budgets. Policies.updating guards it.
 type gone map[string]former
 
 // former is a removed rule, and its limiter.
@@ -42,7 +41,7 @@ func (g gone) find(id string) (*rule, ratelimit.Limiter[string]) {
 	return f.rule, f.limiter
 }
 
-// comeBack makes the limiters of rules that are back drop the limits of earlier sets.
+// comeBack makes returned rules' limiters drop the limits of earlier sets.
 func (g gone) comeBack(next *generation) {
 	for i, r := range next.rules {
 		if f, ok := g[r.id]; ok && same(next.decider.limiters[i], f.limiter) && !f.rule.sameLimits(r) {
@@ -53,7 +52,7 @@ func (g gone) comeBack(next *generation) {
 	}
 }
 
-// pass adds the rules that only the last set has, and removes those that the next set has.
+// pass adds the rules of the last set alone, and removes the next set's rules.
 func (g gone) pass(last, next *generation) {
 	for _, r := range next.rules {
 		delete(g, r.id)

@@ -20,8 +20,7 @@ const (
 	maxListed = 100_000 // the maximum number of values of one list
 )
 
-// List is the values that a match may name by @NAME: see [Set.Lists].
-// In a file it is either another file's name or the values.
+// List is values for a match to name by @NAME: see [Set.Lists]. In a file it is either another file's name or the values.
 type List struct {
 	// File is a file's path beside the rules, with slashes, without ".." and not absolute. The file has a value on
 	// each line. Space around the value, empty lines and comments are ignored. A comment begins with "#" at a line's
@@ -45,7 +44,7 @@ func (l List) MarshalJSON() ([]byte, error) {
 // unread reports whether the list's file has not been read.
 func (l *List) unread() bool { return l.File != "" && l.lines == nil }
 
-// place returns the place of the i-th value of the list for an error. It leaves out the value, which may be a key.
+// place returns the place of the i-th value of the list for an error. It leaves out the value: it may be a key.
 func (l *List) place(name string, i int) string {
 	if i < len(l.lines) {
 		return fmt.Sprintf("list %q: %s: line %d", name, l.File, l.lines[i])
@@ -56,13 +55,13 @@ func (l *List) place(name string, i int) string {
 // lists are a set's lists by name.
 type lists map[string]List
 
-// listIn returns the name of the list that a match's value names.
+// listIn returns the name of the list in a match's value.
 func listIn(v string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(v, "@")
 	return name, ok && !strings.HasPrefix(name, "@")
 }
 
-// literal returns the text of a value that names no list. The value "@@x" is the text "@x".
+// literal returns the text of a value without a list. The value "@@x" is the text "@x".
 func literal(v string) string {
 	if strings.HasPrefix(v, "@@") {
 		return v[1:]
@@ -80,8 +79,8 @@ func (l lists) of(values []string) []string {
 	return all
 }
 
-// each calls f for each value of a match, with lists' values in place of their names. f receives the
-// index of the match's value, the value, and a function that adds the place in a list to an error.
+// each calls f for each value of a match, with lists' values in place of their names. f receives
+// the index of the match's value, the value, and a function to add the place in a list to an error.
 func (l lists) each(values []string, f func(j int, v string, in func(error) error)) {
 	for j, v := range values {
 		name, ok := listIn(v)
@@ -96,7 +95,7 @@ func (l lists) each(values []string, f func(j int, v string, in func(error) erro
 	}
 }
 
-// known returns an error if a match's value names a list that the set does not have.
+// known returns an error if a match's value names a list unknown to the set.
 func (l lists) known(v string) error {
 	name, ok := listIn(v)
 	if _, found := l[name]; !ok || found {
@@ -125,7 +124,7 @@ func (l lists) eachChecked(field string, values []string, report reporter, check
 	})
 }
 
-// check reports errors of the lists. A list that has not been read is an error unless unread is true.
+// check reports errors of the lists. An unread list is an error unless unread is true.
 func (l lists) check(unread bool, report func(*Error)) {
 	if len(l) > maxLists {
 		report(&Error{Field: "lists", Err: fmt.Errorf("%d lists, want at most %d", len(l), maxLists)})
@@ -201,7 +200,7 @@ func readList(data []byte) (values []string, lines []int) {
 	return values, lines
 }
 
-// load reads the lists' files with beside, and reports the files that it cannot read.
+// load reads the lists' files with beside, and reports unreadable files.
 func (l lists) load(beside func(file string) ([]byte, error), report func(*Error)) {
 	for _, name := range slices.Sorted(maps.Keys(l)) {
 		list := l[name]
@@ -213,7 +212,7 @@ func (l lists) load(beside func(file string) ([]byte, error), report func(*Error
 			err = fmt.Errorf("policy: %s has more than %d bytes", list.File, maxSize)
 		}
 		if err != nil {
-			list.lines = []int{} // so that no further error is reported for it
+			list.lines = []int{} // so no further error is reported for it
 			report(&Error{Field: "lists." + name, Err: fmt.Errorf("list %q: %w", name, err)})
 		} else {
 			list.Values, list.lines = readList(data)

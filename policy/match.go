@@ -8,16 +8,16 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// Match selects a rule's requests. All fields that are set must match. The zero Match matches every request.
+// Match selects a rule's requests. All set fields must match. The zero Match matches every request.
 type Match struct {
 	// Route lists patterns of [net/http.ServeMux]. One must match the method, the host and the path.
 	Route []string `yaml:"route,omitempty" json:"route,omitempty"`
-	// Attributes lists the values that an attribute may have. For "ip" they may be networks. In a file a single
-	// value needs no brackets. Here and in the other fields, "@NAME" stands for a list's values: see [Set.Lists].
+	// Attributes lists an attribute's possible values. For "ip" they may be networks. In a file a single value
+	// needs no brackets. Here and in the other fields, "@NAME" stands for a list's values: see [Set.Lists].
 	Attributes map[string][]string `yaml:"attributes,omitempty" json:"attributes,omitempty"`
-	// Not lists the values that an attribute must not have. A request without the attribute matches.
-	// The key "route" lists patterns that must not match. The keys "prefix:NAME" and "suffix:NAME"
-	// list how the attribute NAME must not begin or end. A file writes them as prefix: {NAME: …}.
+	// Not lists an attribute's excluded values. A request without the attribute matches. The
+	// key "route" lists excluded patterns. The keys "prefix:NAME" and "suffix:NAME" list how
+	// the attribute NAME must not begin or end. A file writes them as prefix: {NAME: …}.
 	Not map[string][]string `yaml:"not,omitempty" json:"not,omitempty"`
 	// Prefix and Suffix list an attribute's permitted beginnings and ends. The attribute must not be missing.
 	Prefix map[string][]string `yaml:"prefix,omitempty" json:"prefix,omitempty"`

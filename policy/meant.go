@@ -13,9 +13,9 @@ import (
 )
 
 // This file recognises how other programs write routes, hosts and methods.
-// Net/http treats most of that as literal text, which no request has.
+// Net/http treats most of it as literal text, and no request has such a text.
 
-// methods are the methods that servers know: those in use from IANA's registry, and those of caches and UPnP.
+// methods are servers' known methods: the ones in use from IANA's registry, and the ones of caches and UPnP.
 var methods = []string{
 	http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace,
 	"ACL", "BAN", "BASELINE-CONTROL", "BIND", "CHECKIN", "CHECKOUT", "COPY", "LABEL", "LINK", "LOCK", "M-SEARCH", "MERGE", "MKACTIVITY", "MKCALENDAR", "MKCOL",
@@ -23,9 +23,8 @@ var methods = []string{
 	"SOURCE", "SUBSCRIBE", "UNBIND", "UNCHECKOUT", "UNLINK", "UNLOCK", "UNSUBSCRIBE", "UPDATE", "UPDATEREDIRECTREF", "VERSION-CONTROL",
 }
 
-// oddMethod returns the method that the author of a text probably meant, and why no
-// request has the text as its method. If there is no reason, the text is one of [methods].
-// A meant of "" stands for every method. Several alternatives are separated by commas.
+// oddMethod returns the method probably meant by a text, and why no request has the text as its method. If there is no
+// reason, the text is one of [methods]. A meant of "" stands for every method. Several alternatives are separated by commas.
 func oddMethod(method string) (meant, why string) {
 	upper := strings.ToUpper(method)
 	switch {
@@ -92,7 +91,7 @@ func betterRoute(route string) (better []string, why []string) {
 	return better, why
 }
 
-// betterHost returns the host that the author of a pattern probably meant, and whether a pattern can have it.
+// betterHost returns the host probably meant in a pattern, and whether a pattern can have it.
 func betterHost(host string, why *[]string) (string, bool) {
 	if reason := oddHost(host); reason != "" {
 		*why = append(*why, reason)
@@ -125,7 +124,7 @@ var (
 	identifier  = regexp.MustCompile(`[A-Za-z_][A-Za-z_0-9]*`)
 )
 
-// betterPath returns the path that the author of a pattern probably meant, and whether a pattern can have it.
+// betterPath returns the path probably meant in a pattern, and whether a pattern can have it.
 func betterPath(path string, why *[]string) (better string, ok bool) {
 	add := func(format string, args ...any) { *why = append(*why, fmt.Sprintf(format, args...)) }
 	// optional parts do not occur here
@@ -171,8 +170,8 @@ func betterPath(path string, why *[]string) (better string, ok bool) {
 	return "/" + strings.Join(parts, "/"), true
 }
 
-// betterPart returns the part of a path that its author probably meant, and whether it
-// differs from the text. An empty part at the end of a path stands for the rest of the path.
+// betterPart returns the part probably meant in a path, and whether it differs from
+// the text. An empty part at the end of a path stands for the rest of the path.
 func betterPart(part string, last bool) (meant string, unlike bool) {
 	all := func(name string, rest bool) string {
 		if name == "" {
@@ -225,8 +224,7 @@ func betterPart(part string, last bool) (meant string, unlike bool) {
 	return part, false
 }
 
-// oddRoute returns a warning about a valid pattern that matches no
-// requests, or only requests that the author probably did not mean.
+// oddRoute returns a warning about a valid pattern if it matches no requests, or only requests probably not meant.
 func oddRoute(route string) error {
 	better, why := betterRoute(route)
 	if len(why) == 0 {
@@ -248,8 +246,7 @@ func quoted(patterns []string) string {
 	return strings.Join(all, " and ")
 }
 
-// oddValue returns why no request has this value of an attribute that
-// HTTP supplies, or "" if one may. Kind is how the match compares.
+// oddValue returns why no request has this value of an attribute from HTTP, or "" if one may. Kind is how the match compares.
 func oddValue(attribute, v string, kind match.Kind) string {
 	ends, part := kind == match.EndsWith || kind == match.NoneEnd, kind != match.OneOf && kind != match.NoneOf
 	switch attribute {

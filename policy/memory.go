@@ -48,11 +48,11 @@ func Memory(opts *MemoryOptions) Engine {
 	}
 }
 
-// table is the limiter of [Memory]. Sets that are in use at the same time share their rules' tables, and so the spending, but
-// not the limits. Each set decides under its own limits, so a decision by an earlier set does not use the limits of the next.
+// table is the limiter of [Memory]. Sets in use at the same time share their rules' tables, and so the spending, but not
+// the limits. Each set decides under its own limits, so a decision by an earlier set does not use the limits of the next.
 type table struct {
 	*ratelimit.Keyed[string]
-	processes int // processes that share each limit
+	processes int // the number of processes with a part of each limit
 	clock     ratelimit.Clock
 }
 
@@ -65,11 +65,11 @@ func (t *table) counts(limit ratelimit.Limit) bool {
 // memoryPool is the limiter of [Memory] for a rule with Share.
 type memoryPool struct {
 	*fair.Limiter[string]
-	processes int // processes that share the limit
+	processes int // the number of processes with a part of the limit
 	clock     ratelimit.Clock
 }
 
-// newMemoryPool returns a limiter. If before is not nil, it returns that one.
+// newMemoryPool returns before, or a new limiter if before is nil.
 func newMemoryPool(o *MemoryOptions, b Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 	p := &memoryPool{processes: o.Processes, clock: o.Clock}
 	var err error

@@ -11,11 +11,11 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// needed is an attribute that a rule requires.
+// needed is a rule's required attribute.
 type needed struct {
 	attribute string
 	cut       cut              // how an address is cut
-	hash      bool             // whether the key contains a hash of the value, which may be a secret
+	hash      bool             // whether the key contains a hash of the value, a possible secret
 	wildcards *match.Wildcards // the routes' wildcards, if the attribute is a wildcard; otherwise nil
 	missing   error            // the error for a missing attribute, made once because an optional rule needs it often
 	malformed error            // the error for a malformed value
@@ -73,14 +73,14 @@ func (n *needed) in(r Request) (v string, err error) {
 	return v, nil
 }
 
-// hashOfSecret returns the text that replaces a value in a key.
+// hashOfSecret returns the text in place of a value in a key.
 func hashOfSecret(v string) string {
 	h := keyfunc.HashOf(v)
 	return hex.EncodeToString(h[:])
 }
 
-// textOf returns a value that a person has written in a key, in the form of the keys
-// of requests. A value that looks like a hash, as in a listed key, counts as the hash.
+// textOf returns a value from a key as written by a person, in the form of the keys of
+// requests. A value that looks like a hash, as in a listed key, counts as the hash.
 func (n *needed) textOf(v string) string {
 	if n.cut != (cut{}) {
 		if network, err := netip.ParsePrefix(v); err == nil {

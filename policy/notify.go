@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/notices"
 )
 
-// Threshold reports that a charge has crossed a share of a key's limit: see [Rule.Notify].
+// Threshold reports a charge that has crossed a share of a key's limit: see [Rule.Notify].
 type Threshold struct {
 	Rule    string
 	Key     string // it may be a secret; several values are one text: see [ValuesOf]
@@ -27,7 +27,7 @@ type notifier struct {
 	onThreshold func(Threshold) // nil if there is none
 	notices     notices.Notices
 	opens       notices.Opens
-	lasts       *lastLimits // the limits of the last decisions, under which lookAfter peeks
+	lasts       *lastLimits // the limits of the last decisions, for lookAfter to peek under
 }
 
 // notifies reports whether a rule of the set notifies the program.
@@ -43,8 +43,8 @@ func (n *notifier) notify(g *generation, r *rule, ch *charge, x *notices.Change)
 	}
 }
 
-// decided sends the notices of thresholds that a decision has crossed.
-// A reservation charges an estimate, so its settlement sends them.
+// decided sends the notices of thresholds crossed by a decision. A
+// reservation charges an estimate, so its settlement sends them.
 func (n *notifier) decided(q *query) {
 	for i := range q.charges.results {
 		rd, ch := &q.charges.results[i], &q.charges.List[i]
@@ -68,14 +68,14 @@ func (n *notifier) decided(q *query) {
 			}
 			x.Before = notices.Settled(spent, open)
 			x.After = x.Before
-			// The charge that spent the last unit sent the notice, in some process, unless it was under a larger limit.
+			// The charge of the last unit sent the notice, in some process, unless it was under a larger limit.
 			x.Lacks = r.varies || r.moved || x.After != int64(rd.Decision.Limit.Capacity())
 		}
 		n.notify(q.in, r, ch, &x)
 	}
 }
 
-// corrected sends the notices of thresholds that settlements or adjustments have crossed.
+// corrected sends the notices of thresholds crossed by settlements or adjustments.
 func (n *notifier) corrected(g *generation, c *charges) {
 	for i := range c.corrected {
 		x := &c.corrected[i]
@@ -84,7 +84,7 @@ func (n *notifier) corrected(g *generation, c *charges) {
 	c.corrected = c.corrected[:0]
 }
 
-// settling returns a reservation that sends the notices of thresholds that its settlement crosses.
+// settling returns a reservation that sends the notices of the thresholds crossed by its settlement.
 func (n *notifier) settling(g *generation, c *charges, inner *ratelimit.Reservation) *ratelimit.Reservation {
 	if !inner.Allowed || !slices.ContainsFunc(c.List, func(ch charge) bool { return len(g.rules[ch.Rule].thresholds) > 0 }) {
 		return inner
@@ -108,7 +108,7 @@ func (n *notifier) settling(g *generation, c *charges, inner *ratelimit.Reservat
 	})
 }
 
-// lookAfter completes corrections for which the engine has not returned the keys' spending. It peeks at the present spending.
+// lookAfter completes corrections if the engine has not returned the keys' spending. It peeks at the present spending.
 // units returns the amount by which a settlement or an adjustment has changed it. If the peek fails, the change does not.
 func (n *notifier) lookAfter(ctx context.Context, g *generation, c *charges, units func(*charge) int64) {
 	if g.inMemory() {
@@ -140,7 +140,7 @@ func (n *notifier) lookAfter(ctx context.Context, g *generation, c *charges, uni
 	}
 }
 
-// adjust adjusts budgets, and sends the notices of thresholds that this crosses.
+// adjust adjusts budgets, and sends the notices of crossed thresholds.
 func (n *notifier) adjust(ctx context.Context, g *generation, c *charges, delta int) error {
 	if !n.notifies(g) && c.adjusted == nil {
 		return g.decider.adjust(ctx, c, delta)

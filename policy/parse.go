@@ -27,7 +27,7 @@ import (
 // []" limits nothing. The error is an [*Error]. Parse reads no other file: if a [List] is in a file, use [File].
 func Parse(data []byte) (*Set, error) { return parseBeside(data, nil) }
 
-// parseBeside is Parse with the files of lists, which it reads with beside. If beside is nil, they are not read.
+// parseBeside is Parse with the files of lists. It reads them with beside. If beside is nil, they are not read.
 func parseBeside(data []byte, beside func(file string) ([]byte, error)) (*Set, error) {
 	set, _, all := parse(data, false, beside)
 	if len(all) > 0 {
@@ -38,15 +38,15 @@ func parseBeside(data []byte, beside func(file string) ([]byte, error)) (*Set, e
 
 // Check is like [Parse], but returns all errors, up to 100, in the file's order. If there are errors, the
 // set is nil. Otherwise Check returns the set and warnings. It warns of a fixed cost above the capacity, of
-// an ip, a route, a method, a host or a path that no request has, and of an attribute that nothing supplies.
+// an ip, a route, a method, a host or a path without any requests, and of an attribute without a source.
 //
-// With engines, it also returns the errors with which [New] on one would refuse the set. It does not call a
-// store, so policyredis.New(client, opts) needs no server here. It does not change an engine that is in use.
+// With engines, it also returns [New]'s errors with each of them. It does not call a store,
+// so policyredis.New(client, opts) needs no server here. It does not change an engine in use.
 //
 // Check does not read lists' files. The command policy check reads and checks them.
 func Check(data []byte, engines ...Engine) (*Set, []*Error) { return checkAll(data, nil, engines) }
 
-// checkAll is Check with the files of lists, which it reads with beside. If beside is nil, they are not read.
+// checkAll is Check with the files of lists. It reads them with beside. If beside is nil, they are not read.
 func checkAll(data []byte, beside func(file string) ([]byte, error), engines []Engine) (*Set, []*Error) {
 	set, p, all := parse(data, true, beside)
 	if len(all) == 0 {
@@ -189,15 +189,15 @@ func syntaxError(err error, data []byte) error {
 	if e.Line == 0 {
 		e.Line, e.Column = firstInvalid(data)
 	}
-	if strings.HasPrefix(text, "unknown anchor") { // the library's text contains the alias, which may be a key that begins with a star
+	if strings.HasPrefix(text, "unknown anchor") { // the library's text contains the alias: perhaps a key with a star at its beginning
 		text = "an alias, which is not supported"
 	}
 	e.Err = errors.New(text)
 	return e
 }
 
-// firstInvalid returns the place of the first byte that is not UTF-8, or
-// of the first character that YAML forbids. It returns 0 if there is none.
+// firstInvalid returns the place of the first byte outside UTF-8, or of
+// the first character forbidden by YAML. It returns 0 if there is none.
 func firstInvalid(data []byte) (line, column int) {
 	line, column = 1, 1
 	for len(data) > 0 {
@@ -220,13 +220,13 @@ func firstInvalid(data []byte) (line, column int) {
 // parser reads a tree, and records each field's place.
 type parser struct {
 	at   map[string]*yaml.Node // by field, such as "rules[2].limit"
-	rule string                // the name of the rule that is read
+	rule string                // the present rule's name
 	json bool
 
-	keyless bool // whether the override that is read has no field key
+	keyless bool // whether the present override has no field key
 
 	all  bool     // whether to gather all errors
-	errs []*Error // the errors that were found
+	errs []*Error // the errors found
 
 	anchor error // the error about the first mapping with an anchor
 }
@@ -242,14 +242,14 @@ func (p *parser) located(e *Error) *Error {
 	return e
 }
 
-// parent returns the field that contains a field, or "" if none does.
+// parent returns the field around a field, or "" if there is none.
 func parent(field string) string { return field[:max(0, strings.LastIndexAny(field, ".["))] }
 
 func (p *parser) wrong(n *yaml.Node, field string, err error) error {
 	return &Error{Line: n.Line, Column: n.Column, Rule: p.rule, Field: field, Err: err}
 }
 
-// fields maps the fields that a mapping may have to the functions that read them.
+// fields maps a mapping's possible fields to the functions that read them.
 type fields map[string]func(n *yaml.Node, field string) error
 
 // mapping reads a mapping. Unknown and repeated fields are errors.
@@ -292,7 +292,7 @@ func (p *parser) pairs(n *yaml.Node, field string, read func(key, value *yaml.No
 	if n.Kind != yaml.MappingNode || n.ShortTag() != "!!map" {
 		return p.wrong(n, field, fmt.Errorf("%s, want a mapping", kind(n)))
 	}
-	if n.Anchor != "" && p.anchor == nil { // an alias that refers to the anchor is reported first
+	if n.Anchor != "" && p.anchor == nil { // an alias to the anchor is reported first
 		p.anchor = p.wrong(n, field, fmt.Errorf("%s, want a mapping", kind(n)))
 	}
 	seen := map[string]bool{}
@@ -385,7 +385,7 @@ func kind(n *yaml.Node) string {
 	return "a value"
 }
 
-// text reads a value that check allows, as text.
+// text reads a value as text, if check allows it.
 func (p *parser) text(to *string, check func(*yaml.Node, string) error) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
 		if err := check(n, field); err != nil {
@@ -417,7 +417,7 @@ func (p *parser) flag(to *bool) func(*yaml.Node, string) error {
 	}
 }
 
-// texts reads a list of values that check allows, or a single one.
+// texts reads a list of values, or a single one, if check allows them.
 func (p *parser) texts(to *[]string, check func(*yaml.Node, string) error) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
 		*to = []string{}
@@ -493,7 +493,7 @@ var ruleFields = func() (names []string) {
 	return names
 }()
 
-// reader returns the function that reads a field of a rule.
+// reader returns the function to read a field of a rule with.
 func (p *parser) reader(to any) func(*yaml.Node, string) error {
 	switch to := to.(type) {
 	case *string:
@@ -524,7 +524,7 @@ func (p *parser) reader(to any) func(*yaml.Node, string) error {
 	panic(fmt.Sprintf("policy: a field of rules is a %T, which the parser cannot read: a bug in this package", to))
 }
 
-// nameIn returns the name in a rule that has not been read yet, for use in errors.
+// nameIn returns the name in a rule before it is read, for use in errors.
 func nameIn(n *yaml.Node) string {
 	if name := valueOf(n, "name"); name != nil && name.ShortTag() == "!!str" && checkName(name.Value) == nil {
 		return name.Value
@@ -544,7 +544,7 @@ func valueOf(n *yaml.Node, field string) *yaml.Node {
 
 func (p *parser) match(m *Match) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
-		if len(n.Content) == 0 { // an empty field is set, so that the defaults' match does not apply: see [Match.leftOut]
+		if len(n.Content) == 0 { // an empty field is set, so the defaults' match does not apply: see [Match.leftOut]
 			m.Attributes = map[string][]string{}
 		}
 		return p.mapping(n, field, fields{
@@ -618,7 +618,7 @@ func (p *parser) plans(to *map[string]ratelimit.Limit) func(*yaml.Node, string) 
 	}
 }
 
-// weight reads a share's weight. 0 is an error, because it would mean that there is no weight.
+// weight reads a share's weight. 0 is an error, because it stands for no weight.
 func (p *parser) weight(to *int) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
 		if err := p.plain(n, field); err != nil {

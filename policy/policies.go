@@ -5,7 +5,7 @@
 //	policies, err := policy.New(set, nil)
 //	d, err := policies.Take(ctx, policy.HTTP(r, policy.Attributes{"user": user, "plan": plan}), 1)
 //
-// Either all rules that match a request are charged, or none is. Spending stays when rules change. Package admin
+// Either all rules matching a request are charged, or none is. Spending stays when rules change. Package admin
 // is a page for operators, package audit stores denials, and package sqlsource reads rules from a database.
 package policy
 
@@ -32,22 +32,22 @@ type Options struct {
 	// OnThreshold is called for rules with [Rule.Notify] when a charge crosses a share of the limit. Take, Wait, Settle
 	// and Adjust call it if the key's spending was below the share before the charge and is not below it after the
 	// charge. The engine's answer contains both. So each crossing makes one call, in the charging process, even if many
-	// processes share the budgets. A charge that crosses several shares makes one call for each, the lowest first.
+	// processes share the budgets. If a charge crosses several shares, it makes one call for each, the lowest first.
 	//
-	// Reserve does not call it, because its estimate is no spending until Settle, which calls it for the real
-	// cost. Units under [ratelimit.Concurrent] are in use from Reserve on. The spending is what was spent and
-	// not regained, less the estimates of open reservations. If a reservation is never settled, its estimate
-	// counts as open until the key is fresh. The engines in memory, on Redis and in a database know all
-	// processes' estimates. They answer a Settle and an Adjust with the spending before and after it. Leases,
-	// and engines by other authors, do not. With those, other processes' estimates count as spent, and a Peek
-	// follows each Settle or Adjust. If other calls charge the key before that Peek, the crossing may be missed.
+	// Reserve does not call it, because its estimate is no spending. Settle calls it for the real cost. Units
+	// under [ratelimit.Concurrent] are in use from Reserve on. The spending excludes regained units and the
+	// estimates of open reservations. If a reservation is never settled, its estimate counts as open until
+	// the key is fresh. The engines in memory, on Redis and in a database know all processes' estimates. They
+	// answer a Settle and an Adjust with the spending before and after it. Leases, and engines by other
+	// authors, do not. With those, other processes' estimates count as spent, and a Peek follows each Settle
+	// or Adjust. If other calls charge the key before the Peek, the crossing may be missed.
 	//
 	// A denial for lack of budget makes a call for 100 %, even if some units are left, once for each process until
-	// the key is fresh again. The charge that spends the last unit then makes no further call. Limits other than
-	// fixed windows and calendars regain all the time, so traffic near a share may cross it every second. Under them
-	// a process calls again for a share only after it has found the key fresh, or with less than a quarter of the
-	// share spent. For both rules, each Policies remembers the last calls for up to 65,536 keys. For further keys a
-	// call may be made too early. A limit that becomes lower makes no call, and neither does a set with other shares.
+	// the key is fresh again. The charge of the last unit then makes no further call. Limits other than fixed
+	// windows and calendars regain all the time, so traffic near a share may cross it every second. Under them a
+	// process calls again for a share only after it has found the key fresh, or with less than a quarter of the
+	// share spent. For both rules, each Policies remembers the last calls for up to 65,536 keys. For further keys
+	// a call may be made too early. A lowered limit makes no call, and neither does a set with other shares.
 	//
 	// It runs in the caller's goroutine, while no lock is held.
 	OnThreshold func(Threshold)
@@ -55,10 +55,10 @@ type Options struct {
 	ReuseRules bool
 	// Logger logs [Follow]'s events. It defaults to slog.Default().
 	Logger *slog.Logger
-	// StandIn are the policies that decide while these cannot, for example as the second limiter of package failover.
-	// New, Update and Follow put each set in force either in both or, if one engine refuses it, in neither. Update
-	// and Follow of the StandIn do the same. A StandIn may have its own StandIn. It can be the StandIn of only one
-	// Policies. When package failover calls Repay, what the StandIn has allowed is charged here. Nil means none.
+	// StandIn are the policies for times when these cannot decide, for example as the second limiter of package
+	// failover. New, Update and Follow put each set in force either in both or, if one engine refuses it, in neither.
+	// Update and Follow of the StandIn do the same. A StandIn may have its own StandIn. It can be the StandIn of only
+	// one Policies. When package failover calls Repay, the StandIn's spending is charged here. Nil means none.
 	StandIn *Policies
 }
 
@@ -79,7 +79,7 @@ type Policies struct {
 	unknown    map[string]*atomic.Uint64 // unknown plans since New, by a rule's id; guarded by updating
 	denials    *sketch.Sketch
 	lasts      lastLimits
-	queries    sync.Pool // has *query, so that a decision allocates nothing
+	queries    sync.Pool // has *query, so a decision allocates nothing
 	waits      waits
 
 	standIn *Policies             // gets each set together with this one; nil if there is none
@@ -98,7 +98,7 @@ type Policies struct {
 
 var _ ratelimit.Reserver[Request] = (*Policies)(nil)
 
-// fault records why a set could not be loaded. Nil means that it was loaded.
+// fault records why a set could not be loaded, or nil if it was loaded.
 func (p *Policies) fault(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,9 +165,8 @@ func (p *Policies) Stats() stats.Policies {
 	}
 }
 
-// Flush gives back the units that the rules' limiters hold for this process, for example
-// leases, and waits until they are back. Call it on shutdown, after the last decision.
-// Limiters from [Memory], for example, hold none. Flush returns all limiters' errors.
+// Flush gives back the rules' limiters' units for this process, for example leases, and waits until they are back. Call it
+// on shutdown, after the last decision. Limiters from [Memory], for example, hold none. Flush returns all limiters' errors.
 func (p *Policies) Flush(ctx context.Context) error {
 	return p.now().flush(ctx)
 }

@@ -14,22 +14,22 @@ import (
 
 // query is one request, and its charges.
 type query struct {
-	in      *generation // the set that decides it
+	in      *generation // its deciding set
 	request Request
 	cost    int
 	charges charges
 
-	replaces []int     // the replacements that match
+	replaces []int     // the matching replacements
 	at       time.Time // a reading of the clock, if a rule is dated
 	kill     bool
-	exemptBy *rule              // the rule that exempts the request from all others; nil if none does
+	exemptBy *rule              // the rule exempting the request from all others; nil if none does
 	decision ratelimit.Decision // the decision if no rule applies
 	err      error
 	memory   match.Memory
 
 	// Memory for reports:
 	spare []stats.RuleDecision // memory for hooks that may keep it: a part in use is never used again
-	lent  []stats.RuleDecision // memory for hooks that must not keep it, which the next request uses again
+	lent  []stats.RuleDecision // memory for hooks that must not keep it; the next request uses it again
 }
 
 // clear forgets the request.
@@ -47,7 +47,7 @@ func (q *query) clear() {
 // answered reports whether the query has an answer without a rule.
 func (q *query) answered() bool { return q.err != nil || q.decision.Allowed }
 
-// pass allows a request that no rule limits, or that a rule exempts.
+// pass allows a request without a limiting rule, or with an exempting one.
 func (q *query) pass() {
 	q.decision = ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: ratelimit.Unlimited().Capacity()}
 	if q.exemptBy != nil {
@@ -66,8 +66,8 @@ func check(r Request, cost int) error {
 	return nil
 }
 
-// load computes the charge of each rule that applies. If none applies, it sets the decision.
-// If a rule cannot decide, it sets that rule's error, unless another rule exempts the request.
+// load computes each applying rule's charge. If none applies, it sets the decision. If a
+// rule cannot decide, it sets the rule's error, unless another rule exempts the request.
 func (q *query) load() {
 	if q.err = unreadable(q.request); q.err != nil {
 		return
@@ -111,7 +111,7 @@ func (q *query) load() {
 	}
 }
 
-// waited returns the decision of a Wait that has ended with err. It is the enforcing rules'
+// waited returns a Wait's decision after it has ended with err. It is the enforcing rules'
 // decision with the longest RetryAfter or, if all allow, with the smallest remaining budget.
 func (q *query) waited(err error) (d ratelimit.Decision) {
 	d.Allowed = err == nil
@@ -144,7 +144,7 @@ func (q *query) inForce(r *rule) bool {
 }
 
 // replaced appends the rules that do not apply to a request because
-// other rules replace them. candidates are the replacements that match.
+// other rules replace them. candidates are the matching replacements.
 func (q *query) replaced(candidates []int, by []int) []int {
 	g := q.in
 	for _, c := range slices.Backward(candidates) {
@@ -167,7 +167,7 @@ func (q *query) replaced(candidates []int, by []int) []int {
 	return by
 }
 
-// replacedBy returns the rule that replaces another for a request.
+// replacedBy returns another rule's replacement for a request.
 func (q *query) replacedBy(rule int, candidates []int) (by *rule) {
 	g := q.in
 	for _, c := range candidates {
@@ -178,7 +178,7 @@ func (q *query) replacedBy(rule int, candidates []int) (by *rule) {
 	return nil
 }
 
-// countDenied counts the keys that a decision has denied.
+// countDenied counts a decision's denied keys.
 func (q *query) countDenied(in *sketch.Sketch, allowed bool) {
 	for _, i := range q.charges.denied {
 		ch := &q.charges.List[i]

@@ -11,8 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/owed"
 )
 
-// debts records the spending that an [Options.StandIn] has allowed,
-// by rule, until the policies that it stands in for are charged.
+// debts records the spending under an [Options.StandIn], by rule, until its own policies are charged with it.
 type debts struct {
 	to creditor
 
@@ -20,7 +19,7 @@ type debts struct {
 	rules map[string]*owed.Ledger[debtor] // by the rule's id
 }
 
-// creditor is the policies that are charged with their stand-in's debts.
+// creditor is the policies to charge with their stand-in's debts.
 type creditor interface {
 	now() *generation
 	adjust(ctx context.Context, g *generation, c *charges, delta int) error
@@ -32,17 +31,17 @@ type debtor struct {
 	limit ratelimit.Limit
 }
 
-// debt is the spending of one charge that the stand-in has allowed.
+// debt is the spending of one charge allowed by the stand-in.
 type debt struct {
 	ledger *owed.Ledger[debtor]
 	debtor
 	cost  int
-	fixed bool            // whether the rule has its own cost, which is refunded only if the reservation is cancelled
+	fixed bool            // whether the rule has its own cost, refunded only if the reservation is cancelled
 	real  *int            // returns the real cost, if the rule determines it; else nil
 	share ratelimit.Limit // the stand-in's limit
 }
 
-// of returns the debts of a stand-in's decision. Keys that share a limit
+// of returns the debts of a stand-in's decision. Keys with a common limit
 // owe nothing, because a charge would take no budget from a later call.
 func (b *debts) of(ctx context.Context, q *query, d *ratelimit.Decision, err error) (all []debt) {
 	denied := err != nil || !d.Allowed
@@ -78,7 +77,7 @@ func (b *debts) ledger(id string, clock ratelimit.Clock) *owed.Ledger[debtor] {
 	return l
 }
 
-// record records the debts of a charge that will not be settled.
+// record records an unsettled charge's debts.
 func record(all []debt) {
 	for i := range all {
 		all[i].record(all[i].cost)
@@ -87,7 +86,7 @@ func record(all []debt) {
 
 func (d *debt) record(units int) { d.ledger.Charge(d.debtor, units, d.share) }
 
-// owing returns a reservation that adds its real cost to the debts when it is settled. A denied reservation is never settled.
+// owing returns a reservation. When it is settled, it adds its real cost to the debts. A denied reservation is never settled.
 func owing(all []debt, inner *ratelimit.Reservation) *ratelimit.Reservation {
 	if len(all) == 0 {
 		return inner

@@ -6,15 +6,15 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// replacement is a rule that replaces others: see [Rule.Instead].
+// replacement is a rule in place of others: see [Rule.Instead].
 type replacement struct {
 	rule  int
-	of    []int      // the rules that it replaces, in order
+	of    []int      // the replaced rules, in order
 	match match.Rule // the rule's match, for all readings of a path
 }
 
 // replacementsOf returns the replacements in a set. A shadow replaces no rule,
-// because it denies nothing, and requests would pass that the other rules deny.
+// because it denies nothing, and the other rules' denied requests would pass.
 func replacementsOf(rules []*rule) (all []replacement) {
 	byName := map[string]int{}
 	for i, r := range rules {

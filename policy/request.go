@@ -33,13 +33,15 @@ func (p plan) Attribute(name string) (string, bool) { return string(p), name == 
 // HTTP returns an HTTP request's attributes. Those in more have precedence. More may be nil.
 //
 //   - method, and host (in lower case; the port for CONNECT only);
-//   - path, escaped as it was sent. Servers read a path in several ways: they split it before or after decoding it, and clean it
-//     or not. A rule that limits matches a route if any of these readings does. A rule with Allow matches only if all of them do.
-//     Conditions and keys use the decoded and cleaned path. A target without a path, such as "x:y", is [keyfunc.ErrMalformedKey];
+//   - path, escaped as it was sent. Servers read a path in several ways: they split it before or
+//     after decoding it, and clean it or not. A limiting rule matches a route if any of these
+//     readings does. A rule with Allow matches only if all of them do. Conditions and keys use the
+//     decoded and cleaned path. A target without a path, such as "x:y", is [keyfunc.ErrMalformedKey];
 //   - route: the pattern of a mux in front of the limiter. If the mux is behind, give "route" in more, by its Handler method;
-//   - ip: the other end of the connection, an IPv6 address cut to its /64. Behind a proxy, give "ip" in more, by [httplimit.ClientIP].
-//     Every "ip" is read so, also that of [Attributes]: with or without a port, brackets or a zone, in any spelling. A key "ip/32/128" keeps
-//     IPv6 addresses whole. A text that is no address is a value like others, but [keyfunc.ErrMalformedKey] for a key such as "ip/24";
+//   - ip: the other end of the connection, an IPv6 address cut to its /64. Behind a proxy, give "ip"
+//     in more, by [httplimit.ClientIP]. Every "ip" is read so, also from [Attributes]: with or without
+//     a port, brackets or a zone, in any spelling. A key "ip/32/128" keeps IPv6 addresses whole.
+//     Another text is a value like others, but [keyfunc.ErrMalformedKey] for a key such as "ip/24";
 //   - header:NAME: a header field that occurs once and is not empty. In a key, its [keyfunc.Hash] stands for the value of a field with
 //     credentials, such as Authorization or X-API-Key;
 //   - wildcard:NAME: in a rule with routes, the text of their wildcard {NAME}. It is the rule's, and not asked of more;
@@ -82,11 +84,11 @@ func (h *httpRequest) Attribute(name string) (string, bool) {
 	return "", false
 }
 
-// errOpaque is the error for a request whose target is a URI without a path, such as "x:y:/v1/charges". A server would read
-// an empty path, but a proxy passes "y:/v1/charges" on. So the next server would read a path that no rule has checked.
+// errOpaque is the error for a request whose target is a URI without a path, such as "x:y:/v1/charges". A server would
+// read an empty path, but a proxy passes "y:/v1/charges" on. So the next server would read a path unchecked by any rule.
 var errOpaque = &requestError{keyfunc.ErrMalformedKey, "the target of the request is a URI without a path"}
 
-// unreadable returns errOpaque if a request has no path that can be compared with rules.
+// unreadable returns errOpaque if a request has no path to compare with rules.
 func unreadable(r Request) error {
 	h, ok := r.(*httpRequest)
 	if !ok || h.r.URL.Opaque == "" {

@@ -21,8 +21,8 @@ type rule struct {
 	*Rule
 	lists     lists                                 // the set's lists
 	id        string                                // the budgets' id
-	limit     ratelimit.Limit                       // the limit under which the rule denies, with its name and Grace; the limits below have them, too
-	whole     ratelimit.Limit                       // the file's limit; in a stand-in that enforces a share of it, it is above limit
+	limit     ratelimit.Limit                       // the rule's denying limit, with its name and Grace; the limits below have them, too
+	whole     ratelimit.Limit                       // the file's limit; above limit in a stand-in with a share of it
 	part      func(ratelimit.Limit) ratelimit.Limit // returns the share of a limit in such a stand-in; otherwise nil
 	plans     map[string]*ratelimit.Limit
 	overrides map[string][]override      // by the key's joined values
@@ -30,8 +30,8 @@ type rule struct {
 	planOf    map[ratelimit.Limit]string // each limit's plan, including plans' limits in earlier sets
 	match     match.Rule                 // selects the rule's requests
 
-	pool  *shares.Pool  // the limit that its keys share; nil if Share is 0
-	terms *shares.Terms // the weights of the keys that share it
+	pool  *shares.Pool  // its keys' common limit; nil if Share is 0
+	terms *shares.Terms // the weights of the keys under the common limit
 
 	thresholds []int                       // Notify's percentages, in order
 	given      *limits.Cache               // LimitFrom's limits; nil if there is none
@@ -41,7 +41,7 @@ type rule struct {
 	unknownPlans *atomic.Uint64 // nil if there are no plans and shares
 
 	parts   []needed // its key's attributes
-	plain   bool     // whether the key is one attribute that is not cut
+	plain   bool     // whether the key is one uncut attribute
 	pricing pricing  // its cost
 	actual  needed   // the attribute with its real cost
 	ownCost bool     // whether the rule has its own cost, at least for some requests
@@ -185,7 +185,7 @@ func (c *rule) charge(r Request, cost int, ch *charge) (applies bool, err error)
 	return true, nil
 }
 
-// key returns the request's key, which consists of all its attributes.
+// key returns the request's key: all its attributes.
 func (c *rule) key(r Request) (string, error) {
 	values := make([]string, len(c.parts))
 	for i := range c.parts {
@@ -205,8 +205,8 @@ func (c *rule) key(r Request) (string, error) {
 	return joined.Key(values), nil
 }
 
-// limitOf returns a key's limit: that of its override, of the attribute of LimitFrom, of the
-// request's plan, or otherwise of the rule. If the limit is a plan's, it also returns the plan.
+// limitOf returns a key's limit: its override's, the one in LimitFrom's attribute, the request's
+// plan's, or otherwise the rule's. If the limit is a plan's, it also returns the plan.
 func (c *rule) limitOf(r Request, key string) (limit *ratelimit.Limit, plan string) {
 	if l := c.overrideOf(key); l != nil {
 		return l, ""
@@ -262,7 +262,7 @@ func (c *rule) succeeds(last *rule) {
 	}
 }
 
-// limitAfter returns a key's limit, given the limit of its last decision. If that was a plan's, it also returns the plan.
+// limitAfter returns a key's limit, given the limit of its last decision. If it was a plan's, it also returns the plan.
 func (c *rule) limitAfter(key string, last ratelimit.Limit) (ratelimit.Limit, string) {
 	name, known := "", last.Named("") == c.limit.Named("")
 	if !known {
@@ -312,7 +312,7 @@ func thresholdsOf(r *Rule) (all []int) {
 	return all
 }
 
-// share puts a charge under the limit that the rule's keys share, if there is one.
+// share puts a charge under the common limit of the rule's keys, if there is one.
 func (c *rule) share(r Request, ch *charge) {
 	if c.pool == nil || !limits.Counts(*ch.Limit) {
 		return
@@ -324,8 +324,8 @@ func (c *rule) share(r Request, ch *charge) {
 	}
 }
 
-// overrideOf returns the limit of a key's override that is in force, or nil
-// if none is. An override with a time takes precedence over one without.
+// overrideOf returns the limit of a key's override in force, or nil if
+// none is. An override with a time takes precedence over one without.
 func (c *rule) overrideOf(key string) (limit *ratelimit.Limit) {
 	var at time.Time
 	for _, o := range c.overrides[key] {

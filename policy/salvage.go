@@ -29,7 +29,7 @@ func filesOf(data []byte) (files []string) {
 }
 
 // switchAtMargin matches the kill switch in a YAML file that cannot be
-// parsed. It does not match text in quotes or in a block, which is indented.
+// parsed. It does not match text in quotes or in an indented block.
 var switchAtMargin = regexp.MustCompile(`(?m)^kill_switch[ \t]*:[ \t]+(true|false)[ \t]*(?:#.*)?\r?$`)
 
 // switchIn returns the kill switch that a file sets, and whether it sets one.

@@ -13,12 +13,12 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/joined"
 )
 
-// Saved returns an iterator over all keys that are not fresh, under the rules in force, with their spending.
+// Saved returns an iterator over all keys, except fresh ones, under the rules in force, with their spending.
 // Store them for [Policies.Restore] when the program starts again. For example, a monthly quota in memory then
 // survives a deploy. The notes on [ratelimit.Keyed.Saved] apply. A Subject's Plan is empty. With another
 // engine than [Memory], the iterator skips the budgets: they outlive the program in their store. It also skips
-// the keys if a rule has Share. They have no budgets of their own, and their parts depend on waiting calls,
-// which end with the program. Their one limit, a token bucket, is full after a restart, so all together are
+// the keys if a rule has Share. They have no budgets of their own, and their parts depend on waiting calls:
+// these end with the program. Their one limit, a token bucket, is full after a restart, so all together are
 // served at most one Burst more. If the Burst is a quota of days, keep such a rule's budgets on Redis.
 func (p *Policies) Saved() iter.Seq2[Subject, ratelimit.Saved] {
 	g := p.now()
@@ -31,7 +31,7 @@ func (p *Policies) Saved() iter.Seq2[Subject, ratelimit.Saved] {
 			for key, saved := range t.Keyed.Saved() {
 				values := joined.Values(key, len(r.parts))
 				if joined.Key(values) != key || len(values) != len(r.parts) {
-					continue // the rule had another Key before, to which the key belongs
+					continue // the key belongs to the rule's former Key
 				}
 				if !yield(Subject{Rule: r.Name, Key: values}, saved) {
 					return
@@ -42,7 +42,7 @@ func (p *Policies) Saved() iter.Seq2[Subject, ratelimit.Saved] {
 }
 
 // Restore charges keys for the spending from [Policies.Saved], elapsed after it was saved. The notes on
-// [ratelimit.Keyed.Restore] apply. Call it before the traffic begins. A rule that has been renamed is found by its Budget.
+// [ratelimit.Keyed.Restore] apply. Call it before the traffic begins. A renamed rule is found by its Budget.
 //
 // Restore skips a pair if its rule is not in force, if the rule has no such key, or if it is damaged. It joins
 // their errors. Each error names a rule and the pair's position among that rule's pairs, from 0, but no key.
@@ -99,7 +99,7 @@ func (p *Policies) Restore(seq iter.Seq2[Subject, ratelimit.Saved], elapsed time
 	return errors.Join(errs...)
 }
 
-// restored returns the index of the rule that has saved budgets under a name, or -1 if there is none.
+// restored returns the index of the rule with saved budgets under a name, or -1 if there is none.
 func (g *generation) restored(name string) int {
 	if i := g.find(name); i >= 0 {
 		return i

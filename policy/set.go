@@ -18,20 +18,20 @@ type Set struct {
 	Version string `yaml:"version,omitempty" json:"version,omitempty"`
 	// KillSwitch lets every request pass, uncharged.
 	KillSwitch bool `yaml:"kill_switch,omitempty" json:"kill_switch,omitempty"`
-	// Attributes lists the attributes that the program supplies. If it is set, [Check] warns of other attributes.
+	// Attributes lists the program's attributes. If it is set, [Check] warns of other attributes.
 	Attributes []string `yaml:"attributes,omitempty" json:"attributes,omitempty"`
-	// Lists are values that a [Match] can name, even in costs. For example, "@bad" stands for the values
+	// Lists are values for a [Match] to name, even in costs. For example, "@bad" stands for the values
 	// in the list bad. For "ip" the values are addresses and networks. "@@bad" is the text "@bad".
 	Lists    map[string]List `yaml:"lists,omitempty" json:"lists,omitempty"`
 	Defaults *Defaults       `yaml:"defaults,omitempty" json:"defaults,omitempty"`
-	// Rules are the rules. All that match a request apply, in this order.
+	// Rules are the rules. All matching rules apply, in this order.
 	Rules []Rule `yaml:"rules" json:"rules"`
 }
 
 // MarshalYAML returns the file's content, as JSON has it.
 func (s Set) MarshalYAML() (any, error) {
 	if s.Rules == nil {
-		s.Rules = []Rule{} // in YAML, null is a file that is not written to its end
+		s.Rules = []Rule{} // in YAML, null is an unfinished file
 	}
 	return inYAML(s)
 }
@@ -49,7 +49,8 @@ func inYAML(v any) (*yaml.Node, error) {
 	return n, err
 }
 
-// quote puts a tree's texts in quotes that some readers of YAML would take for another value, for example yes.
+// quote puts some of a tree's texts in quotes. Without them, some
+// readers of YAML would take a text for another value, for example yes.
 func quote(n *yaml.Node) error {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" {
 		return n.Encode(n.Value)
@@ -62,8 +63,8 @@ func quote(n *yaml.Node) error {
 	return nil
 }
 
-// Defaults are the values for fields that a [Rule] leaves out. A rule with
-// Allow uses only their Match, and a rule with Share does not use their Plans.
+// Defaults are the values for a [Rule]'s missing fields. A rule with Allow
+// uses only their Match, and a rule with Share does not use their Plans.
 type Defaults struct {
 	Match Match                      `yaml:"match,omitempty" json:"match,omitzero"`
 	Key   []string                   `yaml:"key,omitempty" json:"key,omitempty"`
@@ -102,22 +103,22 @@ func (s *Set) complete() []Rule {
 	return rules
 }
 
-// Rule is a limit, and a condition: which requests it applies to.
+// Rule is a limit, and a condition for its requests.
 type Rule struct {
 	// Name is a letter, followed by letters, digits, "_" and "-", at most 128 characters
-	// in all. Names that differ only in case are the same. Budgets belong to a name.
+	// in all. Names are the same if they differ only in case. Budgets belong to a name.
 	Name        string `yaml:"name" json:"name"`
 	Description string `yaml:"description,omitempty" json:"description,omitempty"`
-	// Budget names the budgets if that is not Name. For example, a renamed rule keeps its spending
-	// under its old name. No other rule may have budgets with that name. It is written like a Name.
+	// Budget names the budgets if their name is not Name. For example, a renamed rule keeps its spending
+	// under its old name. No other rule may have budgets with this name. It is written like a Name.
 	Budget string `yaml:"budget,omitempty" json:"budget,omitempty"`
 	// From and Until bound when the rule is in force: from From, and before Until. A zero time is no bound. At other times
 	// the rule counts as Disabled. The clock is this machine's, or [MemoryOptions.Clock] if it has a method Wall() time.Time.
 	From  time.Time `yaml:"from,omitempty" json:"from,omitzero"`
 	Until time.Time `yaml:"until,omitempty" json:"until,omitzero"`
 	Match Match     `yaml:"match,omitempty" json:"match,omitzero"`
-	// Key names a key's attributes. If empty, all requests share one budget. "ip/24" cuts IPv4 addresses to 24
-	// bits. "wildcard:id" is the text that {id} matches in the rule's own routes, as [net/http.Request.PathValue]
+	// Key names a key's attributes. If empty, all requests share one budget. "ip/24" cuts IPv4 addresses to
+	// 24 bits. "wildcard:id" is the text for {id} in the rule's own routes, as [net/http.Request.PathValue]
 	// returns it; each of the routes must have {id}. A Match and a Cost may name it like an attribute, too.
 	Key []string `yaml:"key,omitempty" json:"key,omitzero"`
 	// Allow exempts matching requests from all rules: they pass uncharged. Such a rule has only a Match.
@@ -144,7 +145,7 @@ type Rule struct {
 	// missing, Plans and Limit apply. If its value is not a limit, Limit applies, and [Policies.Stats] counts
 	// the value. Only the program may supply the attribute: headers, queries and cookies are refused.
 	LimitFrom string `yaml:"limit_from,omitempty" json:"limit_from,omitempty"`
-	// Notify lists shares of the limit, such as "80%". A charge that crosses one calls [Options.OnThreshold].
+	// Notify lists shares of the limit, such as "80%". If a charge crosses one, it calls [Options.OnThreshold].
 	Notify []string `yaml:"notify,omitempty" json:"notify,omitempty"`
 	// Grace allows a share of the limit in addition. For example, with "10%" the rule denies
 	// above 110 % of the units of a window or of a bucket's burst, rounded down. Limit,
@@ -152,18 +153,18 @@ type Rule struct {
 	Grace string `yaml:"grace,omitempty" json:"grace,omitempty"`
 	// Overrides are single keys' limits. They take precedence over plans and LimitFrom.
 	Overrides []Override `yaml:"overrides,omitempty" json:"overrides,omitempty"`
-	// Cost replaces the caller's cost, unless that is 0.
+	// Cost replaces the caller's cost, unless the caller's is 0.
 	Cost Cost `yaml:"cost,omitempty" json:"cost,omitzero"`
 	// Costs apply to some requests: the first whose Match matches replaces Cost. If a path
 	// can be read in several ways (see [HTTP]) with several costs, the highest applies.
 	Costs []Cost `yaml:"costs,omitempty" json:"costs,omitempty"`
-	// Charge is "always" or empty. With "always" the rule's cost is charged even if this rule or
-	// another one denies the request. If necessary the cost becomes a debt, at most as large as
-	// 100 years regain. So a client that continues while it is denied is denied for longer. A cost
-	// of 0 is denied while the budget is exhausted. Other rules are charged all or none, as usual.
+	// Charge is "always" or empty. With "always" the rule's cost is charged even if this rule
+	// or another one denies the request. If necessary the cost becomes a debt, at most as large
+	// as 100 years regain. So if a denied client continues, it is denied for longer. A cost of
+	// 0 is denied while the budget is exhausted. Other rules are charged all or none, as usual.
 	//
-	// Use it for costs that become known only afterwards. For example, decide with a cost of 0, and charge the tokens
-	// later. Take and Reserve charge always. Wait charges only a cost that passes. An allowed reservation's charge is
+	// Use it if costs become known only afterwards. For example, decide with a cost of 0, and charge the tokens
+	// later. Take and Reserve charge always. Wait charges only a passing cost. An allowed reservation's charge is
 	// settled as any other. With a store, a denial's charge takes one more round trip. Its figures take another one
 	// under sliding windows, leaky buckets and, with a debt, calendars. After an error nothing is charged, except
 	// after [ratelimit.ErrExceedsLimit]. The rule must have neither Share nor a [ratelimit.Concurrent] limit.
@@ -171,7 +172,7 @@ type Rule struct {
 	// Actual names an attribute with the real cost, a whole number from 0. When
 	// a [Policies.Reserve] is settled, it is used instead of Settle's argument.
 	Actual string `yaml:"actual,omitempty" json:"actual,omitempty"`
-	// Optional skips the rule for requests without an attribute that Key or Cost names. Otherwise they fail.
+	// Optional skips the rule for requests without an attribute of Key or Cost. Otherwise they fail.
 	Optional bool `yaml:"optional,omitempty" json:"optional,omitempty"`
 	// Shadow makes the rule count and report, but never deny.
 	Shadow bool `yaml:"shadow,omitempty" json:"shadow,omitempty"`

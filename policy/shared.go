@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/shares"
 )
 
-// shares reports whether one of the charges is under a limit that keys share.
+// shares reports whether one of the charges is under keys' common limit.
 func (d *decider) shares(c *charges) bool {
 	return d.pools && slices.ContainsFunc(c.List, func(ch charge) bool { return ch.Weight > 0 })
 }
@@ -68,8 +68,7 @@ func (d *decider) waitShared(ctx context.Context, c *charges, cost int) error {
 	}
 }
 
-// waitOnce waits in the lines of shared limits, if the other rules allow
-// the cost. Otherwise it returns the time after which to try again.
+// waitOnce waits in the lines of shared limits, if the other rules allow the cost. Otherwise it returns when to try again.
 func (d *decider) waitOnce(ctx context.Context, c *charges, cost int, left time.Duration) (again time.Duration, err error) {
 	p := d.newPass(c, cost)
 	defer p.abandon()
@@ -89,7 +88,7 @@ func (d *decider) waitOnce(ctx context.Context, c *charges, cost int, left time.
 	return min(res.RetryAfter, peekAgain), nil
 }
 
-// sharedPass is one decision of the stack and then, if that allows the cost, of the shared limits, one after
+// sharedPass is one decision of the stack and then, if the stack allows the cost, of the shared limits, one after
 // the other. When it ends without being done, for example because a limiter panics, its charges are given back.
 type sharedPass struct {
 	decider *decider
@@ -103,7 +102,7 @@ type sharedPass struct {
 	stack   *ratelimit.Reservation // the charges of rules whose keys have their own budgets; nil if there are none
 	held    []pooled
 	byPool  bool             // whether a shared limit has denied it
-	passing optional.Passing // the context of a charge that is never settled
+	passing optional.Passing // the context of a charge without a settlement
 	done    bool
 }
 
@@ -179,7 +178,7 @@ func (p *sharedPass) reserveStack(ctx context.Context, queue time.Duration) erro
 	return nil
 }
 
-// reservePooled charges a shared limit. If that denies, its denial is the whole decision.
+// reservePooled charges a shared limit. If the limit denies, its denial is the whole decision.
 func (p *sharedPass) reservePooled(ctx context.Context, ch *charge, delay time.Duration) error {
 	x, d, err := p.charge(ctx, ch, delay)
 	d.Limit = limitOr(d.Limit, *ch.Limit)
@@ -190,7 +189,7 @@ func (p *sharedPass) reservePooled(ctx context.Context, ch *charge, delay time.D
 		return nil
 	}
 	if !p.sum.Empty() {
-		// The earlier rules have room for the cost that they get back.
+		// The earlier rules have room for the cost given back to them.
 		if before := p.d.Remaining; before < d.Remaining-p.cost {
 			d.Remaining = before + p.cost
 		}
@@ -226,7 +225,7 @@ func (p *sharedPass) charge(ctx context.Context, ch *charge, delay time.Duration
 	return x, d, err
 }
 
-// isLast reports whether this is the last charge that may deny, so that it need not be given back.
+// isLast reports whether this is the last charge that may deny. It then need not be given back.
 func (p *sharedPass) isLast(ch *charge) bool {
 	if p.decider.rules[ch.Rule].Shadow {
 		return true
@@ -252,7 +251,7 @@ func limitOr(l, other ratelimit.Limit) ratelimit.Limit {
 	return l
 }
 
-// reservation returns all charges' reservation, so that the real cost can be settled.
+// reservation returns all charges' reservation, for the real cost to be settled.
 func (p *sharedPass) reservation(err error) (*ratelimit.Reservation, error) {
 	if err != nil || !p.d.Allowed {
 		return ratelimit.NewReservation(p.d, nil), err
@@ -295,7 +294,7 @@ func (p *sharedPass) giveBack() error {
 	return settleShared(p.stack, p.held, 0)
 }
 
-// abandon gives back the charges of a pass that a panic has ended.
+// abandon gives back the charges of a pass after a panic.
 func (p *sharedPass) abandon() {
 	if !p.done {
 		_ = p.giveBack()

@@ -53,10 +53,10 @@ func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Dec
 // Adjust charges delta to a [Subject]'s budget. If delta is negative, it refunds, even above the limit. For any other
 // request it adjusts the budgets under all matching rules, except shadows and rules with a Cost. Under the kill switch
 // it only refunds. A refund above the spending restores the full budget, and no more. For a Subject, Adjust then returns
-// an error that wraps [ratelimit.ErrExceedsLimit] and contains both figures. Ignore the error if the refund should only
-// undo spending. To raise the limit until some time, write an entry with until in overrides instead. The engine's answer
-// contains the spending, so no other call can come between. An engine that answers without it, such as a lease, and a
-// rule with Share return no such error. Package admin's page refuses such a refund. The other errors are Peek's.
+// an error with both figures, wrapping [ratelimit.ErrExceedsLimit]. Ignore the error if the refund should only undo
+// spending. To raise the limit until some time, write an entry with until in overrides instead. The engine's answer
+// contains the spending, so no other call can come between. Engines without it in their answer, for example a lease, and
+// a rule with Share return no such error. Package admin's page refuses such a refund. The other errors are Peek's.
 func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
 	return p.keep(r, delta > 0, func(g *generation, c *charges) error {
 		if delta >= 0 || !c.Bare {
@@ -99,7 +99,7 @@ func (p *Policies) Describe() ratelimit.Description {
 	}
 }
 
-// keep changes the spending of the budgets that r refers to.
+// keep changes the spending of r's budgets.
 func (p *Policies) keep(r Request, charges bool, do func(*generation, *charges) error) error {
 	q := p.about(r, 1, charges)
 	defer p.free(q)
@@ -156,8 +156,8 @@ func (p *Policies) Each(ctx context.Context, rule string, visit func(key []strin
 	return nil
 }
 
-// listed returns the rules with a name. If the name is "", it returns all rules
-// that have limits, are not disabled, and do not share a limit among their keys.
+// listed returns the rules with a name. If the name is "", it returns
+// all enabled rules with limits, except rules whose keys share one.
 func (g *generation) listed(name string) (rules []int) {
 	if name != "" {
 		if i := g.find(name); i >= 0 {
@@ -178,7 +178,7 @@ func (g *generation) find(name string) int {
 	return slices.IndexFunc(g.rules, func(r *rule) bool { return !r.Allow && strings.EqualFold(r.Name, name) })
 }
 
-// about returns the query of a call that is not a decision, and is not counted as one. If asDecided is true,
+// about returns the query of a call other than a decision. It is not counted as one. If asDecided is true,
 // the kill switch lets all requests pass, as for a decision. The kill switch has no effect for a subject.
 func (p *Policies) about(r Request, cost int, asDecided bool) *query {
 	q := p.query(r, cost)
@@ -212,7 +212,7 @@ func (q *query) about(p *Policies, s Subject, own bool) {
 	q.err = p.charge(q.in, s, own, &q.charges)
 }
 
-// charge adds a subject's charge to c. If own is true, it uses the limit of the key's last decision, if that is known.
+// charge adds a subject's charge to c. If own is true, it uses the limit of the key's last decision, if known.
 func (p *Policies) charge(g *generation, s Subject, own bool, c *charges) error {
 	i := g.find(s.Rule)
 	if i < 0 {

@@ -38,7 +38,7 @@ func New(set *Set, opts *Options) (*Policies, error) {
 	return p, nil
 }
 
-// leads makes new policies those that pass their sets on to their StandIn.
+// leads makes new policies the leaders of their StandIn: they pass their sets on to it.
 func (p *Policies) leads(opts *Options) error {
 	if opts == nil || opts.StandIn == nil {
 		return nil
@@ -65,7 +65,7 @@ func (p *Policies) leave() {
 	}
 }
 
-// Update puts another set in force, from the next decision on. A rule that keeps its name keeps its spending, and so does
+// Update puts another set in force, from the next decision on. A rule keeps its spending under the same name, and so does
 // a removed rule added again within ten minutes. An invalid set changes nothing, neither here nor in [Options.StandIn].
 func (p *Policies) Update(set *Set) error {
 	p.mustBeMade()
@@ -97,7 +97,7 @@ func (p *Policies) update(set *Set, validated bool) error {
 }
 
 // hold locks the policies and their stand-ins, because all get each set together. If the
-// policies are themselves a stand-in, hold locks nothing, and returns the policies that lead.
+// policies are themselves a stand-in, hold locks nothing, and returns the leading policies.
 func (p *Policies) hold() (together []*Policies, lead *Policies) {
 	p.updating.Lock()
 	if p.lead != nil {
@@ -112,7 +112,7 @@ func (p *Policies) hold() (together []*Policies, lead *Policies) {
 	return together, nil
 }
 
-// release undoes hold. Calls that wait then follow the sets in force.
+// release undoes hold. Waiting calls then follow the sets in force.
 func release(together []*Policies) {
 	for _, p := range together {
 		p.updating.Unlock()
@@ -215,7 +215,7 @@ func (p *Policies) use(next *generation) {
 	}
 }
 
-// forgetGone drops the budgets of removed rules that were not added again.
+// forgetGone drops the budgets of removed rules, unless the rules were added again.
 func (p *Policies) forgetGone() {
 	p.updating.Lock()
 	defer p.updating.Unlock()

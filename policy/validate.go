@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// validate returns nil, or an [*Error] about the first mistake for which [New] refuses the set.
+// validate returns nil, or an [*Error] about the set's first mistake, as [New] does.
 func (s *Set) validate() error {
 	if all := s.problems(false); len(all) > 0 {
 		return all[0]
@@ -20,7 +20,7 @@ func (s *Set) validate() error {
 	return nil
 }
 
-// problems returns all errors of a set, in order. If unread is true, a list that was not read is not an error.
+// problems returns all errors of a set, in order. If unread is true, an unread list is not an error.
 func (s *Set) problems(unread bool) (all []*Error) {
 	report := func(e *Error) {
 		if len(all) < maxProblems {
@@ -40,7 +40,7 @@ func (s *Set) problems(unread bool) (all []*Error) {
 	names := map[string]int{}
 	rules := s.complete()
 	var tree match.Tree
-	wrong := s.Defaults.validate(named, report) // errors of the defaults are reported once, and not again for each rule that uses them
+	wrong := s.Defaults.validate(named, report) // errors of the defaults are reported once, and not again for each rule with the defaults
 	for i := range rules {
 		r := &rules[i]
 		r.validate(named, &tree, func(field string, err error) {
@@ -82,7 +82,7 @@ func (s *Set) checkHead(report func(*Error)) {
 	}
 }
 
-// checkBudgets checks that budgets' names are unique.
+// checkBudgets checks the uniqueness of budgets' names.
 func checkBudgets(rules []Rule, report func(*Error)) {
 	owner := make(map[string]int, len(rules))
 	for i := range rules {
@@ -108,7 +108,7 @@ func checkBudgets(rules []Rule, report func(*Error)) {
 	}
 }
 
-// checkInstead checks the rules that replace others. names are the rules' indices by lower-case name.
+// checkInstead checks the replacing rules. names are the rules' indices by lower-case name.
 func checkInstead(rules []Rule, names map[string]int, report func(*Error)) {
 	all := slices.Sorted(maps.Keys(names))
 	instead := make([][]int, len(rules))
@@ -150,7 +150,7 @@ func checkInstead(rules []Rule, names map[string]int, report func(*Error)) {
 	}
 }
 
-// noRule returns the error for a name that no rule has. It suggests a similar name.
+// noRule returns the error for a name without a rule. It suggests a similar name.
 func noRule(name string, all []string) error {
 	for changes := range 3 {
 		for _, known := range all {
@@ -194,7 +194,7 @@ func cycleIn(next [][]int) []int {
 	return nil
 }
 
-// validate reports the defaults' errors, even if no rule uses them. It returns the fields that have one.
+// validate reports the defaults' errors, even if no rule uses them. It returns the fields with an error.
 func (d *Defaults) validate(named lists, add func(*Error)) (wrong map[string]bool) {
 	if d == nil {
 		return nil

@@ -20,7 +20,7 @@ func (m *Match) check(field string, named lists, tree *match.Tree, report report
 	m.checkAbsent(field+".absent", report)
 }
 
-// checkAttributes checks the values of attributes that a rule matches or excludes, and the excluded routes.
+// checkAttributes checks the matched or excluded values of attributes, and the excluded routes.
 func (m *Match) checkAttributes(field string, named lists, report reporter) {
 	for _, name := range slices.Sorted(maps.Keys(m.Attributes)) {
 		checkAttributeValues(field+".attributes", name, name, m.Attributes[name], named, true, report)
@@ -44,7 +44,7 @@ func (m *Match) checkAttributes(field string, named lists, report reporter) {
 	}
 }
 
-// checkAttributeValues checks one attribute's values, which the field lists under
+// checkAttributeValues checks one attribute's values, listed by the field under
 // name. A whole value may be a network. A part of a value must not be empty.
 func checkAttributeValues(field, name, attribute string, values []string, named lists, whole bool, report reporter) {
 	if err := checkAttribute(attribute); err != nil {
@@ -64,7 +64,7 @@ func checkAttributeValues(field, name, attribute string, values []string, named 
 	}, report)
 }
 
-// checkAbsent checks the attributes that a request must lack.
+// checkAbsent checks the attributes listed as absent.
 func (m *Match) checkAbsent(field string, report reporter) {
 	if n := len(m.Absent); m.Absent != nil && n == 0 {
 		report(field, errors.New("an empty list, which has no effect"))
@@ -96,7 +96,7 @@ func checkRoutes(field string, routes []string, named lists, tree *match.Tree, r
 	})
 }
 
-// crossing returns the error for patterns that need n look-ups.
+// crossing returns the error for patterns with n look-ups.
 func crossing(n int) error {
 	return fmt.Errorf("the patterns of the routes cross each other: a request may have to be looked up in %d places, want at most %d. "+
 		"Patterns that have wildcards and words in many combinations do that: use fewer wildcards, or several rules' attributes", n, maxPlaces)
@@ -127,8 +127,8 @@ func pattern(route string) (match.Pattern, error) {
 	return p, err
 }
 
-// withSlash returns the pattern that was probably meant if the path lacks a slash at its
-// beginning, so that its first part would be a host. It returns "" if no slash is missing,
+// withSlash returns the probably meant pattern if the path lacks a slash at its
+// beginning: its first part would then be a host. It returns "" if no slash is missing,
 // or if the part may be a host. A host has a dot, a port or brackets, or is localhost.
 func withSlash(route string) string {
 	method, path := "", route

@@ -58,7 +58,7 @@ func (r *Rule) validate(named lists, tree *match.Tree, report reporter) {
 	r.checkWildcards(named, report)
 }
 
-// checkAllow checks that a rule which exempts requests has no other effect.
+// checkAllow checks that an exempting rule has no other effect.
 func (r *Rule) checkAllow(report reporter) {
 	for _, f := range []struct {
 		name  string
@@ -96,7 +96,7 @@ func (r *Rule) checkCost() error {
 	return r.Cost.check()
 }
 
-// checkLimitFrom refuses attributes that a client chooses.
+// checkLimitFrom refuses attributes of a client's choice.
 func (r *Rule) checkLimitFrom() error {
 	switch name := r.LimitFrom; {
 	case name == "":
@@ -151,7 +151,7 @@ func (r *Rule) checkPlans(report reporter) {
 	}
 }
 
-// checkShare checks the weights. It also checks that a rule with Share has no fields that need budgets of single keys.
+// checkShare checks the weights. It also checks that a rule with Share has no fields for single keys' budgets.
 func (r *Rule) checkShare(report reporter) {
 	for _, plan := range slices.Sorted(maps.Keys(r.Shares)) {
 		if plan == "" || len(plan) > maxName {
@@ -226,7 +226,7 @@ func (r *Rule) checkOverrides(report reporter) {
 	}
 }
 
-// checkOverride returns errors without the key, which may be a secret.
+// checkOverride returns errors without the key: it may be a secret.
 func (r *Rule) checkOverride(o Override) error {
 	if len(o.Key) != len(r.Key) {
 		return fmt.Errorf("a key of %d values, want %d: %s", len(o.Key), len(r.Key), strings.Join(r.Key, ", "))

@@ -12,18 +12,19 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// waits are the calls of Wait that wait. A new set ends the attempts of those whose rules it changes, and they begin anew by the new rules.
+// waits are the waiting calls of Wait. If a new set changes a call's rules,
+// it ends the call's attempt, and the call begins anew by the new rules.
 type waits struct {
 	mu      sync.Mutex
 	all     map[*waitingCall]struct{}
 	arrived uint64
 	dates   *time.Timer // nil unless calls wait by a set with dates
-	spare   sync.Pool   // has *waitingCall, so that a call that need not wait allocates nothing
+	spare   sync.Pool   // has *waitingCall, so a call without a wait allocates nothing
 
 	stays func(q *query) bool // reports whether the set in force has the same rules for a query
 }
 
-// datesEvery is how often calls that wait by a set with dates check whether their rules are still those in force.
+// datesEvery is how often waiting calls under a set with dates check whether their rules are still in force.
 const datesEvery = time.Second
 
 // waitingCall is a call of Wait.
@@ -66,7 +67,7 @@ func (w *waitingCall) follow(q *query) {
 	w.q = q
 }
 
-// begins records that the call waits now. A set that has come into force since the query was made did not know of it.
+// begins records that the call waits now. If a set has come into force since the query was made, it did not know of the call.
 func (w *waitingCall) begins() {
 	w.waited.Store(true)
 	w.mu.Lock()
@@ -148,8 +149,8 @@ func (w *waitingCall) check() (anew bool) {
 // inOrder is how long one check has each call find its new place before the next one looks for its own.
 const inOrder = time.Second / 4
 
-// check has the calls begin anew for which the set in force has other rules, in the order of their arrival. No lock of the
-// policies is held.
+// check has calls begin anew, in the order of their arrival, if the set
+// in force has other rules for them. No lock of the policies is held.
 func (ws *waits) check() {
 	ws.mu.Lock()
 	all := slices.Collect(maps.Keys(ws.all))
@@ -185,8 +186,8 @@ func sameCharges(q, other *query) bool {
 	return true
 }
 
-// sameCharge reports whether two charges of a request, in two sets, are the same. The weight of a key
-// and the limit that keys share are not compared, because calls in their line follow them.
+// sameCharge reports whether two charges of a request, in two sets, are the same. A key's
+// weight and keys' common limit are not compared, because calls in their line follow them.
 func (g *generation) sameCharge(a *charge, other *generation, b *charge) bool {
 	r, s := g.rules[a.Rule], other.rules[b.Rule]
 	shared := a.Weight > 0

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// warnings returns the parts of a valid set that are certainly mistakes.
+// warnings returns the certain mistakes in a valid set.
 func (s *Set) warnings() (all []*Error) {
 	rules, named := s.complete(), lists(s.Lists)
 	for _, name := range slices.Sorted(maps.Keys(named)) {
@@ -46,7 +46,7 @@ func (s *Set) warnings() (all []*Error) {
 	return all
 }
 
-// neverMatches reports routes, methods, hosts and paths that no request has.
+// neverMatches reports routes, methods, hosts and paths without any requests.
 func (r *Rule) neverMatches(named lists, report reporter) {
 	odd := func(route string, _ bool) error { return oddRoute(route) }
 	named.eachChecked("match.route", r.Match.Route, report, odd)
@@ -64,7 +64,7 @@ func (r *Rule) neverMatches(named lists, report reporter) {
 	})
 	for k, name := range r.Key {
 		for j, o := range r.Overrides {
-			if why := oddValue(name, o.Key[k], match.OneOf); why != "" { // without the key, which may be a secret
+			if why := oddValue(name, o.Key[k], match.OneOf); why != "" { // without the key: it may be a secret
 				report(fmt.Sprintf("overrides[%d]", j), fmt.Errorf("key[%d] is %s: no request has it", k, why))
 			}
 		}
@@ -92,8 +92,8 @@ func (r *Rule) contradicts(named lists, report reporter) {
 // supplied is the list of attributes in warnings' texts.
 const supplied = "policy.HTTP supplies method, host, path, route, ip, header:NAME, query:NAME and cookie:NAME"
 
-// unsupplied reports attributes that no request has. If the set declares attributes, those are all names that
-// are neither declared nor supplied by [HTTP]. Otherwise they are only names that resemble an attribute of HTTP.
+// unsupplied reports attributes without any requests. If the set declares attributes, these are all names
+// neither declared nor supplied by [HTTP]. Otherwise they are only names similar to an attribute of HTTP.
 func (r *Rule) unsupplied(set *Set, report reporter) {
 	seen := map[string]bool{}
 	check := func(field, name string) {
@@ -145,7 +145,7 @@ func (r *Rule) unsupplied(set *Set, report reporter) {
 // wellKnownFields are header fields whose misspelled names are certainly mistakes.
 var wellKnownFields = []string{"Accept-Language", "Authorization", "Content-Type", "Proxy-Authorization", "Referer", "User-Agent", "X-Forwarded-For"}
 
-// neverSent returns a warning about a name that seems to be supplied by [HTTP] but never is. It returns nil for other names.
+// neverSent returns a warning about a name seemingly, but never supplied by [HTTP]. It returns nil for other names.
 func neverSent(name string) error {
 	word, rest, _ := strings.Cut(name, ":")
 	switch lower := strings.ToLower(rest); {
@@ -175,7 +175,7 @@ func neverSent(name string) error {
 	return nil
 }
 
-// looksLike returns the attribute of [HTTP] that a name resembles, or "" if there is none.
+// looksLike returns the attribute of [HTTP] similar to a name, or "" if there is none.
 func looksLike(name string) string {
 	lower := strings.ToLower(name)
 	for _, own := range []string{attrMethod, attrHost, attrPath, attrRoute, attrIP} {
@@ -226,7 +226,7 @@ func (r *Rule) addressesInHeaders(report reporter) {
 	}
 }
 
-// exempted warns of values that clients choose themselves, if a rule with Allow or Instead matches by them.
+// exempted warns of values of a client's own choice, if a rule with Allow or Instead matches by them.
 func (r *Rule) exempted(report reporter) {
 	does := "passes all"
 	switch {
@@ -258,7 +258,7 @@ func (r *Rule) exempted(report reporter) {
 	}
 }
 
-// neverCome reports single addresses that [HTTP] and httplimit.ClientIP never supply as the ip.
+// neverCome reports single addresses never supplied as the ip by [HTTP] and httplimit.ClientIP.
 func (r *Rule) neverCome(named lists, report reporter) {
 	check := func(field, v string) {
 		if err := uncommonIP(v); err != nil {
@@ -283,7 +283,7 @@ func (r *Rule) neverCome(named lists, report reporter) {
 	}
 }
 
-// uncommonIP returns an error if a text only looks like an address. The error does not contain the text, which may be a key.
+// uncommonIP returns an error if a text only looks like an address. The error does not contain the text: it may be a key.
 func uncommonIP(v string) error {
 	addr, err := netip.ParseAddr(v)
 	network, notOne := netip.ParsePrefix(v)
@@ -299,7 +299,7 @@ func uncommonIP(v string) error {
 	return nil
 }
 
-// neverPasses reports limits under which a rule's fixed cost can never pass.
+// neverPasses reports limits below a rule's fixed cost.
 func (r *Rule) neverPasses(report reporter) {
 	if r.Disabled || r.Allow {
 		return
@@ -328,7 +328,7 @@ func (r *Rule) neverPasses(report reporter) {
 	}
 }
 
-// eachCost calls f for the rule's cost, even if that is the caller's, and for each of its Costs.
+// eachCost calls f for the rule's cost, even if it is the caller's, and for each of its Costs.
 func (r *Rule) eachCost(f func(field string, c Cost)) {
 	f("cost", r.Cost)
 	for j := range r.Costs {

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// eachWildcard calls f for each wildcard that a rule names, with the routes that must have it.
+// eachWildcard calls f for each wildcard of a rule, with the routes that must have it.
 func (r *Rule) eachWildcard(f func(field, name string, routes []string)) {
 	visit := func(field, attribute string, routes []string) {
 		if name, ok := strings.CutPrefix(attribute, attrWildcard); ok && name != "" {
@@ -39,7 +39,7 @@ func (r *Rule) eachWildcard(f func(field, name string, routes []string)) {
 	}
 }
 
-// checkWildcards reports wildcards that a route of the rule does not have.
+// checkWildcards reports wildcards missing in a route of the rule.
 func (r *Rule) checkWildcards(named lists, report reporter) {
 	r.eachWildcard(func(field, name string, routes []string) {
 		if len(routes) == 0 {
@@ -59,7 +59,7 @@ func (r *Rule) checkWildcards(named lists, report reporter) {
 	})
 }
 
-// mayBeEmpty reports wildcards of keys that may match an empty text. The rule would then refuse the request.
+// mayBeEmpty reports keys' wildcards with possibly empty texts. The rule would then refuse the request.
 func (r *Rule) mayBeEmpty(named lists, report reporter) {
 	r.eachWildcard(func(field, name string, routes []string) {
 		if !strings.HasPrefix(field, "key[") || r.Optional {

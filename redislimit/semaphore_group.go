@@ -188,7 +188,7 @@ type keeping struct {
 }
 
 // keep extends a permit every third of Hold until stop is called. The slots
-// are lost if Redis says so, or if it has not answered for the whole Hold.
+// are lost if Redis reports it, or if it has not answered for the whole Hold.
 func (s *Semaphore) keep(p *Permit, lose context.CancelCauseFunc) (stop func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
