@@ -2,7 +2,7 @@
 //
 //	limiter, err := ban.New(requests, strikes, bans)
 //
-// [NewGrowing] bans a key that comes back for longer.
+// [NewGrowing] bans a returning key for longer.
 package ban
 
 import (
@@ -44,14 +44,14 @@ var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 // RetryAfter of bans, also for a cost of 0. Further calls do not prolong a ban. If bans fails, the
 // decision fails. Other failures are counted in Stats. A full table in memory may forget bans.
 //
-// A strike comprises a key's denials until the RetryAfter of the first has passed. For example, a page that loads
-// with 30 parallel requests has 10 denials under a burst of 20, and one strike. A denial without a RetryAfter and
-// all later denials are one strike, until strikes has forgotten it. So strikes should span several waits of limiter.
+// A strike comprises a key's denials until the RetryAfter of the first has passed. For example, a page with 30
+// parallel requests has 10 denials under a burst of 20, and one strike. A denial without a RetryAfter and all
+// later denials are one strike, until strikes has forgotten it. So strikes should span several waits of limiter.
 //
-// For up to 65,536 keys of comparable types, the Limiter remembers the last such strike. Several processes with strikes
-// in one store count one strike together if strikes is a SlidingLog: it records when the last one was. If requests from
-// two waits follow each other closely, the processes may count one strike too few. Under another algorithm, each
-// process counts its first denial as a strike. For a key that cannot be compared, it counts each denial.
+// For up to 65,536 keys of comparable types, the Limiter remembers the last such strike. Several processes with
+// strikes in one store count one strike together if strikes is a SlidingLog: it records when the last one was. If
+// requests from two waits follow each other closely, the processes may count one strike too few. Under another
+// algorithm, each process counts its first denial as a strike. For an incomparable key, it counts each denial.
 //
 // It is an error if strikes or bans is nil or has no Peek or Reset, or if limiter's first limit equals another one.
 func New[K any](limiter, strikes, bans ratelimit.Reserver[K]) (*Limiter[K], error) {
@@ -67,7 +67,7 @@ func New[K any](limiter, strikes, bans ratelimit.Reserver[K]) (*Limiter[K], erro
 // above the number of bans, and a window longer than the longest ban. If repeats fails, the key gets a first ban, and
 // Stats counts the failure. [Limiter.Reset] forgets a key's bans. To keep their number, reset the single limiters instead.
 //
-// Each decision peeks at all bans. In memory that costs less than a decision. On a store it costs a round trip for each.
+// Each decision peeks at all bans. In memory this costs less than a decision. On a store it costs a round trip for each.
 func NewGrowing[K any](limiter, strikes, repeats ratelimit.Reserver[K], bans ...ratelimit.Reserver[K]) (*Limiter[K], error) {
 	if optional.IsNil(repeats) {
 		return nil, optional.Nil("ban: NewGrowing: repeats")
@@ -170,7 +170,7 @@ func (b *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return d, err
 }
 
-// Reserve is Take with a charge that can be settled. It books as far ahead as limiter does, but not past a ban.
+// Reserve is Take with a charge to settle. It books as far ahead as limiter does, but not past a ban.
 func (b *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	ctx = wait.OrBackground(ctx)
 	if d, ok, err := b.banned(ctx, key, cost); !ok {
@@ -187,7 +187,7 @@ func (b *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time
 }
 
 // denied counts a denial as a strike if limiter's first limit denies.
-// If that bans the key, denied replaces d by the ban's denial.
+// If this bans the key, denied replaces d by the ban's denial.
 func (b *Limiter[K]) denied(ctx context.Context, key K, d *ratelimit.Decision, cost int) {
 	if d.Degraded || !b.own(d.Limit) {
 		return
@@ -207,7 +207,7 @@ func (b *Limiter[K]) fail(err error) {
 	b.lastFailure.Store(&err)
 }
 
-// own reports whether the limit that has denied is certain to be limiter's first. The limits behind it may be shared by keys.
+// own reports whether the denying limit is certainly limiter's first. The limits behind it may be shared by keys.
 func (b *Limiter[K]) own(limit ratelimit.Limit) bool {
 	limits := ratelimit.Describe(b.limiter).Limits
 	if len(limits) <= 1 {
@@ -241,13 +241,13 @@ func (b *Limiter[K]) charge(ctx context.Context, key K, n int) (d ratelimit.Deci
 // It returns the ban's denial, or the zero Decision if the key is not banned.
 func (b *Limiter[K]) begin(ctx context.Context, key K) (ban ratelimit.Decision, err error) {
 	bans := b.bans[0]
-	var failure error // a failure of repeats, which does not prevent the ban
+	var failure error // a failure of repeats: it does not prevent the ban
 	if b.repeats != nil {
 		var earlier int
 		if earlier, failure = b.earlier(ctx, key); earlier > 0 {
 			bans = b.bans[min(earlier, len(b.bans)-1)]
 			// Another call may have begun a ban since the key's strikes were
-			// exhausted. That ban is among the earlier ones, so banned finds it.
+			// exhausted. It is among the earlier bans, so banned finds it.
 			d, ok, err := b.banned(ctx, key, 1)
 			if !ok {
 				return d, err
@@ -284,7 +284,7 @@ func (b *Limiter[K]) begin(ctx context.Context, key K) (ban ratelimit.Decision, 
 	return ban, errors.Join(failure, err)
 }
 
-// earlier counts the a key's bans that repeats remembers.
+// earlier counts a key's bans in repeats.
 func (b *Limiter[K]) earlier(ctx context.Context, key K) (int, error) {
 	d, err := ratelimit.Peek(ctx, ratelimit.Limiter[K](b.repeats), key, 1)
 	if err != nil {
@@ -307,7 +307,7 @@ func (b *Limiter[K]) Strike(ctx context.Context, key K, n int) error {
 	return err
 }
 
-// Peek returns Take's answer if that begins no ban: see [ratelimit.Peek].
+// Peek returns Take's answer if it begins no ban: see [ratelimit.Peek].
 func (b *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	ctx = wait.OrBackground(ctx)
 	if d, ok, err := b.banned(ctx, key, cost); !ok {
@@ -351,7 +351,7 @@ func (b *Limiter[K]) Describe() ratelimit.Description {
 
 // Stats counts bans and failures since New or NewGrowing.
 type Stats struct {
-	Begun       uint64 // bans that this Limiter began
+	Begun       uint64 // bans begun by this Limiter
 	Failed      uint64 // denials that failed to read or write a strike, a ban or a repeat, and panics of bans beside a Wait
 	LastFailure error  // the latest of the failures
 }
@@ -391,7 +391,7 @@ func (u unlimited[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Deci
 func (unlimited[K]) Adjust(context.Context, K, int) error { return nil }
 func (unlimited[K]) Reset(context.Context, K) error       { return nil }
 
-// Describe returns an empty list of limits, because nil would mean that they are unknown.
+// Describe returns an empty list of limits, because nil would stand for unknown ones.
 func (unlimited[K]) Describe() ratelimit.Description {
 	return ratelimit.Description{Limits: []ratelimit.Limit{}}
 }

@@ -12,18 +12,18 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// peekEach is the interval at which a waiting key's ban is looked up, because another process may begin or end one.
+// peekEach is how often a waiting key's ban is looked up, because another process may begin or end one.
 const peekEach = time.Second
 
-// line holds the waiting calls by their keys. A ban that begins ends the waits
-// in the limiter's line. A ban that ends early ends the waits for its end.
+// line holds the waiting calls by their keys. The beginning of a ban ends the
+// waits in the limiter's line. The early end of a ban ends the waits for its end.
 type line[K any] struct {
 	calls atomic.Int64 // waiting calls
 	mu    sync.Mutex
 	keys  map[any]*waiting
 }
 
-// waiting is the calls that wait for one key. The lock of its line guards it.
+// waiting is one key's waiting calls. The lock of its line guards it.
 type waiting struct {
 	calls map[*call]struct{}
 	timer *time.Timer
@@ -35,12 +35,12 @@ type call struct {
 	cancel context.CancelCauseFunc
 }
 
-// began is the cause with which a ban ends calls' contexts in the limiter's line.
+// began is the cause in calls' contexts when a ban ends their waits in the limiter's line.
 type began struct{ ban ratelimit.Decision }
 
 func (*began) Error() string { return "the key is banned" }
 
-// errEnded is the cause with which a ban's end ends the contexts of calls that wait for it.
+// errEnded is the cause in calls' contexts when a ban's end ends their waits for it.
 var errEnded = errors.New("the ban has ended")
 
 // enter adds a waiting call. If barred is false, the returned context ends when a ban of
@@ -78,7 +78,7 @@ func (b *Limiter[K]) enter(ctx context.Context, key K, barred bool) (_ context.C
 	}
 }
 
-// look looks up whether the key is banned, ends the waits that this ends, and runs again after peekEach.
+// look looks up whether the key is banned, ends waits accordingly, and runs again after peekEach.
 func (b *Limiter[K]) look(key K, id any, w *waiting) {
 	d, ok, err := b.peek(key)
 	b.line.mu.Lock()
@@ -94,7 +94,7 @@ func (b *Limiter[K]) look(key K, id any, w *waiting) {
 	w.timer.Reset(peekEach)
 }
 
-// peek calls banned. Its goroutine has no caller that could recover from a panic, so peek counts a panic as a failure.
+// peek calls banned. No caller could recover from a panic in its goroutine, so peek counts a panic as a failure.
 func (b *Limiter[K]) peek(key K) (d ratelimit.Decision, ok bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -133,7 +133,7 @@ func (w *waiting) end(barred bool, cause error) {
 
 // Wait waits until the cost can be spent, and first for a ban's end: see [ratelimit.Wait]. If a ban begins
 // while the call is in limiter's line, Wait returns a [ratelimit.LateError] at once, with the time until the
-// ban's end. It notices bans that other processes begin or end within a second. A Wait that fails is no strike.
+// ban's end. It notices within a second if other processes begin or end bans. A failed Wait is no strike.
 func (b *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
 	b.requireInit()
 	ctx = wait.OrBackground(ctx)
@@ -168,7 +168,7 @@ func (b *Limiter[K]) inLine(ctx context.Context, key K, cost int) error {
 	if err != nil {
 		return err
 	}
-	inLine, leave := b.enter(ctx, key, false) // before banned is called, so that the call misses no ban
+	inLine, leave := b.enter(ctx, key, false) // before banned is called, so the call misses no ban
 	defer leave()
 	d, ok, err := b.banned(ctx, key, cost)
 	switch {

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// once counts a denial as a strike, unless the denial belongs to a strike that was counted before.
-// If that bans the key, once returns the ban's denial. Otherwise it returns the zero Decision.
+// once counts a denial as a strike, unless the denial belongs to a counted strike. If this
+// bans the key, once returns the ban's denial. Otherwise it returns the zero Decision.
 func (b *Limiter[K]) once(ctx context.Context, key K, d *ratelimit.Decision, cost int) (ban ratelimit.Decision, err error) {
 	last := b.marks.of(key)
 	if last != nil && last.counting {
@@ -62,15 +62,15 @@ func contested(before, after *ratelimit.Decision) bool {
 	return !after.Allowed || after.Remaining < before.Remaining-1
 }
 
-// belongs reports whether a denial belongs to a strike that was counted before: to
-// last, or to one that another process has counted. Now is the state of the strikes.
+// belongs reports whether a denial belongs to a counted strike: to last,
+// or to one counted by another process. Now is the state of the strikes.
 func belongs(last *mark, now, denial *ratelimit.Decision, cost int) bool {
 	if now.ResetAfter == 0 { // all strikes are forgotten
 		return false
 	}
 	if last != nil {
-		// Since the strike, ResetAfter has become shorter by the time that
-		// has passed, and longer by each strike that others have counted.
+		// Since the strike, ResetAfter has become shorter by the time
+		// that has passed, and longer by each strike counted by others.
 		ago := last.reset - now.ResetAfter
 		if last.hold <= 0 || ago < last.hold {
 			return true
@@ -89,7 +89,7 @@ func belongs(last *mark, now, denial *ratelimit.Decision, cost int) bool {
 }
 
 // longestWait returns a cost's longest RetryAfter under a limit without debts.
-// If that is unknown, it returns the time in which the whole budget is regained.
+// If it is unknown, longestWait returns the time to regain the whole budget.
 func longestWait(l ratelimit.Limit, cost int) time.Duration {
 	whole := l.RefillTime()
 	switch l.Algorithm {
@@ -99,7 +99,7 @@ func longestWait(l ratelimit.Limit, cost int) time.Duration {
 	return whole
 }
 
-// mark records the strike that was counted for a denial.
+// mark records a denial's counted strike.
 type mark struct {
 	counting  bool          // the strike is being counted
 	hold      time.Duration // the denial's RetryAfter: until it has passed, further denials belong to the strike; 0 means without an end
@@ -110,7 +110,7 @@ type mark struct {
 // maxMarks is the maximum number of keys whose last strike is remembered. Each takes about 150 bytes.
 const maxMarks = 1 << 16
 
-// marks holds each key's last mark. Keys that cannot be compared have none.
+// marks holds each key's last mark. Incomparable keys have none.
 type marks[K any] struct {
 	mu   sync.Mutex
 	last *simplelru.LRU[any, *mark] // nil until a key is denied
@@ -156,7 +156,7 @@ func (m *marks[K]) replace(key K, last, next *mark) (_ *mark, ok bool) {
 func canCompare[K any](key K) bool {
 	t := reflect.TypeFor[K]()
 	switch t.Kind() {
-	case reflect.Interface, reflect.Struct, reflect.Array: // the key may hold an interface with a value that cannot be compared
+	case reflect.Interface, reflect.Struct, reflect.Array: // the key may hold an interface with an incomparable value
 		return reflect.ValueOf(key).Comparable()
 	}
 	return t.Comparable()

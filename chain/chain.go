@@ -24,17 +24,17 @@ import (
 type Limiter[R any] struct {
 	limiters    []ratelimit.Reserver[R]
 	lines       turns.Lines[any]
-	failed      atomic.Uint64 // charges that could not be given back
+	failed      atomic.Uint64 // charges not given back because of errors
 	lastFailure atomic.Pointer[error]
 }
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
-// New returns a limiter that calls limiters in order until one denies or fails. It then gives back what the earlier ones
-// have charged. Until then these charges may deny other requests. It is an error if there are no limiters, or one is nil.
+// New returns a limiter that calls limiters in order until one denies or fails. It then gives back the earlier ones'
+// charges. Until then these charges may deny other requests. It is an error if there are no limiters, or one is nil.
 //
-// A leaky bucket belongs last: elsewhere it denies requests that
-// it would delay. Decisions are merged as in [ratelimit.Layered].
+// A leaky bucket belongs last: elsewhere it denies requests instead
+// of delaying them. Decisions are merged as in [ratelimit.Layered].
 func New[R any](limiters ...ratelimit.Reserver[R]) (*Limiter[R], error) {
 	if len(limiters) == 0 {
 		return nil, errors.New("chain: New needs at least one limiter")
@@ -87,7 +87,7 @@ func (c *Limiter[R]) booksAhead() bool {
 
 // Stats counts failures since New.
 type Stats struct {
-	FailedGiveBacks uint64 // charges that could not be given back and stay spent
+	FailedGiveBacks uint64 // charges not given back because of errors: they stay spent
 	LastFailure     error  // the latest failure
 }
 
@@ -130,8 +130,8 @@ func (c *Limiter[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decisio
 	return p.d, nil
 }
 
-// Reserve is Take with a charge that can be settled. A settlement settles all limiters. If the
-// last limiter is a leaky bucket, it may delay the work by up to maxDelay; 0 permits no delay.
+// Reserve is Take with a charge to settle. A settlement settles all limiters. If the last
+// limiter is a leaky bucket, it may delay the work by up to maxDelay; 0 permits no delay.
 func (c *Limiter[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	limiters := c.all()
 	last := len(limiters) - 1
@@ -164,7 +164,7 @@ func (c *Limiter[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 }
 
 // reserveQueued reserves a cost. A leaky bucket may delay it by up to maxDelay, but no limiter may book it ahead.
-// So a limiter that could book is first called without a delay, and again with maxDelay if a leaky bucket denies.
+// So if a limiter could book, it is first called without a delay, and again with maxDelay if a leaky bucket denies.
 func reserveQueued[R any](ctx context.Context, l ratelimit.Reserver[R], r R, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	if !ratelimit.Describe(l).BooksAhead {
 		return l.Reserve(ctx, r, cost, maxDelay)
@@ -182,7 +182,7 @@ func queueDenies(res *ratelimit.Reservation) bool {
 }
 
 func (c *Limiter[R]) Peek(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
-	p := c.newPass(0) // a pass that only peeks has no charges to give back
+	p := c.newPass(0) // a peeking pass has no charges to give back
 	for i, l := range c.all() {
 		d, err := ratelimit.Peek(ctx, ratelimit.Limiter[R](l), r, cost)
 		if err != nil {
@@ -231,15 +231,15 @@ func (c *Limiter[R]) each(what string, can func(any) bool, do func(ratelimit.Lim
 type pass[R any] struct {
 	chain   *Limiter[R]
 	cost    int
-	d       ratelimit.Decision         // the merged decision of the limiters that have allowed the cost
+	d       ratelimit.Decision         // the merged decision of the limiters allowing the cost
 	sum     merge.Sum[ratelimit.Limit] // computes d
-	end     ratelimit.Decision         // the decision of the limiter that has denied or failed
+	end     ratelimit.Decision         // the decision of the denying or failed limiter
 	err     error                      // the error beside end
 	charged []*ratelimit.Reservation
-	resets  []time.Duration           // the ResetAfter of each limiter that has allowed the cost
+	resets  []time.Duration           // the ResetAfter of each limiter allowing the cost
 	few     [4]*ratelimit.Reservation // room for charged without an allocation
 	times   [4]time.Duration          // room for resets without an allocation
-	passing optional.Passing          // the context of reservations that only this pass gives back
+	passing optional.Passing          // the context of reservations for this pass alone to give back
 	done    bool
 }
 
@@ -278,7 +278,7 @@ func (p *pass[R]) denied(ctx context.Context, r R) (ratelimit.Decision, error) {
 	d.Allowed, d.Delay = false, 0
 	failures := p.undo()
 	if !p.sum.Empty() {
-		// The limiters before the denying one have room for the cost that they get back.
+		// The limiters before the denying one have room for the cost given back to them.
 		if before := p.d.Remaining; before < d.Remaining-p.cost {
 			d.Remaining = before + p.cost
 		}
@@ -294,9 +294,9 @@ func (p *pass[R]) denied(ctx context.Context, r R) (ratelimit.Decision, error) {
 	return d, p.err
 }
 
-// resetAfter returns the time until the budgets of all limiters up to the denying one are full. The
-// earlier limiters' answers still count the charge that was given back. Where that may matter, resetAfter
-// calls them again. A limiter that cannot decide keeps its answer, which is at or after the real time.
+// resetAfter returns the time until the budgets of all limiters up to the denying one are full.
+// The earlier limiters' answers still count the charge given back. Where it may matter, resetAfter
+// calls them again. If a limiter cannot decide, its answer stays: it is at or after the real time.
 func (p *pass[R]) resetAfter(ctx context.Context, r R) time.Duration {
 	reset := p.end.ResetAfter
 	for i, with := range p.resets {

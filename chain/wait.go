@@ -16,8 +16,8 @@ import (
 )
 
 // Wait charges the cost to all limiters when they allow it. This process's calls with equal requests are
-// served in the order of their arrival: the first sleeps for RetryAfter and tries again, and the others stand
-// behind it. Requests that cannot be compared, and pointers to different requests, have their own lines.
+// served in the order of their arrival: the first sleeps for RetryAfter and tries again, and the others
+// stand behind it. Incomparable requests, and pointers to different requests, have their own lines.
 //
 // The first call follows settlements, grants and Reset through this chain at once. Once a second it peeks at
 // the limiters, so it also follows other grants, bans and changed limits. Wait fails with
@@ -50,7 +50,7 @@ func (c *Limiter[R]) Wait(ctx context.Context, r R, cost int) error {
 	return w.res.Wait(ctx)
 }
 
-// lineOf returns the key of the line in which the calls for a request wait.
+// lineOf returns the key of the line for a request's calls.
 func lineOf[R any](r R) any {
 	if key, ok := shared(r); ok {
 		return key
@@ -58,7 +58,7 @@ func lineOf[R any](r R) any {
 	return new(byte)
 }
 
-// shared returns the key of the line that all calls for equal requests share, if there is one.
+// shared returns the key of the line for all calls with equal requests, if there is one.
 func shared[R any](r R) (key any, ok bool) {
 	key = r
 	return key, keys.CanCompare(key) && key == key // NaN cannot be found again
@@ -78,7 +78,7 @@ type waiting[R any] struct {
 	cost  int
 	line  any
 	limit ratelimit.Limit        // of the last denial
-	until time.Time              // the end of the time for which the last denial holds
+	until time.Time              // the end of the last denial's time
 	res   *ratelimit.Reservation // once all limiters have allowed the cost
 }
 
@@ -129,8 +129,8 @@ func (w *waiting[R]) denied(limit ratelimit.Limit, retry time.Duration) turns.An
 	return turns.Answer[any]{Retry: retry, Here: true, Pace: w.chain.paceOf(limit), Line: w.line, Cost: w.cost}
 }
 
-// paceOf returns the rate at which a line goes on under the limit that has decided. It is zero, for unknown, if a
-// limiter counts costs of its own, or has several limits: one may be that of a ban, whose end lets all callers pass.
+// paceOf returns a line's pace under the deciding limit. It is zero, for unknown, if a limiter counts
+// costs of its own, or has several limits: one may be a ban's, and the ban's end lets all callers pass.
 func (c *Limiter[R]) paceOf(limit ratelimit.Limit) turns.Pace {
 	if d := c.Describe(); d.ReplacesCost || len(d.Limits) != len(c.limiters) {
 		return turns.Pace{}

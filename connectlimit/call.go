@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Call is a unary call, or a stream that opens. A function that receives a Call must not change or keep it.
+// Call is a unary call, or an opening stream. A function must not change or keep a Call passed to it.
 type Call struct {
 	// Procedure is "/package.Service/Method".
 	Procedure string
@@ -28,7 +28,7 @@ type Call struct {
 
 	ctx context.Context
 
-	// Functions that settle read these: whether a message was sent, and whether an inner interceptor has refused the call.
+	// Settling functions read these: whether a message was sent, and whether an inner interceptor has refused the call.
 	answered, refused bool
 }
 
@@ -37,7 +37,7 @@ func NewCall(ctx context.Context, procedure string, header http.Header, request 
 	return &Call{Procedure: procedure, Request: request, Header: header, ctx: ctx}
 }
 
-// Context returns the call's context, which is never nil.
+// Context returns the call's context. It is never nil.
 func (c *Call) Context() context.Context {
 	if c.ctx == nil {
 		return context.Background()

@@ -24,9 +24,9 @@ type InflightOptions struct {
 	// MaxWait is how long a call may wait in its key's queue. If zero, the call waits as long as its context allows.
 	MaxWait time.Duration
 
-	// Outcome returns a call's outcome for an adaptive limit, given the handler's error and the
-	// default outcome. That is as in grpclimit's InflightOptions. If nil, the default outcome
-	// is used, and streams count as ignored from their beginning: see [inflight.Permit.Ignore].
+	// Outcome returns a call's outcome for an adaptive limit, given the handler's error and
+	// the default outcome, as in grpclimit's InflightOptions. If nil, the default outcome is
+	// used, and streams count as ignored from their beginning: see [inflight.Permit.Ignore].
 	Outcome func(c *Call, err error, usual inflight.Outcome) inflight.Outcome
 
 	// KeyCode is the code for calls without a valid key. It defaults to [connect.CodeInvalidArgument].
@@ -41,7 +41,7 @@ type InflightOptions struct {
 
 var skipHelpers = SkipServices(edge.HelperServices...)
 
-// inFlight is the part of an [Interceptor] that NewInflight makes.
+// inFlight is NewInflight's part of an [Interceptor].
 type inFlight[K comparable] struct {
 	core *edge.Inflight[*Call, K]
 	opts InflightOptions

@@ -95,7 +95,7 @@ func (i *Interceptor) Stats() httplimit.Stats {
 }
 
 // WrapUnary implements [connect.Interceptor]. It panics if the
-// Interceptor is zero. It holds a call that a leaky bucket delays.
+// Interceptor is zero. It holds a call if a leaky bucket delays it.
 func (i *Interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	i.mustBeMade()
 	if i.permits != nil {
@@ -153,7 +153,7 @@ func (i *Interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) co
 	}
 }
 
-// countedConn is a stream that records the messages it sends. Its handler sends one message after another.
+// countedConn is a stream. It records the messages it sends. Its handler sends one message after another.
 type countedConn struct {
 	connect.StreamingHandlerConn
 
@@ -174,15 +174,15 @@ func (s *countedConn) Send(m any) error {
 	return err
 }
 
-// sent counts the messages that were sent, and the last one.
+// sent counts the sent messages, and returns the last one.
 func (s *countedConn) sent() (int, any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.messages, s.last
 }
 
-// RefuseHeld refuses the held calls, and each later call that would be held. They end as if their deadlines were
-// too early, and their charges are given back. Calls that can pass at once are served. Pass it to
+// RefuseHeld refuses the held calls, and each later call instead of holding it. They end as if their deadlines
+// were too early, and their charges are given back. Calls are still served if they can pass at once. Pass it to
 // [http.Server.RegisterOnShutdown], because [http.Server.Shutdown] waits for held calls. If several servers share
 // an Interceptor, it holds no more calls for any of them. If [NewInflight] made the Interceptor, it does nothing.
 func (i *Interceptor) RefuseHeld() {
@@ -242,7 +242,7 @@ func (i *Interceptor) passedOn(inner context.Context, e *event, charge *edge.Cha
 	edge.MarkServed(inner) // outer interceptors and middlewares read this mark, too
 }
 
-// errPanicked stands for the error of a handler that has panicked.
+// errPanicked stands for a panicking handler's error.
 var errPanicked error = connect.NewError(connect.CodeInternal, errors.New("the handler has panicked"))
 
 // pass holds the call for as long as it is delayed, and reports the decision.
@@ -284,7 +284,7 @@ func (i *Interceptor) fields(ctx context.Context, e *event) (limitFields, contex
 	return limitFields{policies, standing}, inner
 }
 
-// add adds the fields in front of those of inner interceptors, which are set already.
+// add adds the fields in front of inner interceptors' fields. These are already set.
 func (f limitFields) add(h http.Header) {
 	for name, value := range map[string]string{"Ratelimit-Policy": f.policies, "Ratelimit": f.standing} {
 		if value != "" {

@@ -48,11 +48,11 @@ type Options struct {
 	Challenge string
 
 	// LimitFields sends RateLimit-Policy and RateLimit, as [httplimit.DialectDraft11] does. They
-	// are sent with unary calls that return no error and with denied calls. If an outer interceptor
+	// are sent with unary calls without an error and with denied calls. If an outer interceptor
 	// has used a name, a number is added to it. Outer httplimit middleware must use other names.
 	LimitFields bool
 
-	// QuotaUnit returns the unit that a limit counts, as in [httplimit.Options].
+	// QuotaUnit returns a limit's unit, as in [httplimit.Options].
 	QuotaUnit func(limit ratelimit.Limit) string
 
 	// MaxHold bounds how long a call is held, as in [httplimit.Options]. [Interceptor.RefuseHeld]
@@ -67,11 +67,11 @@ type Options struct {
 	// JitterBy identifies the client, as in [httplimit.Options].
 	JitterBy func(c *Call) string
 
-	// OnRefused returns the answer to a call that is not served, given
-	// the usual answer. If it returns nil, the usual one is sent.
+	// OnRefused returns the answer to a refused call, given the usual answer. If it returns nil, the usual one is sent.
 	OnRefused func(e Event, answer *connect.Error) *connect.Error
 
-	// OnDecision is called with each decision, before the call is answered or served. For a held call that is after the hold.
+	// OnDecision is called with each decision, before the call is
+	// answered or served. For a held call it is called after the hold.
 	OnDecision func(Event)
 
 	// Logger logs errors, as in [httplimit.Options]. It defaults to [slog.Default].
@@ -134,7 +134,7 @@ type Response struct {
 	Sent int
 }
 
-// Event is one decision. It is valid only until the function that receives it returns.
+// Event is one decision. It is valid only until the function it is passed to returns.
 type Event struct {
 	Call     *Call
 	Cost     int
@@ -145,7 +145,7 @@ type Event struct {
 }
 
 // RefundServerErrors is a function for [Options].Settle. It does not charge a call that ends with unavailable, internal
-// or data_loss, unless the call's context has ended. Nor does it charge a call that an inner interceptor has refused.
+// or data_loss, unless the call's context has ended. Nor does it charge a call refused by an inner interceptor.
 func RefundServerErrors(c *Call, err error, cost int) int {
 	if c.refused {
 		return 0
@@ -182,8 +182,8 @@ func ChargeOnly(charged ...connect.Code) func(c *Call, err error, cost int) int 
 	}
 }
 
-// codeOf returns the code that connect sends for an error. For a context's
-// error, connect determines the code only after the interceptors have returned.
+// codeOf returns connect's code for an error. For a context's error,
+// connect determines the code only after the interceptors have returned.
 func codeOf(err error) connect.Code {
 	own := new(connect.Error)
 	switch {

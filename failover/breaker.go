@@ -63,8 +63,8 @@ type part struct {
 // A failure opens a closed breaker in two cases. In the first, the window contains at least Failures
 // failures, and they are at least half its results. In the second, the last Failures results have all failed,
 // over at least a window. A result counts from the moment it is known. An open breaker becomes half-open at
-// the first call after openFor. Then it admits one call at a time. The first call that shows the primary's
-// health closes or opens the breaker. A probe needs no turn, because hung calls may hold all turns.
+// the first call after openFor. Then it admits one call at a time. The first call with a result about the
+// primary closes or opens the breaker. A probe needs no turn, because hung calls may hold all turns.
 type breaker struct {
 	failures int
 	window   time.Duration
@@ -86,7 +86,7 @@ type breaker struct {
 	row     int       // failures since the last success
 	began   time.Time // the time of the first
 
-	changes   []change // changes that are not reported yet
+	changes   []change // unreported changes
 	reporting bool     // whether a goroutine is reporting changes
 	queued    atomic.Int64
 }
@@ -95,7 +95,7 @@ func newBreaker(failures int, window, openFor time.Duration, report func(change)
 	return &breaker{
 		failures: failures,
 		window:   window,
-		// Each breaker draws its own time within ±20 %, so that a fleet's processes do not probe all at once.
+		// Each breaker draws its own time within ±20 %, so a fleet's processes do not probe all at once.
 		openFor: max(1, times(0.8+0.4*rand.Float64(), openFor)),
 		origin:  time.Now(),
 		report:  report,
@@ -104,7 +104,7 @@ func newBreaker(failures int, window, openFor time.Duration, report func(change)
 	}
 }
 
-// times returns n times d, or the longest Duration if that overflows.
+// times returns n times d, or the longest Duration if the product overflows.
 func times(n float64, d time.Duration) time.Duration {
 	if product := n * float64(d); product < math.MaxInt64 {
 		return time.Duration(product)
@@ -243,7 +243,7 @@ func (b *breaker) becomeLocked(to State) {
 	}
 }
 
-// force puts the breaker into StateOpen or StateClosed, until StateHalfOpen lifts that.
+// force puts the breaker into StateOpen or StateClosed, until StateHalfOpen lifts it.
 func (b *breaker) force(to State) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -254,7 +254,7 @@ func (b *breaker) force(to State) {
 	b.becomeLocked(to)
 }
 
-// standing is the part of Stats that the breaker provides.
+// standing is the breaker's part of Stats.
 type standing struct {
 	state  State
 	forced bool

@@ -59,7 +59,7 @@ func (o ending) health() health {
 	return noEvidence
 }
 
-// caller calls the primary on separate goroutines, so that its callers can leave in time.
+// caller calls the primary on separate goroutines, so its callers can leave in time.
 //
 // A caller waits for its turn and for the answer for at most timeout in all, and no longer than its own context. A call
 // has the whole timeout from its start. It continues after its caller has left, and is judged when it ends or its time
@@ -70,7 +70,7 @@ type caller struct {
 	patience time.Duration
 	calls    int
 	turns    atomic.Pointer[turns]
-	waiting  atomic.Int64 // callers that wait for their turn
+	waiting  atomic.Int64 // callers waiting for their turn
 	most     int64        // the maximum of waiting; 0 for no maximum
 }
 
@@ -116,14 +116,14 @@ func (c *caller) renew(d time.Duration) {
 // job is one call.
 type job struct {
 	f    func(ctx context.Context) answer
-	late func(answer) // handles an answer for which no caller waits; may be nil
+	late func(answer) // handles an answer without a waiting caller; may be nil
 
 	// begin reports whether the call may be made. A caller that needs a turn waits for
 	// one and calls begin again. It stops waiting once shut is closed; shut may be nil.
 	begin func(turn bool) (a admission, shut <-chan struct{})
 	judge func(ending, error) // called once with the ending, if the call was made
 
-	announce func() // reports the changes that the judgement caused
+	announce func() // reports the changes due to the judgement
 }
 
 // call makes a call. It returns the answer, or returns without one when the caller has to leave.
@@ -159,8 +159,8 @@ func (c *caller) call(ctx context.Context, j job) (answer, ending) {
 	return c.startInTurn(ctx, j, timer.C, t)
 }
 
-// await waits for a turn, and returns the set to which the turn belongs. If the
-// caller has to leave first, await returns nil and the caller's answer and ending.
+// await waits for a turn, and returns the turn's set. If the caller has
+// to leave first, await returns nil and the caller's answer and ending.
 func (c *caller) await(ctx context.Context, over <-chan time.Time, shutting <-chan struct{}) (*turns, answer, ending) {
 	for {
 		t := c.turns.Load()
@@ -274,7 +274,7 @@ func (r *run) deliver(a answer, o ending) {
 	}
 }
 
-// endTurn ends the call's turn, if it has one. before is the phase in which the call ended.
+// endTurn ends the call's turn, if it has one. before is the call's phase at its end.
 func (r *run) endTurn(before phase) {
 	if r.turns == nil {
 		return
@@ -361,7 +361,7 @@ func panicSite() string {
 	}
 }
 
-// judge returns the ending of a call that ran under this package's own context.
+// judge returns the ending of a call under this package's own context.
 func judge(bounded context.Context, a answer) ending {
 	switch cause := outcome.CauseOf(a.err); {
 	case a.panicked:
@@ -376,8 +376,8 @@ func judge(bounded context.Context, a answer) ending {
 	return refused
 }
 
-// judgeBy returns the ending of a call that ran under the caller's own context. An error
-// after that context has ended counts as the caller's, even if the primary fails, too.
+// judgeBy returns the ending of a call under the caller's own context. After the
+// context has ended, an error counts as the caller's, even if the primary fails, too.
 func judgeBy(ctx context.Context, a answer) ending {
 	if a.err != nil && !a.panicked && outcome.EndOf(ctx) != nil {
 		_, o := leaves(ctx)

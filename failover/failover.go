@@ -5,16 +5,15 @@
 // A [Limiter] lets the primary decide. If the primary fails, the stand-in decides, and the Decision is Degraded. While the
 // primary keeps failing, a breaker for all keys is open. After [Options.OpenFor], one decision at a time probes the primary.
 //
-// The primary fails if its error wraps [ratelimit.ErrUnavailable], if it does not answer within
-// [Options.Timeout], or if it panics. Other errors are answers. A caller whose own deadline
-// passes gets the stand-in's answer, and a Take that is under way stays charged. Each request is
-// reported once to OnDecision: by the limiter that decides on it. [Stats] counts the failures.
+// The primary fails if its error wraps [ratelimit.ErrUnavailable], if it does not answer within [Options.Timeout], or if
+// it panics. Other errors are answers. A caller whose own deadline passes gets the stand-in's answer, and its running
+// Take stays charged. Each request is reported once to OnDecision: by the deciding limiter. [Stats] counts the failures.
 //
-// After an outage, the primary is charged with what the stand-in has allowed, as far as that still counts
-// under the stand-in's limits. The primary must have one limit and an Adjust, and keys must be values, not
-// requests. Calls that timed out are not charged, nor are reservations that are never settled. A stand-in
-// may charge the primary itself, as package policy's does. If it has a method Repay(context.Context)
-// error, failover calls it after the primary's decisions, at most once a second, until it returns nil.
+// After an outage, the primary is charged with the stand-in's spending, as far as it still counts
+// under the stand-in's limits. The primary must have one limit and an Adjust, and keys must be values,
+// not requests. Timed out calls are not charged, nor are unsettled reservations. A stand-in may charge
+// the primary itself, as package policy's does. If it has a method Repay(context.Context) error,
+// failover calls it after the primary's decisions, at most once a second, until it returns nil.
 //
 // https://github.com/weir-go/ratelimit/blob/main/docs/fleet.md describes when the breaker opens, and how much an outage admits.
 package failover
@@ -32,16 +31,16 @@ import (
 	"github.com/weir-go/ratelimit/internal/reports"
 )
 
-// noContext is the context of calls that no caller's context bounds.
+// noContext is the context of calls without a caller's context.
 var noContext = context.Background()
 
-// late marks a limiter that answers at once although its caller's deadline has passed. Package lease looks for the mark.
+// late marks a limiter: it answers at once although its caller's deadline has passed. Package lease looks for the mark.
 //
 //lint:ignore U1000 failures.AnswersLate finds it.
 type late = failures.Late
 
-// Limiter decides by a primary limiter and, if that fails, by a stand-in. Make
-// one with [New]. It is safe for concurrent use. The zero Limiter cannot be used.
+// Limiter decides by a primary limiter and, if it fails, by a stand-in. Make one
+// with [New]. It is safe for concurrent use. The zero Limiter cannot be used.
 type Limiter[K any] struct {
 	//lint:ignore U1000 failures.AnswersLate finds it.
 	late
@@ -50,7 +49,7 @@ type Limiter[K any] struct {
 	timeout  time.Duration
 	openFor  time.Duration
 	caller   *caller // for decisions
-	settler  *caller // for settlements, which must not use up decisions' turns
+	settler  *caller // for settlements: they must not use up decisions' turns
 	breaker  *breaker
 	journal  *journal
 	counters counters
@@ -94,7 +93,7 @@ func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter
 }
 
 // Force overrides the breaker: StateOpen makes the stand-in decide, StateClosed the primary, and
-// StateHalfOpen ends the override. In any state the stand-in decides on calls at which the primary fails.
+// StateHalfOpen ends the override. In any state the stand-in decides on calls if the primary fails at them.
 func (l *Limiter[K]) Force(to State) {
 	l.mustBeMade()
 	l.breaker.force(to)
@@ -137,8 +136,8 @@ func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return a.decision, a.err
 }
 
-// Reserve is like Take, but returns a charge that can be corrected. It may book up to maxDelay ahead; 0 means now
-// or not at all. If the primary cannot settle in time, Settle returns an error, and the cost may stay charged.
+// Reserve is like Take, but returns a charge to correct. It may book up to maxDelay ahead; 0 means now or
+// not at all. If the primary cannot settle in time, Settle returns an error, and the cost may stay charged.
 func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	a := l.decide(ctx, question[K]{key: key, cost: cost, charges: true, late: giveBack, call: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		res, err := engine.Reserve(ctx, key, cost, maxDelay)
@@ -155,20 +154,20 @@ func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time
 	return r, a.err
 }
 
-// giveBack cancels a reservation for which no caller waits.
+// giveBack cancels a reservation without a waiting caller.
 func giveBack(a answer) {
 	if a.err == nil {
 		_ = a.res.Cancel() // after an error the cost stays charged, and no caller is left for the error
 	}
 }
 
-// question is a decision that an engine has to make.
+// question is an engine's decision to make.
 type question[K any] struct {
 	key     K
 	cost    int
 	charges bool // whether it charges the cost; false for Peek
 	call    func(ctx context.Context, engine ratelimit.Reserver[K]) answer
-	late    func(answer) // handles an answer for which no caller waits; may be nil
+	late    func(answer) // handles an answer without a waiting caller; may be nil
 }
 
 // decide calls the primary, if the breaker permits it, and otherwise the stand-in.
@@ -230,7 +229,7 @@ func (l *Limiter[K]) callPrimary(ctx context.Context, q question[K]) (answer, en
 	return a, o
 }
 
-// failed records an ending that is a failure. It ignores all others.
+// failed records an ending if it is a failure.
 func (l *Limiter[K]) failed(o ending, err error) {
 	if o.health() == failure {
 		l.counters.failed(o)
@@ -257,8 +256,8 @@ func (l *Limiter[K]) degrade(ctx context.Context, q question[K], why ending) ans
 	return a
 }
 
-// exceeds reports whether the primary, too, would refuse a cost that was too large for the stand-in. err is the
-// stand-in's error. If both are stacks of the same layers, err names the layers that apply, and their costs.
+// exceeds reports whether the primary, too, would refuse a cost, given that it was too large for the stand-in. err
+// is the stand-in's error. If both are stacks of the same layers, err names the applying layers, and their costs.
 func (l *Limiter[K]) exceeds(err error, cost int) (exceeds bool) {
 	primary := ratelimit.Describe(l.primary)
 	limits := primary.Limits

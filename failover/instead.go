@@ -19,7 +19,7 @@ func DenyAll[K any]() ratelimit.Reserver[K] {
 	return fixed[K]{ratelimit.Decision{RetryAfter: time.Second, NextAfter: time.Second}}
 }
 
-// fixed is a stand-in that makes the same decision for each key.
+// fixed is a stand-in with the same decision for each key.
 type fixed[K any] struct{ decision ratelimit.Decision }
 
 func (f fixed[K]) Allow(key K, cost int) bool {

@@ -10,19 +10,19 @@ import (
 	"github.com/weir-go/ratelimit/internal/failures"
 )
 
-// lineEvery is the interval between an outage's log lines. An outage
-// that comes back within lineEvery counts as the same outage.
+// lineEvery is the interval between an outage's log lines. If an
+// outage comes back within lineEvery, it counts as the same one.
 const lineEvery = time.Minute
 
 // journal logs outages. Each line contains the last error.
 //
 // An outage begins when a decision is degraded or the breaker opens. It has ended when, for lineEvery, the
 // breaker has been closed and no decision was degraded. A line reports its beginning, and another one follows
-// in each minute with degraded decisions. The first line after the breaker has opened reports that. The last
-// line comes when the breaker closes. If the breaker did not open, it comes when the outage has ended.
+// in each minute with degraded decisions. The first line after the breaker has opened reports the opening. The
+// last line comes when the breaker closes. If the breaker did not open, it comes when the outage has ended.
 //
 // Invariant: at time d, an outage has at most 2 + d/lineEvery lines. Each line but an end leaves room for the end's line,
-// so that no outage stays open in the log. So an outage that comes back soon may be logged again only after two minutes.
+// so no outage stays open in the log. So if an outage comes back soon, it may be logged again only after two minutes.
 type journal struct {
 	log           *slog.Logger
 	onStateChange func(from, to State) // the user's; may be nil
@@ -50,7 +50,7 @@ type outage uint8
 const (
 	none   outage = iota // no outage
 	silent               // an outage with no line yet, or whose last line has reported the end
-	warned               // an outage whose last line has reported that it lasts
+	warned               // an outage reported as lasting by its last line
 )
 
 // line is a log line. It is written after the lock is released. The zero line is not written.
@@ -134,7 +134,7 @@ func (j *journal) look() {
 	j.write(l)
 }
 
-// warnLocked returns the line for an outage that lasts, if a line is due.
+// warnLocked returns the line for a lasting outage, if a line is due.
 func (j *journal) warnLocked(now time.Time) line {
 	if j.lines > int(now.Sub(j.began)/lineEvery) {
 		return line{}
@@ -168,8 +168,8 @@ func (j *journal) lineLocked(level slog.Level, now time.Time, text string) line 
 	return line{level, text, args}
 }
 
-// changed logs a change of state, and passes it to the user's function. A panic of the
-// logger or of that function does not stop the breaker: changed recovers and logs it.
+// changed logs a change of state, and passes it to the user's function. A panic of
+// the logger or the function does not stop the breaker: changed recovers and logs it.
 func (j *journal) changed(c change) {
 	j.logChange(c)
 	if j.onStateChange == nil {

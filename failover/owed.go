@@ -13,15 +13,14 @@ import (
 	"github.com/weir-go/ratelimit/internal/owed"
 )
 
-// repayer is a stand-in that records the spending that it allows during an outage, and charges the store itself.
+// repayer is a stand-in. It records its spending during an outage, and charges the store itself.
 type repayer interface {
-	// Repay charges the store with the spending that still counts. It is called
+	// Repay charges the store with the still counting spending. It is called
 	// after the primary's decisions, at most once a second, until it returns nil.
 	Repay(ctx context.Context) error
 }
 
-// debts is the spending that the stand-in has allowed while the
-// primary was down, and with which the primary is not charged yet.
+// debts is the stand-in's spending while the primary was down, until the primary is charged with it.
 type debts[K any] struct {
 	primary ratelimit.Limiter[K]
 	limit   ratelimit.Limit   // the primary's limit, if it is the only one and known
@@ -34,8 +33,8 @@ type debts[K any] struct {
 	next    atomic.Int64 // the earliest time of the next repayment, in nanoseconds since made
 }
 
-// newDebts returns a stand-in's debts. It records none in three cases. The keys are requests, so no two
-// are equal. The primary has several limits, which count differently. Or the primary has no Adjust.
+// newDebts returns a stand-in's debts. It records none in three cases. The keys are requests, so no
+// two are equal. The primary has several limits, with different counts. Or the primary has no Adjust.
 func newDebts[K any](primary, instead ratelimit.Reserver[K], o *Options) *debts[K] {
 	d := &debts[K]{primary: primary, timeout: o.Timeout, log: o.logger(), made: time.Now()}
 	if own, ok := instead.(repayer); ok {
@@ -72,8 +71,7 @@ func (d *debts[K]) within(ctx context.Context, why ending) context.Context {
 	return ctx
 }
 
-// charged records the debt for an answer of the stand-in. A reservation
-// owes its real cost, which is recorded when it is settled.
+// charged records the debt for an answer of the stand-in. A reservation owes its real cost, recorded when it is settled.
 func (d *debts[K]) charged(key K, cost int, why ending, a *answer) {
 	if a.err != nil || !a.decision.Allowed || d.own == nil && (d.ledger == nil || !why.uncharged()) {
 		return

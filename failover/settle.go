@@ -8,11 +8,10 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// settlementsPerCall is the maximum number of waiting settlements for
-// each call that may be under way. Further settlements fail at once.
+// settlementsPerCall is the maximum number of waiting settlements for each possible call. Further settlements fail at once.
 const settlementsPerCall = 64
 
-// settling returns a function that settles a reservation with the engine that made it.
+// settling returns a function to settle a reservation with its own engine.
 func (l *Limiter[K]) settling(a answer) func(actual int) error {
 	switch {
 	case a.res == nil:
@@ -37,8 +36,8 @@ func (l *Limiter[K]) settling(a answer) func(actual int) error {
 	}
 }
 
-// extending returns a function that extends a reservation with the engine that made it. The
-// timeout bounds a call to the primary. The call shows nothing about the primary. After an
+// extending returns a function to extend a reservation with its own engine. The timeout
+// bounds a call to the primary. The call shows nothing about the primary. After an
 // error, the units are held until the old hold ends, and the next extension may succeed.
 func (l *Limiter[K]) extending(a answer) func(context.Context, *ratelimit.Reservation) error {
 	return func(ctx context.Context, r *ratelimit.Reservation) error {
@@ -66,7 +65,7 @@ func (l *Limiter[K]) extending(a answer) func(context.Context, *ratelimit.Reserv
 	}
 }
 
-// errUnasked is returned by a settlement that does not call the primary, because the primary fails.
+// errUnasked is returned by a settlement if it does not call the primary, because the primary fails.
 var errUnasked = fmt.Errorf("failover: the primary was not called to settle, since it fails: %w", ratelimit.ErrUnavailable)
 
 // settle settles a reservation of the primary, within the timeout. The breaker counts a failure like one of a decision.

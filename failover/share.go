@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Share returns a share of limit for each of several nodes that decide alone. For a bucket it divides the rate
-// and the burst, which stays at least 1. For a window, a log or Concurrent it divides the units, and rounds up.
+// Share returns a share of limit for each of several nodes that decide alone. For a bucket it divides the rate and
+// the burst. The burst stays at least 1. For a window, a log or Concurrent it divides the units, and rounds up.
 func Share(limit ratelimit.Limit, nodes int) ratelimit.Limit {
 	if nodes < 2 || limit.Validate() != nil {
 		return limit
@@ -25,7 +25,7 @@ func Share(limit ratelimit.Limit, nodes int) ratelimit.Limit {
 	return limit
 }
 
-// century is the maximum time in which a valid bucket regains its burst.
+// century is the maximum time to regain a valid bucket's burst.
 const century = 876_600 * time.Hour
 
 // slower returns a rate divided by n. It divides by a little more if no Duration is n times as

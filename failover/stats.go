@@ -22,11 +22,11 @@ type Stats struct {
 	Deadlines   uint64 // decisions by the stand-in because the caller's deadline came first
 	Opened      uint64 // openings of the breaker
 
-	Settling  int    // settlements that wait for their turn now
+	Settling  int    // settlements waiting for their turn now
 	Unsettled uint64 // failed settlements with the primary
 }
 
-// counters are the counts that [Stats] reports.
+// counters are the counts for [Stats].
 type counters struct {
 	primary, instead, cancelled   atomic.Uint64
 	unavailable, timeouts, panics atomic.Uint64

@@ -18,9 +18,8 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return a.decision, a.err
 }
 
-// PeekEach returns each layer's decision, as [ratelimit.Layered.PeekEach] does. It uses
-// the limiter that would decide now: the primary, or the stand-in, whose Decisions are
-// Degraded. The error wraps [errors.ErrUnsupported] if that limiter is not a Layered.
+// PeekEach returns each layer's decision, as [ratelimit.Layered.PeekEach] does. It uses the present limiter: the primary,
+// or the stand-in, whose Decisions are Degraded. The error wraps [errors.ErrUnsupported] if this is not a Layered.
 func (l *Limiter[K]) PeekEach(ctx context.Context, key K, cost int) ([]ratelimit.Decision, error) {
 	a := l.decide(ctx, question[K]{cost: cost, call: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		layers, ok := engine.(interface {
@@ -62,7 +61,7 @@ func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
 	return errors.Join(err, ratelimit.Reset(ctx, ratelimit.Limiter[K](l.instead), key))
 }
 
-// forward makes a call that only the primary can serve.
+// forward makes a call for the primary alone.
 func (l *Limiter[K]) forward(ctx context.Context, what string, f func(context.Context, ratelimit.Limiter[K]) error) error {
 	if ctx == nil {
 		ctx = noContext

@@ -11,14 +11,13 @@ import (
 // mostBurst is the largest burst. Up to it, amounts in fractions of a unit are counted exactly.
 const mostBurst = 1 << 40
 
-// century bounds a debt: it is at most the amount that the rate regains in a century, as in package ratelimit.
+// century bounds a debt: it is regained within a century, as in package ratelimit.
 const century = 876_600 * int64(time.Hour)
 
-// fewTenants is the minimum number of tenants that a share assumes. So a
-// tenant that is alone leaves room for others: a quarter of its own debt.
+// fewTenants is a share's minimum number of tenants. So a single tenant leaves room for others: a quarter of its own debt.
 const fewTenants = 4
 
-// budget is a token bucket, counted exactly, that all tenants spend.
+// budget is a token bucket, counted exactly, for all tenants.
 type budget struct {
 	meter.Meter
 	state      meter.State
@@ -29,7 +28,7 @@ type budget struct {
 
 	// The free part of the burst. It is cached, because one decision needs it several times.
 	freeKnown              bool
-	freeNow, freeAt, freeN int64 // the instant and the state for which freeParts was computed
+	freeNow, freeAt, freeN int64 // freeParts was computed for this instant and state
 	freeParts              uint64
 }
 
@@ -62,7 +61,7 @@ func (b *budget) set(limit ratelimit.Limit, now int64) {
 	b.freeKnown = false
 }
 
-// owed returns the spending that is not regained yet, in 1/per units.
+// owed returns the unregained spending, in 1/per units.
 func (b *budget) owed(now int64) wide {
 	if b.state.At < now {
 		return wide{}
@@ -93,21 +92,21 @@ func (b *budget) retry(m meter.Moment, cost int64) time.Duration {
 	return time.Duration(b.Offer(b.state, m, min(cost, int64(b.burst)), 0).Retry - m.Reading)
 }
 
-// The share of a tenant that is alone is exact: it owes the total's whole debt, and a quarter
-// of that debt must stay free. In 1/per units: (few + 1) × owed + cost ≤ few × burst.
+// A single tenant's share is exact: it owes the total's whole debt, and a quarter of
+// this debt must stay free. In 1/per units: (few + 1) × owed + cost ≤ few × burst.
 
-// beyondAlone returns the amount by which a cost exceeds the share of a tenant that is alone.
+// beyondAlone returns the amount by which a cost exceeds a single tenant's share.
 func (b *budget) beyondAlone(now, cost int64) wide {
 	room := product(fewTenants*b.burst-uint64(cost), b.per)
 	return b.owed(now).times(fewTenants + 1).minus(room)
 }
 
-// retryAlone returns the time after which a cost passes for a tenant that is alone.
+// retryAlone returns the time until a cost passes for a single tenant.
 func (b *budget) retryAlone(now, cost int64) time.Duration {
 	return time.Duration(b.beyondAlone(now, cost).up((fewTenants + 1) * b.units))
 }
 
-// largestAlone returns the largest cost within the share of a tenant that is alone.
+// largestAlone returns the largest cost within a single tenant's share.
 func (b *budget) largestAlone(now int64) int64 {
 	n, _ := product(fewTenants*b.burst, b.per).minus(b.owed(now).times(fewTenants + 1)).over(b.per)
 	return int64(n)

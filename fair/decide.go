@@ -19,12 +19,12 @@ func (l *Limiter[K]) Allow(tenant K, cost int) bool {
 	return ok
 }
 
-// Take spends cost of the tenant's share, or nothing. Remaining is the largest cost that passes now. Debt is what the
+// Take spends cost of the tenant's share, or nothing. Remaining is the largest cost to pass now. Debt is what the
 // tenant's settlements and adjustments took above the shared budget. It is reported only while it bars the tenant.
 //
-// A denied cost of at most half the burst keeps a place in line, like a call of [Limiter.Wait]. When its turn comes, the
-// limiter keeps room for a call of up to that cost, until 1.5 seconds after RetryAfter. A tenant that calls for the first
-// time gets a place only while few such tenants have one. While a tenant is in line it counts, and it saves its share.
+// A denied cost of at most half the burst keeps a place in line, like a call of [Limiter.Wait]. When its turn comes,
+// the limiter keeps room for a call of up to that cost, until 1.5 seconds after RetryAfter. At its first call a tenant
+// gets a place only while few such tenants have one. While a tenant is in line it counts, and it saves its share.
 //
 // After RetryAfter the same cost is likely to pass, if the other tenants keep their pace.
 // For a tenant alone it is exact. An earlier call is denied, but has no other disadvantage.
@@ -38,9 +38,9 @@ func (l *Limiter[K]) Take(_ context.Context, tenant K, cost int) (d ratelimit.De
 	return d, err
 }
 
-// Reserve is like Take, but returns a charge that can be settled when the real cost is known. If maxDelay is
-// above 0, Reserve waits in line like [Limiter.Wait], for at most that time. It returns when the work may start,
-// so the reservation's Delay is 0. A call that is not served in time, or finds no room in line, is denied.
+// Reserve is like Take, but returns a charge, to be settled when the real cost is known. If maxDelay is above
+// 0, Reserve waits in line like [Limiter.Wait], for at most that time. It returns when the work may start, so
+// the reservation's Delay is 0. If a call is not served in time, or finds no room in line, it is denied.
 //
 // A cost settled below the estimate is refunded. A cost settled above the estimate is an overrun. The total pays for as
 // much of the overrun as empties the burst. The rest bars only this tenant, until its share would have paid for the rest.
@@ -158,8 +158,8 @@ func (l *Limiter[K]) forgetLocked() {
 	}
 }
 
-// passesLocked reports whether a cost passes now. A cost passes if room is kept for it. It also passes if
-// there is room, it is within the tenant's share, and no tenant in line that has room comes before it.
+// passesLocked reports whether a cost passes now. A cost passes if room is kept for it. It also passes
+// if there is room, it is within the tenant's share, and no tenant in line with room comes before it.
 func (l *Limiter[K]) passesLocked(t *tenant[K], m meter.Moment, cost int64) bool {
 	if t.line.first != nil {
 		return false
@@ -174,7 +174,7 @@ func (l *Limiter[K]) passesLocked(t *tenant[K], m meter.Moment, cost int64) bool
 	return l.withinLocked(t, m, tag, cost) && l.beforeLocked(t, m, tag) == nil
 }
 
-// beforeLocked returns the tenant in line that takes the room before a tag, or nil.
+// beforeLocked returns the tenant in line with a claim to the room before a tag, or nil.
 func (l *Limiter[K]) beforeLocked(t *tenant[K], m meter.Moment, tag uint64) *tenant[K] {
 	first := l.firstLocked(t)
 	if first == nil || after(tag, first.tag) == 0 || !l.dueLocked(first, m) {
@@ -223,7 +223,7 @@ func (l *Limiter[K]) aloneLocked(t *tenant[K]) bool {
 	return l.shares.alone(t) && (l.waiters.len() == 0 || l.waiters.len() == 1 && l.waiters.first() == t)
 }
 
-// chargeLocked spends a cost that passes.
+// chargeLocked spends a passing cost.
 func (l *Limiter[K]) chargeLocked(t *tenant[K], m meter.Moment, cost int64, keep meter.Keep, c *charge) {
 	l.spendLocked(m, cost, keep, c)
 	joins := !t.counts || t.spot.cost > 0
@@ -241,7 +241,7 @@ func (l *Limiter[K]) chargeLocked(t *tenant[K], m meter.Moment, cost int64, keep
 	}
 }
 
-// spendLocked charges a cost for which the shared budget has room.
+// spendLocked charges a cost. The shared budget has room for it.
 func (l *Limiter[K]) spendLocked(m meter.Moment, cost int64, keep meter.Keep, c *charge) {
 	l.budget.Accept(&l.budget.state, m.Now, meter.Offer{At: m.Now}, cost, keep)
 	if c != nil {
@@ -283,8 +283,8 @@ func (l *Limiter[K]) remainingLocked(t *tenant[K], m meter.Moment) int64 {
 	return max(room, min(int64(l.collectable(t)>>fractionBits), left), 0)
 }
 
-// retryLocked returns the time after which a denied cost is likely to pass, if the others
-// keep their pace. It is at most the time after which the burst is full if nothing is spent.
+// retryLocked returns the time until a denied cost is likely to pass, if the others
+// keep their pace. It is at most the time until the burst is full without any spending.
 func (l *Limiter[K]) retryLocked(t *tenant[K], m meter.Moment, cost int64) time.Duration {
 	b, s := &l.budget, &l.shares
 	late := time.Duration(m.Now - m.Reading)
@@ -319,7 +319,7 @@ func (l *Limiter[K]) behindLocked(t *tenant[K], m meter.Moment, cost int64) (tag
 	return tag, l.beforeLocked(t, m, tag)
 }
 
-// untilTurnLocked returns the amount that the rate regains until all tenants in line have had their turn, and then the cost.
+// untilTurnLocked returns the amount to regain until all tenants in line have had their turn, and then the cost.
 func (l *Limiter[K]) untilTurnLocked(t *tenant[K], m meter.Moment, cost int64) uint64 {
 	line := l.ahead
 	if t.spot.cost > 0 && !t.spot.kept {
@@ -330,7 +330,7 @@ func (l *Limiter[K]) untilTurnLocked(t *tenant[K], m meter.Moment, cost int64) u
 	return max(need, free) - free
 }
 
-// untilPaidLocked returns the amount that the rate regains until the tenant's
+// untilPaidLocked returns the amount to regain until the tenant's
 // share has paid for a tag. The part within the burst is subtracted.
 func (l *Limiter[K]) untilPaidLocked(t *tenant[K], lead uint64) uint64 {
 	_, weights := l.shares.among(t)
@@ -338,9 +338,9 @@ func (l *Limiter[K]) untilPaidLocked(t *tenant[K], lead uint64) uint64 {
 	return product(lead, weights).minus(wide{lo: burst - min(burst, l.keptLocked(t))}).up(1)
 }
 
-// untilWithinLocked returns the amount that the rate must regain until a tag is within the
-// tenant's share, if the free part of the burst stays as it is. That part varies, so an
-// eighth less is assumed. A caller that comes late loses nothing, because its place is kept.
+// untilWithinLocked returns the amount to regain until a tag is within the tenant's
+// share, if the free part of the burst stays as it is. This part varies, so an eighth
+// less is assumed. If a caller comes late, it loses nothing, because its place is kept.
 func (l *Limiter[K]) untilWithinLocked(t *tenant[K], m meter.Moment, lead uint64, cost int64) uint64 {
 	n, weights := l.shares.among(t)
 	free := l.freeLocked(t, m)

@@ -1,5 +1,5 @@
-// Package fair shares one rate among tenants, in proportion to their weights. For example, a service may pass its
-// tenants' calls on to a server that limits all of them together.
+// Package fair shares one rate among tenants, in proportion to their weights. For example, a
+// service may pass its tenants' calls on to a server with one limit for all of them together.
 //
 //		limiter, err := fair.New(ratelimit.TokenBucket(ratelimit.PerSecond(1000), 2500), &fair.Options[string]{
 //			Weight: func(tenant string) int { return plans[tenant].Weight },
@@ -19,8 +19,8 @@
 //	  - A denied cost of at most half of the burst keeps a place in line, until 1.5 seconds after the time of RetryAfter. A larger
 //	    cost should Wait: Take denies it while others take all they can.
 //
-// Use tenants that cost something to create, such as accounts. Otherwise a
-// client could invent names, and each name that comes back would get a share.
+// Use tenants with a cost of creation, for example accounts. Otherwise a
+// client could invent names, and each returning name would get a share.
 //
 // All tenants share one lock. A decision takes up to 2.5 times as long as by
 // [ratelimit.Keyed], and 0.25 µs while thousands of tenants contend for each unit.

@@ -33,7 +33,7 @@ func (h *heap[K]) first() *tenant[K] {
 	return h.items[0].tenant
 }
 
-// second returns the tenant that would be on top without the first, or nil.
+// second returns the top tenant without the first, or nil.
 func (h *heap[K]) second() *tenant[K] {
 	switch {
 	case len(h.items) < 2:
@@ -70,7 +70,7 @@ func (h *heap[K]) put(i int, x item[K]) {
 	x.tenant.index[h.kind] = i
 }
 
-// settle puts an item into the free cell i, or into the cell above or below to which it belongs.
+// settle puts an item into the free cell i, or into its own cell above or below.
 func (h *heap[K]) settle(i int, x item[K]) {
 	if i > 0 && h.before(x.key, h.items[(i-1)/2].key) {
 		h.up(i, x)

@@ -22,14 +22,14 @@ type Limiter[K comparable] struct {
 	budget  budget
 	shares  shares[K]
 	tenants map[K]*tenant[K]
-	idle    tenant[K] // the list of tenants that do not count and have no waiters, oldest first
+	idle    tenant[K] // uncounted tenants without waiters, oldest first
 	evicted uint64
 
 	waiters   heap[K] // tenants with callers in Wait, by tag
 	places    heap[K] // tenants with a place whose turn has not come, by tag
-	deadlines heap[K] // tenants that count until an instant, ordered by look
+	deadlines heap[K] // tenants counting until an instant, ordered by look
 	ahead     int64   // the sum of the costs at the head of both lines
-	strangers int     // places held by tenants that have called only once
+	strangers int     // places held by tenants after their only call
 	relieved  int     // calls of relieveLocked; it selects the next tenant
 
 	lineWeights uint64 // the tenants' weights in both lines
@@ -43,8 +43,8 @@ type Limiter[K comparable] struct {
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
-// New returns a limiter that shares a limit among tenants. The limit must be a token bucket with a burst of at most 2^40;
-// otherwise the error wraps [ratelimit.ErrInvalidLimit]. Nil options mean the defaults.
+// New returns a limiter that shares a limit among tenants. The limit must be a token bucket with a burst
+// of at most 2^40; otherwise the error wraps [ratelimit.ErrInvalidLimit]. Nil options mean the defaults.
 func New[K comparable](limit ratelimit.Limit, opts *Options[K]) (*Limiter[K], error) {
 	var o Options[K]
 	if opts != nil {
@@ -80,7 +80,7 @@ func New[K comparable](limit ratelimit.Limit, opts *Options[K]) (*Limiter[K], er
 	return l, nil
 }
 
-// Describe returns the limit that tenants share. Shared is true, and BooksAhead false.
+// Describe returns the tenants' common limit. Shared is true, and BooksAhead false.
 func (l *Limiter[K]) Describe() ratelimit.Description {
 	l.mustBeMade()
 	l.mu.Lock()

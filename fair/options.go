@@ -22,7 +22,7 @@ type Options[K comparable] struct {
 
 	// MaxWaiting is how many callers may be in line, over all tenants. It defaults to 1,000. If a tenant
 	// already has callers in line, another one joins only while more places are free than these callers take.
-	// So one tenant cannot fill the line. A caller that may not join fails with [ratelimit.ErrLimited].
+	// So one tenant cannot fill the line. If a caller may not join, it fails with [ratelimit.ErrLimited].
 	MaxWaiting int
 
 	// Clock measures time. It defaults to the system's monotonic clock. Wait sleeps in real time.

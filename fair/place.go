@@ -11,15 +11,15 @@ const (
 	// RetryAfter is rounded up to whole seconds, and its call takes some time.
 	patience = int64(1500 * time.Millisecond)
 
-	// strangersPart bounds the places of tenants that have called only once: at most one for every
-	// eight tenants that count. Otherwise names that never come back would slow all others down.
+	// strangersPart bounds the places of tenants after a single call: at most one for every
+	// eight counting tenants. Otherwise unreturning names would slow all others down.
 	strangersPart = 8
 )
 
-// mostKept returns the largest cost that can have a place. No more of the burst is kept for places.
+// mostKept returns the largest cost with a place. No more of the burst is kept for places.
 func (l *Limiter[K]) mostKept() int64 { return int64(l.budget.burst / 2) }
 
-// collectable returns the room that is kept for a tenant, in fractions of a unit.
+// collectable returns the room kept for a tenant, in fractions of a unit.
 func (l *Limiter[K]) collectable(t *tenant[K]) uint64 {
 	if !t.spot.kept {
 		return 0
@@ -28,7 +28,7 @@ func (l *Limiter[K]) collectable(t *tenant[K]) uint64 {
 	return min(t.spot.room+grown, most)
 }
 
-// keptLocked returns the room that is kept for tenants other than t, in fractions of a unit.
+// keptLocked returns the room kept for other tenants than t, in fractions of a unit.
 func (l *Limiter[K]) keptLocked(t *tenant[K]) uint64 {
 	if l.kept == 0 {
 		return 0
@@ -44,13 +44,13 @@ func (l *Limiter[K]) withKeptLocked(t *tenant[K], cost int64) int64 {
 	return max(cost, min(cost+kept, int64(l.budget.burst)))
 }
 
-// freeLocked returns the free part of the burst, less the room that is kept for others, in fractions of a unit.
+// freeLocked returns the free part of the burst, less the room kept for others, in fractions of a unit.
 func (l *Limiter[K]) freeLocked(t *tenant[K], m meter.Moment) uint64 {
 	free, kept := l.budget.free(m.Now), l.keptLocked(t)
 	return max(free, kept) - kept
 }
 
-// placeLocked gives a tenant a place in line for a denied cost that may pass after the time retry.
+// placeLocked gives a tenant a place in line for a denied cost. It may pass after the time retry.
 func (l *Limiter[K]) placeLocked(t *tenant[K], m meter.Moment, cost int64, retry time.Duration) {
 	if t.line.first != nil || l.shares.isBarred(t) {
 		return
@@ -107,7 +107,7 @@ func (l *Limiter[K]) deadlineLocked(t *tenant[K], expires int64) {
 	}
 }
 
-// losePlaceLocked removes a tenant's place and the room that is kept for it. The tenant still counts until its deadline.
+// losePlaceLocked removes a tenant's place and the room kept for it. The tenant still counts until its deadline.
 func (l *Limiter[K]) losePlaceLocked(t *tenant[K]) {
 	switch {
 	case t.spot.kept:
@@ -138,7 +138,7 @@ func (l *Limiter[K]) unkeepLocked(t *tenant[K]) {
 	t.spot.kept = false
 }
 
-// collectLocked updates a tenant in line that has been granted a cost. If the tenant has
+// collectLocked updates a tenant in line after it has been granted a cost. If the tenant has
 // savings, room for them is kept a little longer, because its next call may come at once.
 func (l *Limiter[K]) collectLocked(t *tenant[K], m meter.Moment, cost int64) {
 	switch {

@@ -9,12 +9,12 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// mostPrivate bounds an overrun that bars a tenant, in units.
+// mostPrivate bounds a barring overrun, in units.
 const mostPrivate = 2 * mostBurst
 
-// Adjust corrects a tenant's spending. A positive delta is charged like an overrun in [Limiter.Reserve]: the total is
-// charged until the burst is empty, and the rest bars only this tenant. A negative delta refunds at most that much. It
-// first lowers the rest that bars the tenant, and then the tenant's debt, also in the total. Its errors are Take's.
+// Adjust corrects a tenant's spending. A positive delta is charged like an overrun in [Limiter.Reserve]: the total
+// is charged until the burst is empty, and the rest bars only this tenant. A negative delta refunds at most its
+// size. It first lowers the barring rest, and then the tenant's debt, also in the total. Its errors are Take's.
 func (l *Limiter[K]) Adjust(_ context.Context, tenant K, delta int) error {
 	if err := l.check(tenant, 0); err != nil {
 		return err
@@ -70,8 +70,8 @@ func (l *Limiter[K]) SetLimit(limit ratelimit.Limit) error {
 	return nil
 }
 
-// lowerLocked lowers all debts and savings after a change of the limit has lowered the total. A raised limit may charge
-// the total for units that were set aside. No tenant owes those: tenants that have paid since may have spent them.
+// lowerLocked lowers all debts and savings after a change of the limit has lowered the total. A raised limit may
+// charge the total for units set aside. No tenant owes these: tenants may have spent them after they had paid.
 func (l *Limiter[K]) lowerLocked(total, counted uint64) {
 	l.shares.surplus, _ = product(l.shares.surplus, counted).over(total)
 	l.shares.common, _ = product(l.shares.common, counted).over(total)
@@ -120,8 +120,8 @@ func (l *Limiter[K]) settle(key K, c charge, actual int64) {
 	}
 }
 
-// overrunLocked charges a cost spent without a decision. The part for which the total has no room bars the
-// tenant, until its share would have paid for that part. Other tenants wait at most until the burst has room.
+// overrunLocked charges a cost spent without a decision. If the total has no room for a part, this part bars
+// the tenant until its share would have paid for it. Other tenants wait at most until the burst has room.
 func (l *Limiter[K]) overrunLocked(t *tenant[K], m meter.Moment, over int64) {
 	charged := l.chargeTotalLocked(m, over)
 	if charged > 0 {
@@ -141,7 +141,7 @@ func (l *Limiter[K]) overrunLocked(t *tenant[K], m meter.Moment, over int64) {
 }
 
 // chargeTotalLocked charges the total with as much of an overrun as empties the burst,
-// and returns that part. A server's bucket is never emptier than empty, either.
+// and returns this part. A server's bucket is never emptier than empty, either.
 func (l *Limiter[K]) chargeTotalLocked(m meter.Moment, over int64) int64 {
 	charged := min(over, max(0, l.budget.Remaining(l.budget.state, m.Now)))
 	if charged > 0 {
@@ -150,7 +150,7 @@ func (l *Limiter[K]) chargeTotalLocked(m meter.Moment, over int64) int64 {
 	return charged
 }
 
-// overrunOf returns the units of a tenant's overrun that its share has not regained, rounded up.
+// overrunOf returns the unregained units of a tenant's overrun, rounded up.
 func (l *Limiter[K]) overrunOf(t *tenant[K]) int {
 	if !l.shares.isBarred(t) {
 		return 0
@@ -159,7 +159,7 @@ func (l *Limiter[K]) overrunOf(t *tenant[K]) int {
 	return int(min(owed, math.MaxInt))
 }
 
-// barredFrom returns the virtual time from which a tenant is barred.
+// barredFrom returns the virtual time when a tenant's bar begins.
 // Until then the tenant pays its debt for spending within the total.
 func (l *Limiter[K]) barredFrom(t *tenant[K]) uint64 {
 	if t.counts && after(t.finish, l.shares.virtual) > 0 {
@@ -168,7 +168,7 @@ func (l *Limiter[K]) barredFrom(t *tenant[K]) uint64 {
 	return l.shares.virtual
 }
 
-// refundLocked subtracts an amount from the rest that bars a tenant, and then from its debt.
+// refundLocked subtracts an amount from a tenant's barring rest, and then from its debt.
 func (l *Limiter[K]) refundLocked(t *tenant[K], m meter.Moment, amount int64) {
 	parts := uint64(min(amount, 2*mostPrivate)) << fractionBits
 	if l.shares.isBarred(t) {

@@ -2,17 +2,17 @@ package fair
 
 import "time"
 
-// shares holds each tenant's debt: spending for which the tenant's share
-// of the rate has not paid yet. It has no lock and reads no clock.
+// shares holds each tenant's debt: spending not yet paid for by the
+// tenant's share of the rate. It has no lock and reads no clock.
 //
 // A fluid server pays the debts (generalized processor sharing: Parekh and Gallager 1993). It pays at the
-// limit's rate, to all counting tenants at the same time, in proportion to their weights. The virtual time is
-// the amount that the server has paid to a weight of 1. So a tenant's debt is (finish − virtual) × weight,
-// where finish is the virtual time when the debt is paid. The finish does not change while others spend.
+// limit's rate, to all counting tenants at the same time, in proportion to their weights. The virtual
+// time is the server's payment to a weight of 1. So a tenant's debt is (finish − virtual) × weight, where
+// finish is the virtual time when the debt is paid. The finish does not change while others spend.
 //
 // A tenant counts while it has a debt or is in line. In line, its finish stays when the virtual time passes
-// it. Then the debt is negative: the tenant has savings. A tenant that stops counting leaves its savings to
-// the others. The total's debt is the sum of the debts and the common debt, less savings and surplus.
+// it. Then the debt is negative: the tenant has savings. When a tenant stops counting, it leaves its savings
+// to the others. The total's debt is the sum of the debts and the common debt, less savings and surplus.
 //
 // Amounts are in 1/2^20 units, and virtual times in such amounts for a
 // weight of 1. The remainders of divisions are kept, so no amount is lost.
@@ -21,9 +21,9 @@ type shares[K comparable] struct {
 	now        int64
 	virtual    uint64 // wraps round: only differences have a meaning
 
-	count   int    // tenants that count
+	count   int    // counting tenants
 	weights uint64 // their weights
-	// tenants that count because of a debt, by due; one that spends or joins the line
+	// tenants counting because of a debt, by due; when one spends or joins the line, it
 	// keeps its position, because a superfluous check costs less than each move would
 	debtors heap[K]
 	surplus uint64 // savings left to the others, not yet paid by the server
@@ -43,7 +43,7 @@ func after(a, b uint64) uint64 {
 	return 0
 }
 
-// advance lets the server pay until an instant. It calls left for each tenant that stops counting.
+// advance lets the server pay until an instant. It calls left for each tenant when it stops counting.
 func (s *shares[K]) advance(now int64, left func(*tenant[K])) {
 	if now <= s.now {
 		return
@@ -57,7 +57,7 @@ func (s *shares[K]) advance(now int64, left func(*tenant[K])) {
 	paying, rest := product(elapsed, s.units).parts().plus(s.restOfTime).over(s.per)
 	s.restOfTime = rest
 	paying -= s.payCommon(paying)
-	extra := min(s.surplus, paying) // at most the rate, so that tenants with little debt can use the surplus
+	extra := min(s.surplus, paying) // at most the rate, so tenants with little debt can use the surplus
 	s.surplus -= extra
 	s.pay(min(paying+extra, most), left)
 }
@@ -85,11 +85,10 @@ func (s *shares[K]) payCommon(paying uint64) uint64 {
 //
 //	the tag of the first other tenant in line  +  B / W  +  2·c / w
 //
-// in virtual time. Hardly any tenant that stays in line owes more, because the line is served in the
-// order of tags, and the sum of all debts is within the burst. A tenant with a larger debt has used
-// rate that nobody else wanted at the time. The excess becomes a common debt, so such use bars a tenant
-// for at most one RefillTime and two costs. The bound is the start tag of start-time fair queueing
-// (Goyal, Vin and Cheng 1996), with the burst added. relieve reports whether the debt has changed.
+// in virtual time. Hardly any tenant in line owes more, because the line is served in the order of tags, and the sum of all
+// debts is within the burst. A tenant with a larger debt has used rate without other demand at the time. The excess becomes
+// a common debt, so such use bars a tenant for at most one RefillTime and two costs. The bound is the start tag of
+// start-time fair queueing (Goyal, Vin and Cheng 1996), with the burst added. relieve reports whether the debt has changed.
 func (s *shares[K]) relieve(t *tenant[K], burst, weights, first uint64) bool {
 	if !t.counts || s.isBarred(t) {
 		return false
@@ -208,7 +207,7 @@ func (s *shares[K]) owes(t *tenant[K]) uint64 {
 	return after(t.finish, s.virtual)
 }
 
-// base returns the virtual time from which a tenant's next cost counts.
+// base returns the virtual time at which a tenant's next cost begins to count.
 func (s *shares[K]) base(t *tenant[K]) uint64 {
 	base := s.virtual
 	if t.counts {
@@ -243,8 +242,7 @@ func (s *shares[K]) charge(t *tenant[K], amount uint64) {
 	s.settleIn(t)
 }
 
-// forgive subtracts an amount from a tenant's debt, and returns the
-// part that was subtracted. Its tag in line moves with the debt.
+// forgive subtracts an amount from a tenant's debt, and returns the subtracted part. Its tag in line moves with the debt.
 func (s *shares[K]) forgive(t *tenant[K], amount uint64) uint64 {
 	less := min(amount/t.weight, s.owes(t))
 	if t.counts {
@@ -295,7 +293,7 @@ func (s *shares[K]) lower(t *tenant[K], total, counted uint64) {
 	s.settleIn(t)
 }
 
-// among returns the number and the weights of the tenants that count, including t.
+// among returns the number and the weights of the counting tenants, including t.
 func (s *shares[K]) among(t *tenant[K]) (n, weights uint64) {
 	n, weights = uint64(s.count), s.weights
 	if !t.counts {
@@ -308,7 +306,7 @@ func (s *shares[K]) among(t *tenant[K]) (n, weights uint64) {
 func (s *shares[K]) alone(t *tenant[K]) bool { return s.count == 0 || s.count == 1 && t.counts }
 
 // fits reports whether a tag is within the tenant's share. lead is the tag's distance from the virtual time,
-// and free the unused part of the burst. The rule is that of dynamic thresholds (Choudhury and Hahne 1998):
+// and free the unused part of the burst. The rule comes from dynamic thresholds (Choudhury and Hahne 1998):
 // in proportion to its weight, no tenant holds more than is free. Let B be the burst, Q the sum of all debts,
 // w the tenant's weight, n the number of counting tenants and W the sum of their weights. A cost c passes if
 //
@@ -318,7 +316,7 @@ func (s *shares[K]) fits(t *tenant[K], lead, free uint64) bool {
 	return !product(free, n).less(product(lead, weights))
 }
 
-// threshold returns the largest lead that fits.
+// threshold returns the largest fitting lead.
 func (s *shares[K]) threshold(t *tenant[K], free uint64) uint64 {
 	n, weights := s.among(t)
 	lead, _ := product(free, n).over(weights)
@@ -340,14 +338,14 @@ func (s *shares[K]) largest(t *tenant[K], lead uint64) int64 {
 	return int64(amount.lo >> fractionBits)
 }
 
-// untilFits returns the amount that the server must pay until the tenant's tag fits, if nothing is spent meanwhile. lead
-// is the tag's distance from the virtual time. As the server pays, the free part of the burst grows and lead shrinks.
+// untilFits returns the server's payment until the tenant's tag fits, if nothing is spent before. lead is the
+// tag's distance from the virtual time. As the server pays, the free part of the burst grows and lead shrinks.
 func (s *shares[K]) untilFits(t *tenant[K], lead, free uint64) uint64 {
 	n, weights := s.among(t)
 	return product(lead, weights).minus(product(free, n)).up(1 + n)
 }
 
-// toReach returns the amount that the server pays until the virtual time has advanced by ahead, if the same tenants count.
+// toReach returns the server's payment until the virtual time has advanced by ahead, if the same tenants count.
 func (s *shares[K]) toReach(ahead uint64) uint64 {
 	need := product(ahead, s.weights).minus(wide{lo: s.restOfWork})
 	if need.hi > 0 {
@@ -356,7 +354,7 @@ func (s *shares[K]) toReach(ahead uint64) uint64 {
 	return min(need.lo, most)
 }
 
-// toPayAlone returns the amount that the server pays until the virtual time has
+// toPayAlone returns the server's payment until the virtual time has
 // advanced by ahead, if a barred tenant counts only until its debt is paid.
 func (s *shares[K]) toPayAlone(t *tenant[K], ahead uint64) uint64 {
 	counted := min(s.owes(t), ahead)
@@ -367,7 +365,7 @@ func (s *shares[K]) toPayAlone(t *tenant[K], ahead uint64) uint64 {
 	return min(s.toReach(counted)+product(ahead-counted, others).up(1), most)
 }
 
-// timeFor returns the time in which the rate regains an amount, rounded up.
+// timeFor returns the time to regain an amount, rounded up.
 func (s *shares[K]) timeFor(amount uint64) time.Duration {
 	work := product(amount, s.per).minus(wide{lo: s.restOfTime})
 	ns := wide{work.hi >> fractionBits, work.hi<<(64-fractionBits) | work.lo>>fractionBits}

@@ -12,7 +12,7 @@ type tenant[K comparable] struct {
 	due    uint64 // the key among the debtors: finish, or less if the tenant has spent since
 
 	barred   bool
-	barredTo uint64 // the virtual time until which an overrun bars the tenant from its share
+	barredTo uint64 // the virtual time when an overrun's bar on the tenant ends
 
 	tag  uint64 // in line: the virtual time when the debt will be paid, with the cost at the line's head
 	line line   // its callers in Wait
@@ -25,9 +25,9 @@ type tenant[K comparable] struct {
 	idleSince  int64
 }
 
-// spot is a tenant's place in line after a denial. Until the place lapses, the tenant keeps its turn, like a caller in
-// Wait. When the turn comes, room of the burst is kept for the tenant. The kept room grows by the tenant's share until
-// the tenant collects it, because a client that comes back after whole seconds needs more than one cost at a time.
+// spot is a tenant's place in line after a denial. Until the place lapses, the tenant keeps its turn, like a caller
+// in Wait. When the turn comes, room of the burst is kept for the tenant. The kept room grows by the tenant's share
+// until the tenant collects it, because a client coming back after whole seconds needs more than one cost at a time.
 type spot struct {
 	cost     int64  // the denied cost, or 0 for none
 	kept     bool   // whether its turn has come and room is kept
@@ -65,7 +65,7 @@ func newTenant[K comparable](key K, weight uint64) *tenant[K] {
 // inLine reports whether a tenant counts for a reason other than a debt.
 func (t *tenant[K]) inLine() bool { return t.line.first != nil || t.index[byExpires] >= 0 }
 
-// cost returns the cost that a tenant is in line for.
+// cost returns a tenant's cost in line.
 func (t *tenant[K]) cost() int64 {
 	if t.line.first != nil {
 		return t.line.first.cost
@@ -73,7 +73,7 @@ func (t *tenant[K]) cost() int64 {
 	return t.spot.cost
 }
 
-// charge is the cost that a tenant has spent, as its settlement needs it.
+// charge is a tenant's spent cost, for its settlement.
 type charge struct {
 	meter.Spending
 	changes uint32 // the budget's count of changes when the cost was spent

@@ -54,7 +54,7 @@ func (l *Limiter[K]) trackLocked(t *tenant[K], evict bool) error {
 	return nil
 }
 
-// expireLocked drops up to two tenants that have been idle for long, so that memory shrinks after a peak.
+// expireLocked drops up to two long idle tenants, so memory shrinks after a peak.
 func (l *Limiter[K]) expireLocked() {
 	for range 2 {
 		t := l.idle.next
@@ -70,7 +70,7 @@ func (l *Limiter[K]) expireLocked() {
 	}
 }
 
-// dropIdleLocked drops the tenant that has been idle for the longest time. It skips up to two tenants that an overrun bars.
+// dropIdleLocked drops the longest idle tenant. It skips up to two tenants barred by an overrun.
 func (l *Limiter[K]) dropIdleLocked() bool {
 	for range 2 {
 		if t := l.idle.next; t != &l.idle && l.shares.isBarred(t) {
@@ -85,8 +85,8 @@ func (l *Limiter[K]) dropIdleLocked() bool {
 	return false
 }
 
-// evictLocked drops the tenant whose debt is paid soonest. If no tenant
-// has a debt, it drops one that is in line without a caller in Wait.
+// evictLocked drops the tenant whose debt is paid soonest. If no
+// tenant has a debt, it drops one in line without a caller in Wait.
 func (l *Limiter[K]) evictLocked() bool {
 	t := l.shares.soonest()
 	if t == nil {
@@ -133,7 +133,7 @@ func (l *Limiter[K]) unlistLocked(t *tenant[K]) {
 // Stats holds a [Limiter]'s counts.
 type Stats struct {
 	Tracked int    // tenants in the table
-	InDebt  int    // tenants that have a debt or are in line, and so share the rate now
+	InDebt  int    // tenants with a debt or in line: they share the rate now
 	Waiting int    // callers in Wait, and in Reserve with a maxDelay
 	Evicted uint64 // tenants dropped from a full table despite a debt or a place
 }

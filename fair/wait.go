@@ -16,7 +16,7 @@ import (
 // Within a tenant, callers are served first come, first served; among tenants, by
 // their shares. While a tenant has a caller in line, its Allow and Take are denied.
 //
-// A Wait that fails has spent nothing. Its error wraps [context.DeadlineExceeded], at once if the burst
+// A failed Wait has spent nothing. Its error wraps [context.DeadlineExceeded], at once if the burst
 // cannot have room before the deadline. It wraps the context's error when the context ends, and
 // [ratelimit.ErrLimited] if there is no room in line: see [Options.MaxWaiting]. Other errors are Take's.
 func (l *Limiter[K]) Wait(ctx context.Context, tenant K, cost int) error {
@@ -48,7 +48,7 @@ func (l *Limiter[K]) wait(ctx context.Context, key K, cost int, keep meter.Keep,
 	return l.await(ctx, key, w, d)
 }
 
-// reserveInLine waits in line for at most maxDelay. A call that is not served by then is denied as by Take.
+// reserveInLine waits in line for at most maxDelay. If a call is not served by then, it is denied as by Take.
 func (l *Limiter[K]) reserveInLine(ctx context.Context, key K, cost int, maxDelay time.Duration, d *ratelimit.Decision, c *charge) error {
 	left, err := wait.Left(ctx)
 	if err != nil {
@@ -218,8 +218,8 @@ func (l *Limiter[K]) leaveLocked(t *tenant[K], w *waiter) {
 	}
 }
 
-// needsLocked returns how much of the burst must be free before the turn of a tenant in line. A
-// place never needs more room than can be kept, so a client that does not come back delays no other.
+// needsLocked returns how much of the burst must be free before the turn of a tenant in
+// line. A place never needs more room than can be kept, so an absent client delays no other.
 func (l *Limiter[K]) needsLocked(t *tenant[K]) int64 {
 	if t.line.first != nil {
 		return l.withKeptLocked(t, t.cost())
@@ -281,8 +281,8 @@ func (l *Limiter[K]) relieveLocked() {
 	}
 }
 
-// turnLocked returns how long the first waiter sleeps. It ends when the first tenant in line may be
-// served if nothing is spent, or when a tenant stops counting, which makes the others' shares larger.
+// turnLocked returns how long the first waiter sleeps. It ends when the first tenant in line may
+// be served if nothing is spent, or when a tenant stops counting: the others' shares then grow.
 func (l *Limiter[K]) turnLocked(m meter.Moment) time.Duration {
 	t := l.firstLocked(nil)
 	b, s := &l.budget, &l.shares
@@ -304,7 +304,7 @@ func (l *Limiter[K]) turnLocked(m meter.Moment) time.Duration {
 }
 
 // wakeLocked wakes the first waiter of all, unless it sleeps on the clock already.
-// Each critical section that may change the first waiter calls it at the end.
+// Each critical section calls it at the end if it may change the first waiter.
 func (l *Limiter[K]) wakeLocked() {
 	if t := l.waiters.first(); t != nil && t.line.first != l.sleeper {
 		l.sleeper = nil // its turn may have changed before it is the first again

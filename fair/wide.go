@@ -2,7 +2,7 @@ package fair
 
 import "math/bits"
 
-// Amounts are counted in fractions of a unit, so that shares by weight are whole numbers.
+// Amounts are counted in fractions of a unit, so shares by weight are whole numbers.
 const (
 	fractionBits = 20
 	fraction     = 1 << fractionBits
@@ -60,7 +60,7 @@ func (a wide) up(n uint64) uint64 {
 // most is the largest amount. Two amounts up to most can be added as signed numbers.
 const most = 1 << 62
 
-// parts converts a number of units into fractions of a unit. A number that does not fit counts as the largest that does.
+// parts converts a number of units into fractions of a unit. A number too large counts as the largest possible one.
 func (a wide) parts() wide {
 	if a.hi >= 1<<(62-fractionBits) {
 		a = wide{hi: 1<<(62-fractionBits) - 1}

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// refusal is the error with which a call is refused. Outer interceptors can find its cause with errors.Is.
+// refusal is a refused call's error. Outer interceptors can find its cause with errors.Is.
 type refusal struct {
 	status   *status.Status
 	cause    error // nil for a denial
@@ -22,7 +22,7 @@ func (r *refusal) Error() string              { return r.status.Err().Error() }
 func (r *refusal) GRPCStatus() *status.Status { return r.status }
 func (r *refusal) Unwrap() error              { return r.cause }
 
-// refuse returns the error for a call that may not be served.
+// refuse returns a refused call's error.
 func (i *Interceptor) refuse(e *event, t trailers) error {
 	r, custom := replyTo(i.core.Answer(e, rpcstatus.Code(i.opts.KeyCode))), i.opts.OnError
 	switch e.Outcome {

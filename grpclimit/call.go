@@ -9,15 +9,14 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Call is a call that a server receives or a [Client] sends, or a stream's message. A function that receives
-// a Call must not change it, nor keep it after it has returned. A Call's methods are safe for concurrent use.
+// Call is a server's or a [Client]'s call, or a stream's message. A function must not change a Call
+// passed to it, nor keep it after it has returned. A Call's methods are safe for concurrent use.
 type Call struct {
 	// FullMethod is "/package.Service/Method".
 	FullMethod string
 	// Target is a client connection's canonical target, such as "dns:///api.example.com:443". It is empty on a server.
 	Target string
-	// Request is a unary call's message, or the message that
-	// [Options].ChargeMessages charges. It is nil for a stream that opens.
+	// Request is a unary call's message, or the message charged by [Options].ChargeMessages. It is nil for an opening stream.
 	Request any
 	// ClientStream and ServerStream report whether the client or the server may send several messages.
 	ClientStream, ServerStream bool
@@ -25,7 +24,7 @@ type Call struct {
 	ctx      context.Context
 	outgoing bool // whether a client sends the call
 
-	// Functions that settle read these: whether a message was sent, and whether an inner interceptor has refused the call.
+	// Settling functions read these: whether a message was sent, and whether an inner interceptor has refused the call.
 	answered, refused bool
 }
 
@@ -37,20 +36,20 @@ func NewCall(ctx context.Context, fullMethod string, request any) *Call {
 // calls are Calls for reuse.
 var calls = sync.Pool{New: func() any { return new(Call) }}
 
-// newCall returns a reused Call, which the caller releases when it has answered the call.
+// newCall returns a reused Call. The caller releases it after the call's answer.
 func newCall(ctx context.Context, fullMethod string, request any) *Call {
 	c := calls.Get().(*Call)
 	c.FullMethod, c.Request, c.ctx = fullMethod, request, ctx
 	return c
 }
 
-// release lets the Call be reused. It must not be called after a panic, because the function that recovers may keep the Call.
+// release lets the Call be reused. It must not be called after a panic, because a recovering function may keep the Call.
 func (c *Call) release() {
 	*c = Call{}
 	calls.Put(c)
 }
 
-// Context returns the call's context, which is never nil. It contains the peer and
+// Context returns the call's context. It is never nil. It contains the peer and
 // the incoming metadata. For a client's call it contains the outgoing metadata.
 func (c *Call) Context() context.Context {
 	if c.ctx == nil {
@@ -60,7 +59,7 @@ func (c *Call) Context() context.Context {
 }
 
 // peer returns the connection's other end, or nil if it is unknown. For a client's call
-// it is nil, because the context may have the peer of a call that the program is serving.
+// it is nil, because the context may have the peer of a call in the program's own server.
 func (c *Call) peer() *peer.Peer {
 	if c.outgoing {
 		return nil
@@ -69,7 +68,7 @@ func (c *Call) peer() *peer.Peer {
 	return p
 }
 
-// values returns the values that the client sends under a key. The key must be in lower case.
+// values returns the client's values for a key. The key must be in lower case.
 func (c *Call) values(key string) []string {
 	if c.outgoing {
 		md, _ := metadata.FromOutgoingContext(c.Context())

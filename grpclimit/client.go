@@ -20,12 +20,12 @@ type ClientOptions struct {
 	// Cost returns a call's cost in the limiter. It defaults to the cost from [httplimit.WithCost], or otherwise 1.
 	Cost func(c *Call) int
 
-	// MaxWait bounds how long a call may wait. A call that would wait longer fails at
-	// once with ResourceExhausted, [ratelimit.ErrLimited] and the wait. It defaults
+	// MaxWait bounds how long a call may wait. If a call would wait longer, it fails
+	// at once with ResourceExhausted, [ratelimit.ErrLimited] and the wait. It defaults
 	// to one minute. If negative, a call waits as long as its context allows.
 	MaxWait time.Duration
 
-	// MaxServerWait bounds a wait that a server demands. It defaults to ten years.
+	// MaxServerWait bounds a wait demanded by a server. It defaults to ten years.
 	MaxServerWait time.Duration
 
 	// MaxRetries is how often a refused unary call may be sent again. A call counts as refused

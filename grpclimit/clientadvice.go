@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// answer is the advice that the end of a call gives a client.
+// answer is a call's advice at its end for a client.
 type answer struct {
 	pace.Advice
 	retry bool // whether the call was refused before it was processed, and so may be sent again
@@ -42,7 +42,7 @@ func answerOf(err error, header, trailer metadata.MD) (a answer) {
 	a.Refused = delayed || pushed
 	a.retry = a.Refused && !stop && a.Answered
 	if a.Refused {
-		a.Wait = max(info, pushback, 1) // not 0, which would mean that there is no time
+		a.Wait = max(info, pushback, 1) // not 0: 0 stands for no time
 	}
 	return a
 }
@@ -88,7 +88,7 @@ func retryDelay(st *status.Status) (wait time.Duration, found bool) {
 	return wait, found
 }
 
-// pushbackOf returns the wait that a trailer demands, whether it demands one, and whether it forbids
+// pushbackOf returns a trailer's demanded wait, whether there is one, and whether the trailer forbids
 // a retry. According to gRFC A6, every value except a single number of 0 or more forbids a retry.
 func pushbackOf(trailer metadata.MD) (wait time.Duration, found, stop bool) {
 	values := trailer[rpcstatus.PushbackKey]

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// unsentError is the error of a call that was not sent. It wraps the reason and has a status, as all errors of gRPC have.
+// unsentError is an unsent call's error. It wraps the reason and has a status, as all errors of gRPC have.
 type unsentError struct {
 	status *status.Status
 	reason error
@@ -21,7 +21,7 @@ func (e *unsentError) Error() string              { return e.status.Err().Error(
 func (e *unsentError) Unwrap() error              { return e.reason }
 func (e *unsentError) GRPCStatus() *status.Status { return e.status }
 
-// unsent adds to a reason the status that gRPC uses for it.
+// unsent adds gRPC's status for a reason to the reason.
 func unsent(call *Call, reason error) error {
 	if st := ownStatus(reason); st != nil {
 		return &unsentError{st, reason}
@@ -29,8 +29,8 @@ func unsent(call *Call, reason error) error {
 	return &unsentError{status.New(unsentCode(call.Context(), reason), reason.Error()), reason}
 }
 
-// ownStatus returns the status that a reason wraps, with its details and the reason's
-// text. It returns nil if there is none, or if its code is OK, which is not an error.
+// ownStatus returns a reason's wrapped status, with its details and the reason's
+// text. It returns nil if there is none, or if its code is OK: OK is not an error.
 func ownStatus(reason error) *status.Status {
 	var own interface{ GRPCStatus() *status.Status }
 	if !errors.As(reason, &own) {

@@ -50,7 +50,7 @@ func (c *Client) open(call *Call, waited time.Duration, many bool, start func(*f
 	return &pacedStream{s, f, many}, nil
 }
 
-// flight is a stream that will be opened or was opened. It holds its place until it ends.
+// flight is a stream, before or after it is opened. It holds its place until it ends.
 type flight struct {
 	pacer   *pace.Pacer[*Call]
 	place   *pace.Place

@@ -45,7 +45,7 @@ func (i *Interceptor) serve(e *event, t trailers, s *watchedStream, settles bool
 }
 
 // refusedInside reports whether an inner Interceptor has refused the whole call for a
-// cause that [edge.MarkRefused] records. A refused message of a stream does not count.
+// cause recorded by [edge.MarkRefused]. A refused message of a stream does not count.
 func refusedInside(err error) bool {
 	if err == nil {
 		return false
@@ -91,10 +91,10 @@ func tooLate(c *Call, delay time.Duration) bool {
 	return ok && time.Until(deadline) <= delay || edge.OutlastsServer(c.Context(), delay)
 }
 
-// RefuseHeld refuses the held calls, and each later call that would be held. They end as if their deadlines
-// were too early, and their charges are given back. Calls that can pass at once are served. Call it before
-// [grpc.Server.GracefulStop], which waits for held calls. If several servers share an Interceptor, it holds
-// no more calls for any of them. If [NewInflight] made the Interceptor, it does nothing.
+// RefuseHeld refuses the held calls, and each later call instead of holding it. They end as if their deadlines
+// were too early, and their charges are given back. Calls are still served if they can pass at once. Call it
+// before [grpc.Server.GracefulStop], because that waits for held calls. If several servers share an
+// Interceptor, it holds no more calls for any of them. If [NewInflight] made the Interceptor, it does nothing.
 func (i *Interceptor) RefuseHeld() {
 	if i != nil && i.core != nil {
 		i.core.RefuseHeld()

@@ -7,10 +7,9 @@
 //		grpc.ChainStreamInterceptor(limit.StreamServerInterceptor()),
 //	)
 //
-// A denied call ends with RESOURCE_EXHAUSTED, a RetryInfo and the trailer grpc-retry-pushback-ms,
-// which clients with a retry policy obey. [New] accepts any limiter, for example a
-// [ratelimit.Map] with [Metadata], or several limits from [ratelimit.All]. Keys have the same
-// types as in package httplimit, so HTTP requests and gRPC calls can share a user's budget.
+// A denied call ends with RESOURCE_EXHAUSTED, a RetryInfo and the trailer grpc-retry-pushback-ms: clients with a retry policy
+// obey it. [New] accepts any limiter, for example a [ratelimit.Map] with [Metadata], or several limits from [ratelimit.All].
+// Keys have the same types as in package httplimit, so HTTP requests and gRPC calls can share a user's budget.
 //
 // [NewInflight] limits how many calls are served at the same time.
 // [NewClient] is for clients. The package starts no goroutines.

@@ -52,7 +52,7 @@ func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
 // UnaryServerInterceptor returns an interceptor that passes allowed calls to the handler and refuses the others. It panics if
 // the Interceptor is zero. Outer interceptors must not send headers, because a client does not retry a denial after headers.
 //
-// A call that a leaky bucket delays is held. If its context ends during the hold, it is not served.
+// A call is held if a leaky bucket delays it. If its context ends during the hold, it is not served.
 // If its deadline is before its turn, it is denied at once. In both cases its charge is given back,
 // except by a leaky bucket in a [ratelimit.Map]: use [PerIP], or [ratelimit.All] with one layer.
 func (i *Interceptor) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
@@ -114,7 +114,7 @@ func (i *Interceptor) Stats() httplimit.Stats {
 	return httplimit.Stats(i.core.Stats())
 }
 
-// Event is one decision. It is valid only until the function that receives it returns.
+// Event is one decision. It is valid only until the function it is passed to returns.
 type Event struct {
 	// Call is the call. For a decision on a message, Call.Request is the message.
 	Call     *Call

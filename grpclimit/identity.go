@@ -28,7 +28,7 @@ func SPIFFEID(c *Call) (string, error) {
 	return keytext.Short(id, "SPIFFE ID")
 }
 
-// spiffeID returns a certificate's only URI, if that is a SPIFFE ID.
+// spiffeID returns a certificate's only URI, if it is a SPIFFE ID.
 func spiffeID(uris []*url.URL) (string, error) {
 	found := false
 	for _, u := range uris {
@@ -64,7 +64,7 @@ func CertificateSubject(c *Call) (string, error) {
 	return keytext.Short(subject, "certificate's subject")
 }
 
-// subjectOf returns the whole subject. leaf.Subject would contain only the last value of a type that occurs several times.
+// subjectOf returns the whole subject. leaf.Subject would contain only the last value of a repeated type.
 func subjectOf(leaf *x509.Certificate) (string, error) {
 	var names pkix.RDNSequence
 	if len(leaf.RawSubject) == 0 {

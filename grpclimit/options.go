@@ -32,8 +32,8 @@ type Options struct {
 	// Settle returns a call's real cost, given its status code and the charged cost; [ChargeOnly] makes such a function.
 	// The limiter must be a [ratelimit.Reserver]. If it panics, the charge stays. If nil, the charge stays, too, with one
 	// exception. An inner Interceptor may lack budget or room and refuse the call. If its error is returned, all is given
-	// back. With Settle, its result counts then as well. A handler that panics counts as Internal, and a server error
-	// caused by the client as InvalidArgument. A leaky bucket in a [ratelimit.Map] denies calls that it would delay.
+	// back. With Settle, its result counts then as well. A panicking handler counts as Internal, and a server error
+	// caused by the client as InvalidArgument. A leaky bucket in a [ratelimit.Map] denies calls instead of delaying them.
 	Settle func(c *Call, code codes.Code, cost int) (actual int)
 
 	// SettleResponse is Settle with the response.
@@ -53,10 +53,11 @@ type Options struct {
 	// does. They are sent with decided unary calls, and with streams denied as they open.
 	LimitTrailers bool
 
-	// QuotaUnit returns the unit that a limit counts, as in [httplimit.Options].
+	// QuotaUnit returns a limit's unit, as in [httplimit.Options].
 	QuotaUnit func(limit ratelimit.Limit) string
 
-	// DegradedTrailer names a trailer that is "true" if [ratelimit.Decision].Degraded is. If empty, there is no such trailer.
+	// DegradedTrailer names a trailer with the value "true" if
+	// [ratelimit.Decision].Degraded is set. If empty, there is no such trailer.
 	DegradedTrailer string
 
 	// MaxHold bounds how long a call is held, as in [httplimit.Options]. [Interceptor.RefuseHeld] ends the waits. If net/http
@@ -74,7 +75,7 @@ type Options struct {
 	// nil or OK, the usual one is sent. The trailer grpc-retry-pushback-ms is sent in any case.
 	OnDenied func(e Event, answer *status.Status) *status.Status
 
-	// OnExceeds is OnDenied for a call that can never pass ([ratelimit.ErrExceedsLimit]).
+	// OnExceeds is OnDenied for a call above the capacity ([ratelimit.ErrExceedsLimit]).
 	OnExceeds func(e Event, answer *status.Status) *status.Status
 
 	// OnError is OnDenied for a call if the limiter cannot decide because of e.Err. The usual code
@@ -82,7 +83,8 @@ type Options struct {
 	// INTERNAL for a negative cost or [keyfunc.ErrMisconfigured], and otherwise UNAVAILABLE.
 	OnError func(e Event, answer *status.Status) *status.Status
 
-	// OnDecision is called with each decision, before the call is answered or served. For a held call that is after the hold.
+	// OnDecision is called with each decision, before the call is
+	// answered or served. For a held call it is called after the hold.
 	OnDecision func(Event)
 
 	// Logger logs errors, as in [httplimit.Options]. It defaults to [slog.Default].

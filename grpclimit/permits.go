@@ -90,7 +90,7 @@ func (c *Client) holdOpen(call *Call, many bool, open func(waited time.Duration,
 	return &heldStream{s, finish, many}, nil
 }
 
-// heldStream is a stream that holds a permit. It also records its end, because OnFinish
+// heldStream is a stream with a permit. It also records its end, because OnFinish
 // is not called if the stream is not gRPC's own or an interceptor drops options.
 type heldStream struct {
 	grpc.ClientStream

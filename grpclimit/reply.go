@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// replyTo returns an answer in gRPC's form. Calls that a limit denies for the same number of milliseconds share one.
+// replyTo returns an answer in gRPC's form. Calls share one if a limit denies them for the same number of milliseconds.
 func replyTo(a rpcstatus.Answer) *reply {
 	if a.Limit == nil {
 		return newReply(a)

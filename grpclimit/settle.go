@@ -40,8 +40,8 @@ func ChargeOnly(charged ...codes.Code) func(c *Call, code codes.Code, cost int) 
 }
 
 // RefundServerErrors is a function for [Options].Settle. It does not charge a call that ends with
-// Unavailable, Internal or DataLoss, unless the call's context has ended. Nor does it charge a call that an
-// inner interceptor has refused. It charges Unknown, which is the code of any Go error without a status.
+// Unavailable, Internal or DataLoss, unless the call's context has ended. Nor does it charge a call
+// refused by an inner interceptor. It charges Unknown, the code of any Go error without a status.
 func RefundServerErrors(c *Call, code codes.Code, cost int) int {
 	if c.refused {
 		return 0
@@ -59,7 +59,7 @@ func RefundServerErrors(c *Call, code codes.Code, cost int) int {
 func (i *Interceptor) settled(
 	ctx context.Context, e *event, charge *edge.Charge[*Call], s *watchedStream, next func(context.Context) (any, error),
 ) (resp any, err error) {
-	code := codes.Internal // the code of a handler that panics or exits
+	code := codes.Internal // the code after a panic or an exit
 	defer charge.Settle(func(cost int) int {
 		got := Response{Code: s.blame(code, err), Message: resp}
 		switch {
@@ -78,7 +78,7 @@ func (i *Interceptor) settled(
 	return resp, err
 }
 
-// codeOf returns the code that gRPC sends for a handler's error.
+// codeOf returns gRPC's code for a handler's error.
 func codeOf(err error) codes.Code {
 	s, ok := status.FromError(err)
 	if !ok {

@@ -34,7 +34,7 @@ func within(ss grpc.ServerStream, ctx context.Context) grpc.ServerStream {
 	return &streamWithin{ss, ctx}
 }
 
-// streamWithin is a stream with the context that ends when the units it holds have lapsed.
+// streamWithin is a stream whose context ends when its units have lapsed.
 type streamWithin struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -42,20 +42,20 @@ type streamWithin struct {
 
 func (s *streamWithin) Context() context.Context { return s.ctx }
 
-// waitForMessage changes the wait of a stream that is denied as it opens or at its first message. A client that retries
-// pays for another opening and the message. So the wait covers both. Otherwise the first retry would be denied.
+// waitForMessage changes the wait of a stream denied as it opens or at its first message. A retry costs
+// another opening and the message. So the wait covers both. Otherwise the first retry would be denied.
 func (i *Interceptor) waitForMessage(e *event) {
 	if i.opts.ChargeMessages && i.opts.Cost == nil {
 		i.core.WaitFor(e, 2)
 	}
 }
 
-// callOf returns the Call for a stream that opens.
+// callOf returns the Call for an opening stream.
 func callOf(ss grpc.ServerStream, info *grpc.StreamServerInfo) *Call {
 	return &Call{FullMethod: info.FullMethod, ClientStream: info.IsClientStream, ServerStream: info.IsServerStream, ctx: ss.Context()}
 }
 
-// chargedStream is a stream that charges its messages.
+// chargedStream is a stream with charged messages.
 type chargedStream struct {
 	watchedStream
 	i      *Interceptor

@@ -15,7 +15,7 @@ const (
 	limitKey  = "ratelimit"
 )
 
-// trailers sets a call's trailers. gRPC sends them with the status, so that no headers are sent earlier.
+// trailers sets a call's trailers. gRPC sends them with the status, so no headers are sent earlier.
 type trailers struct {
 	ctx      context.Context   // the context of a unary call
 	stream   grpc.ServerStream // the stream; nil for a unary call
@@ -38,16 +38,16 @@ func (t trailers) announces(o edge.Outcome) bool {
 	return t.announce && (o == edge.Denied || o == edge.Exceeds || o == edge.Allowed && t.stream == nil)
 }
 
-// set adds the trailers that md returns, and does not change them. Outside of a server it does nothing.
+// set adds md's trailers, and does not change them. Outside of a server it does nothing.
 func (t trailers) set(md func() metadata.MD) {
 	if t.stream != nil {
 		t.stream.SetTrailer(md())
 	} else if s := grpc.ServerTransportStreamFromContext(t.ctx); s != nil {
-		_ = s.SetTrailer(md()) // an error means that the call has ended
+		_ = s.SetTrailer(md()) // after an error the call has ended
 	}
 }
 
-// limits returns the trailers for the limit that has decided.
+// limits returns the trailers for the deciding limit.
 func (i *Interceptor) limits(e *event, t trailers) metadata.MD {
 	policies, standing, inner := i.views.Fields(e.Request.Context(), &e.Decision, e.Outcome == edge.Exceeds)
 	if policies == "" {

@@ -12,11 +12,11 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// watchedStream is a stream that records whether its client has failed to send or to
+// watchedStream is a stream. It records whether its client has failed to send or to
 // receive a message. As gRPC permits, one goroutine may receive while others send.
 type watchedStream struct {
 	grpc.ServerStream
-	ctx    context.Context // the context for the handler; nil for that of ServerStream
+	ctx    context.Context // the context for the handler; nil for ServerStream's
 	failed atomic.Bool
 
 	mu       sync.Mutex // guards the fields below
@@ -32,7 +32,7 @@ func (s *watchedStream) Context() context.Context {
 	return s.ctx
 }
 
-// sent counts the messages that were sent, and the last one.
+// sent counts the sent messages, and returns the last one.
 func (s *watchedStream) sent() (int, any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,8 +48,8 @@ func (s *watchedStream) RecvMsg(m any) error {
 	return err
 }
 
-// noteReceiving records that a message could not be received. If an
-// outer Interceptor has denied the message, the client has not failed.
+// noteReceiving records a failure to receive a message. If an outer
+// Interceptor has denied the message, the client has not failed.
 func (s *watchedStream) noteReceiving(err error) {
 	if denial := (*refusal)(nil); err != io.EOF && !errors.As(err, &denial) {
 		s.failed.Store(true)
@@ -79,15 +79,15 @@ func (s *watchedStream) SendHeader(md metadata.MD) error {
 	return err
 }
 
-// noteSending records that a message could not be sent. If a client closes its connection, sending fails with
-// Unavailable before the stream's context ends. If a message cannot be encoded or is too large, the server is at fault.
+// noteSending records a failure to send a message. If a client closes its connection, sending fails with Unavailable
+// before the stream's context ends. If a message cannot be encoded or is too large, the server is at fault.
 func (s *watchedStream) noteSending(err error) {
 	if code := codeOf(err); code != codes.Internal && code != codes.ResourceExhausted {
 		s.failed.Store(true)
 	}
 }
 
-// blame returns the code with which a call is settled. If the client has caused a server error, blame returns another code.
+// blame returns the code to settle a call with. If the client has caused a server error, blame returns another code.
 func (s *watchedStream) blame(code codes.Code, err error) codes.Code {
 	if serverFault(code) && (s != nil && s.failed.Load() || causedByClient(err)) {
 		return codes.InvalidArgument

@@ -20,11 +20,11 @@ var (
 	// ErrNoKey is for a request without a key.
 	ErrNoKey = errors.New("no key")
 
-	// ErrMalformedKey is for a key that no honest client sends, such as two values or a text above 1 KiB.
+	// ErrMalformedKey is returned for a key that no honest client sends, for example two values or a text above 1 KiB.
 	ErrMalformedKey = errors.New("malformed key")
 
-	// ErrMisconfigured is for a key function that can never work,
-	// because the server is at fault. [Optional] does not skip it.
+	// ErrMisconfigured is returned by a key function if it can never
+	// work, because the server is at fault. [Optional] does not skip it.
 	ErrMisconfigured = errors.New("misconfigured server")
 )
 
@@ -52,7 +52,7 @@ func Join[R any, A, B comparable](a func(R) (A, error), b func(R) (B, error)) fu
 	}
 }
 
-// mustBeGiven panics if a key function is nil, so that this is found before the first request.
+// mustBeGiven panics if a key function is nil: so the mistake is found before the first request.
 func mustBeGiven(given bool, name string) {
 	if !given {
 		panic(optional.Nil("keyfunc: " + name))
@@ -94,8 +94,7 @@ func Otherwise[R, A, K any](known func(R) (A, error), key func(R) (K, error)) fu
 	}
 }
 
-// Hash is the SHA-256 of a secret. It serves as a key in the
-// secret's place. It does not protect a secret that can be guessed.
+// Hash is the SHA-256 of a secret. It serves as a key in the secret's place. It does not protect guessable secrets.
 type Hash [sha256.Size]byte
 
 // HashOf returns a secret's Hash.

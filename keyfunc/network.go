@@ -5,12 +5,11 @@ import (
 	"net/netip"
 )
 
-// defaultIPv6Bits is the length of the IPv6 prefix that counts as
-// one client, since providers give each customer a /64 or more.
+// defaultIPv6Bits is the length of one client's IPv6 prefix, since providers give each customer a /64 or more.
 const defaultIPv6Bits = 64
 
-// Network returns a client's network as an address, for use as a key. That is an IPv4 address itself, or an IPv6
-// address cut to a prefix with ipv6Bits bits, from 1 to 128; 0 means 64. Use it to make keys for packets,
+// Network returns a client's network as an address, for use as a key. An IPv4 address stays as it is. An IPv6
+// address is cut to a prefix with ipv6Bits bits, from 1 to 128; 0 means 64. Use it to make keys for packets,
 // connections and jobs. The key functions in httplimit, grpclimit and connectlimit cut addresses in the same way:
 //
 //   - a zone is dropped;

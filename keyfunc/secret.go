@@ -10,9 +10,9 @@ import (
 //
 //	byKey := ratelimit.Map(limiter, keyfunc.APIKey(grpclimit.Metadata("x-api-key")))
 //
-// APIKey does not check the secret. The same secret has the same hash over HTTP, where
-// httplimit.APIKey is shorter to write. It returns the given function's errors, with one exception: it
-// also hashes secrets above 1 KiB, at which Metadata and Header fail. An empty secret is [ErrNoKey].
+// APIKey does not check the secret. The same secret has the same hash over HTTP: there, httplimit.APIKey
+// is shorter to write. It returns the given function's errors, with one exception: it also hashes
+// secrets above 1 KiB, although Metadata and Header fail at them. An empty secret is [ErrNoKey].
 func APIKey[R any](key func(R) (string, error)) func(R) (Hash, error) {
 	mustBeGiven(key != nil, "APIKey: key")
 	return hashed(key, func(text string) (string, error) {
@@ -24,14 +24,14 @@ func APIKey[R any](key func(R) (string, error)) func(R) (Hash, error) {
 }
 
 // BearerToken is [APIKey] for the token in a text "Bearer token", such as grpclimit.Metadata("authorization") returns.
-// Use it for opaque tokens. Verifiers accept a JWT in several spellings, for example 16 that differ in the signature's
-// last character, and each would have its own budget. So after authentication, use a verified claim as the key instead.
+// Use it for opaque tokens. Verifiers accept a JWT in several spellings, for example 16 with different last characters of
+// the signature, and each would have its own budget. So after authentication, use a verified claim as the key instead.
 func BearerToken[R any](key func(R) (string, error)) func(R) (Hash, error) {
 	mustBeGiven(key != nil, "BearerToken: key")
 	return hashed(key, bearer)
 }
 
-// hashed returns a key function for the hash of the secret that secretIn finds in key's text.
+// hashed returns a key function for the hash of a secret. secretIn finds the secret in key's text.
 func hashed[R any](key func(R) (string, error), secretIn func(text string) (string, error)) func(R) (Hash, error) {
 	return func(r R) (Hash, error) {
 		text, err := key(r)
@@ -48,8 +48,7 @@ func hashed[R any](key func(R) (string, error), secretIn func(text string) (stri
 	}
 }
 
-// tooLong is implemented by the error of package keytext about a text
-// that is too long for a key. A hash of that text is short enough.
+// tooLong is implemented by package keytext's error about a text too long for a key. A hash of the text is short enough.
 type tooLong interface {
 	error
 	Whole() string

@@ -2,9 +2,9 @@ package lease
 
 import "github.com/weir-go/ratelimit"
 
-// part is the part of a cost that a caller spends from a key's batches, while it reserves the rest with
-// the remote limiter. So a caller with a cost above the batch is not denied because its own process holds
-// the units. The batches are not forfeited before the remote limiter has answered. The zero part is empty.
+// part is a cost's part from a key's batches, while the caller reserves the rest with the remote
+// limiter. So a caller with a cost above the batch is not denied because its own process holds the
+// units. The batches are not forfeited before the remote limiter has answered. The zero part is empty.
 type part[K comparable] struct {
 	claims[K]
 	returns  *returns
@@ -13,8 +13,8 @@ type part[K comparable] struct {
 	spoken   bool // whether the remote limiter has allowed the rest; then the part is not put back
 }
 
-// setAside spends all units of a key that the process holds on a cost. It leaves at least one unit of the cost
-// to the remote limiter, which decides. It spends nothing if the remote limiter has to decide on the whole cost.
+// setAside spends all of the process's units of a key on a cost. It leaves at least one unit of the cost to
+// the remote limiter: this decides. It spends nothing if the remote limiter has to decide on the whole cost.
 func (l *Limiter[K]) setAside(key K, cost int) *part[K] {
 	p := &part[K]{returns: l.fetcher.returns}
 	h := l.table.find(key)
@@ -49,7 +49,7 @@ func (p *part[K]) decided(d ratelimit.Decision, err error) ratelimit.Decision {
 	return d
 }
 
-// end puts the whole part back, unless the remote limiter has allowed the rest. After that its batches may be forfeited.
+// end puts the whole part back, unless the remote limiter has allowed the rest. Then its batches may be forfeited.
 func (p *part[K]) end() {
 	if !p.spoken {
 		p.returns.lose(p.release(p.n))

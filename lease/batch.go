@@ -6,17 +6,17 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// batch is a reservation of the remote limiter that this process spends
+// batch is a reservation of the remote limiter. This process spends it
 // in pieces. The lock of its holding guards it until the batch is gone.
 //
-// A batch can be settled only once, so its rest is given back only when no claim on it is open. Until then
-// the batch is in the holding's batches while it can be spent, and in the holding's waiting after that.
+// A batch can be settled only once, so its rest is given back only when no claim on it is open. Until
+// then the batch is in the holding's batches while it can be spent, and then in the holding's waiting.
 type batch struct {
 	res      *ratelimit.Reservation
 	size     int              // units reserved
 	left     int              // units not spent
-	open     int              // units spent by reservations that may still put them back
-	until    time.Duration    // the instant, by the timers, at which the batch is retired
+	open     int              // units spent by reservations, which may still put them back
+	until    time.Duration    // when the batch is retired, by the timers
 	degraded bool             // whether the stand-in for the shared store made the reservation
 	retired  bool             // whether the batch is no longer spent and waits for its claims to be closed
 	direct   int              // parts whose rest is being reserved directly; until then the batch is not forfeited
@@ -26,10 +26,10 @@ type batch struct {
 	gone     bool             // whether the batch was given back, forfeited or forgotten; then nothing can be put back
 }
 
-// spent counts the units with which the remote limiter has to be charged.
+// spent counts the units to charge the remote limiter with.
 func (b *batch) spent() int { return b.size - b.left }
 
-// claims are the units that a reservation may put back into their batches.
+// claims are a reservation's units, as far as it may put them back into their batches.
 type claims[K comparable] struct {
 	h    *holding[K]
 	list []claim
@@ -41,8 +41,8 @@ type claim struct {
 	n     int
 }
 
-// release closes the claims, and puts unneeded units back into batches
-// that are not gone. It returns how many units could not be put back.
+// release closes the claims, and puts unneeded units back into
+// existing batches. It returns how many units could not be put back.
 func (c *claims[K]) release(unneeded int) (lost int) {
 	if c.h == nil {
 		return unneeded

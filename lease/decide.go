@@ -16,10 +16,10 @@ type want struct {
 	patient bool // whether the caller accepts a later instant if the remote limiter denies
 	brief   bool // whether the caller needs no details
 
-	failed failures.List // the limiters that failed in fetches for which this caller has waited
+	failed failures.List // the limiters that failed in this caller's fetches
 }
 
-// demand returns the cost, bounded so that sums do not overflow.
+// demand returns the cost, bounded so sums do not overflow.
 func (o want) demand() int64 { return min(int64(o.cost), 1<<32) }
 
 // result is a decision's result for a caller.
@@ -30,7 +30,7 @@ type result[K comparable] struct {
 	claims   claims[K]              // the claims, if the caller will settle the cost
 	whole    *ratelimit.Reservation // set instead of claims if the caller gets the whole batch
 	local    bool                   // whether the decision needed no call to the remote limiter
-	failed   failures.List          // the limiters that failed in fetches for which the caller has waited
+	failed   failures.List          // the limiters that failed in the caller's fetches
 }
 
 // context returns a context for the remaining steps.
@@ -97,7 +97,7 @@ func (f *fetcher[K]) offerLocked(h *holding[K], o want, now time.Duration) (out 
 	return f.denyLocked(h, o, now)
 }
 
-// denyLocked repeats a denial that still holds. A patient caller has to call the remote limiter for a later instant.
+// denyLocked repeats a still valid denial. A patient caller has to call the remote limiter for a later instant.
 func (f *fetcher[K]) denyLocked(h *holding[K], o want, now time.Duration) (out result[K], ok bool) {
 	if !h.denial.covers(o.cost-h.left, o.brief, now) {
 		return out, false
@@ -108,14 +108,14 @@ func (f *fetcher[K]) denyLocked(h *holding[K], o want, now time.Duration) (out r
 	return h.localLocked(result[K]{decision: h.denial.answer(h.left, now)}), true
 }
 
-// localLocked counts a decision that needed no round trip.
+// localLocked counts a decision without a round trip.
 func (h *holding[K]) localLocked(out result[K]) result[K] {
 	h.local++
 	out.local = true
 	return out
 }
 
-// await waits for the caller's own fetch. A batch that arrives too late for the caller serves others.
+// await waits for the caller's own fetch. If a batch arrives too late for the caller, it serves others.
 func (f *fetcher[K]) await(ctx context.Context, h *holding[K], ft *fetch[K]) result[K] {
 	err := f.until(ctx, ft)
 	if err == nil {
@@ -130,8 +130,8 @@ func (f *fetcher[K]) await(ctx context.Context, h *holding[K], ft *fetch[K]) res
 	return f.leaves(err)
 }
 
-// leaves returns the result of a caller that stops waiting. Some remote limiters answer callers whose own
-// deadline has passed. In front of such a limiter the caller is sent to it, and gets its answer at once.
+// leaves returns a leaving caller's result. Some remote limiters answer callers whose own deadline
+// has passed. In front of such a limiter the caller is sent to it, and gets its answer at once.
 func (f *fetcher[K]) leaves(err error) result[K] {
 	if f.remote.answersLate && errors.Is(err, context.DeadlineExceeded) {
 		return result[K]{todo: direct}

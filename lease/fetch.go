@@ -14,7 +14,7 @@ import (
 // maxAhead is the maximum number of fetches ahead of need under way, over all keys.
 const maxAhead = 256
 
-// fetcher fetches batches, one at a time for each key, and gives back batches that have been held for too long.
+// fetcher fetches batches, one at a time for each key, and gives back batches held for too long.
 type fetcher[K comparable] struct {
 	remote  *remote[K]
 	returns *returns
@@ -26,14 +26,14 @@ type fetcher[K comparable] struct {
 	ahead   atomic.Int64 // fetches ahead of need that are under way
 }
 
-// fetch is a call that fetches one batch, for a caller that waits for it or ahead of need.
+// fetch is a call for one batch, for a waiting caller or ahead of need.
 type fetch[K comparable] struct {
 	want
-	ctx    context.Context // the call's context, which ends a little before over
-	over   context.Context // the context of all waiting callers, which ends after Options.Timeout
+	ctx    context.Context // the call's context; it ends a little before over
+	over   context.Context // the context of all waiting callers; it ends after Options.Timeout
 	cancel context.CancelFunc
 	n      int           // requested units
-	need   int           // units that the caller lacks; 0 without a caller
+	need   int           // units lacking to the caller; 0 without a caller
 	done   chan struct{} // closed when the answer has arrived
 
 	// The holding's lock guards these fields; out and failure may be read once done is closed.
@@ -43,7 +43,7 @@ type fetch[K comparable] struct {
 	out       result[K] // the result for the caller
 	failure   error     // why the remote limiter could not decide, for callers that waited along
 
-	fails failures.Set // limiters that have failed in this fetch
+	fails failures.Set // limiters failed in this fetch
 }
 
 // result returns the fetch's result for its caller.
@@ -84,8 +84,8 @@ func (f *fetcher[K]) prefetchLocked(h *holding[K], now time.Duration) {
 	}
 }
 
-// amountLocked returns the number of units to fetch for a caller that lacks need
-// units. If the budget allows, the number suffices for the other waiting callers, too.
+// amountLocked returns the number of units to fetch for a caller lacking need units.
+// If the budget allows, the number suffices for the other waiting callers, too.
 func (f *fetcher[K]) amountLocked(h *holding[K], need int, now time.Duration) int {
 	waiting := int(min(h.demand, int64(f.pace.most-need)))
 	n := max(h.sizer.next(f.pace, now, h.spent, need), need+waiting)
@@ -95,7 +95,7 @@ func (f *fetcher[K]) amountLocked(h *holding[K], need int, now time.Duration) in
 func (f *fetcher[K]) startLocked(ctx context.Context, h *holding[K], ft *fetch[K]) {
 	var over, call context.CancelFunc
 	ft.over, over = context.WithTimeout(failures.With(ctx, ft.want.failed, &ft.fails), f.remote.timeout)
-	// A remote limiter with an answer at its deadline (package failover) can still return that answer in time.
+	// A remote limiter with an answer at its deadline (package failover) can still return it in time.
 	ft.ctx, call = context.WithTimeout(ft.over, f.remote.timeout-f.remote.timeout/8)
 	ft.cancel = func() { call(); over() }
 	ft.done = make(chan struct{})
@@ -129,8 +129,8 @@ func (f *fetcher[K]) run(h *holding[K], ft *fetch[K]) {
 	close(ft.done)
 }
 
-// reserve reserves the batch. If the batch is refused, reserve tries only the units that the
-// caller lacks. It does not do so for a patient caller, which calls the remote limiter itself.
+// reserve reserves the batch. If the batch is refused, reserve tries only the units lacking to
+// the caller. It does not do so for a patient caller: this calls the remote limiter itself.
 func (f *fetcher[K]) reserve(key K, ft *fetch[K]) (res *ratelimit.Reservation, n int, err error) {
 	defer caught(&err)
 	n = ft.n
@@ -148,11 +148,11 @@ func refused(res *ratelimit.Reservation, err error) bool {
 }
 
 // arriveLocked records the remote limiter's answer. It serves the fetch's caller before all
-// others, so that these cannot spend its units. A batch not larger than the caller's cost belongs
-// to the caller and is not held. So a reservation of a key with little traffic is settled exactly.
+// others, so they cannot spend its units. A batch not larger than the caller's cost belongs to
+// the caller and is not held. So a reservation of a key with little traffic is settled exactly.
 func (f *fetcher[K]) arriveLocked(h *holding[K], ft *fetch[K], res *ratelimit.Reservation, n int, sent, now time.Duration) {
 	f.recordLocked(h, res.Decision, now)
-	if held.Hold(res) > 0 { // the remote limiter has a limit of units in use that it does not describe
+	if held.Hold(res) > 0 { // the remote limiter has an undescribed limit of units in use
 		h.remoteState.holds = true
 		if n != ft.cost || !ft.keep || ft.abandoned {
 			f.returns.give(&batch{res: res, size: n, left: n})
@@ -203,7 +203,7 @@ func (f *fetcher[K]) serveLocked(h *holding[K], ft *fetch[K], now time.Duration)
 	}
 }
 
-// allowedLocked spends a cost that the process holds, and returns the decision.
+// allowedLocked spends a cost from the process's units, and returns the decision.
 func (h *holding[K]) allowedLocked(o want, now time.Duration) (out result[K]) {
 	degraded := h.degradedLocked(o.cost)
 	if o.keep {

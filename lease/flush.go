@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Flush gives all batches back, even open reservations', and waits until the remote limiter has them. The
-// limiter stays usable. The error lists the batches that could not be given back, or is the context's.
+// Flush gives all batches back, even open reservations', and waits until the remote limiter has
+// them. The limiter stays usable. The error lists the batches not given back, or is the context's.
 func (l *Limiter[K]) Flush(ctx context.Context) error {
 	l.mustBeMade()
 	ctx = wait.OrBackground(ctx)
@@ -40,7 +40,7 @@ func (l *Limiter[K]) Flush(ctx context.Context) error {
 	return nil
 }
 
-// clear gives back all keys' batches, and returns the fetches that are under way.
+// clear gives back all keys' batches, and returns the present fetches.
 func (l *Limiter[K]) clear() (fetches []*fetch[K]) {
 	for _, h := range l.table.all() {
 		if ft := l.fetcher.clear(h); ft != nil {
@@ -50,7 +50,7 @@ func (l *Limiter[K]) clear() (fetches []*fetch[K]) {
 	return fetches
 }
 
-// clear gives back a key's batches, and returns the fetch that is under way.
+// clear gives back a key's batches, and returns its present fetch.
 func (f *fetcher[K]) clear(h *holding[K]) *fetch[K] {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// holding is the part of a key's budget that this process holds, with the key's other state.
+// holding is this process's part of a key's budget, with the key's other state.
 //
-// Invariant: its batches' unspent units, plus the units that open claims may put back, plus the units being fetched,
-// are at most Options.MaxBatch. Unspent units of a retired batch do not count, because nobody may spend them.
+// Invariant: its batches' unspent units, plus the units under open claims, plus the units being fetched, are
+// at most Options.MaxBatch. Unspent units of a retired batch do not count, because nobody may spend them.
 //
 // Lock order: the table's lock, a holding's lock, the returns' lock. No user code runs under these locks.
 type holding[K comparable] struct {
@@ -19,25 +19,25 @@ type holding[K comparable] struct {
 	mu          sync.Mutex // guards the fields below
 	dropped     bool       // whether it has left the table; then it never holds anything again
 	used        bool       // whether a decision used it since eviction last looked
-	batches     []*batch   // the batches that can be spent, oldest first; the first may be used up
-	waiting     []*batch   // the batches that cannot be spent any more and have open claims
+	batches     []*batch   // the spendable batches, oldest first; the first may be used up
+	waiting     []*batch   // the batches closed for spending, with open claims
 	left        int        // the units left in batches
 	open        int        // the units of open claims, on batches and on waiting
 	low         int        // the next batch is fetched when at most this many units are left; if negative, none is
 	spent       int64      // units spent in all
 	local       uint64     // decisions made here in all
-	fetch       *fetch[K]  // the fetch that is under way, or nil
-	demand      int64      // the units wanted by callers that wait for another caller's fetch
+	fetch       *fetch[K]  // the present fetch, or nil
+	demand      int64      // the units wanted by callers waiting for another caller's fetch
 	remoteState remoteState
-	last        time.Duration // the latest reading that was used
+	last        time.Duration // the latest used reading
 	denial      *denial       // the last denial; nil if there is none
 	sizer       sizer
 	returns     *returns
 }
 
-// atLocked returns the instant for which a reading counts. The clock is read before the lock is taken,
-// so readings may arrive out of order: a reading before the last one counts as the last one. If it is a
-// second or more before the last one, the clock has stepped back, and time goes on from the new reading.
+// atLocked returns a reading's instant. The clock is read before the lock is taken, so readings
+// may arrive out of order: a reading before the last one counts as the last one. If it is a second
+// or more before the last one, the clock has stepped back, and time goes on from the new reading.
 func (h *holding[K]) atLocked(reading time.Duration) time.Duration {
 	if h.last-reading >= time.Second {
 		h.last = reading
@@ -159,7 +159,7 @@ func (h *holding[K]) addLocked(b *batch, need int) {
 	}
 }
 
-// retireLocked removes the batches that are due. Each rest is given back now, or when the last claim on its batch is closed.
+// retireLocked removes the due batches. Each rest is given back now, or when the last claim on its batch is closed.
 func (h *holding[K]) retireLocked(due func(b *batch) bool) {
 	h.batches = slices.DeleteFunc(h.batches, func(b *batch) bool {
 		if !due(b) {
@@ -186,8 +186,8 @@ func (h *holding[K]) retireLocked(due func(b *batch) bool) {
 	}
 }
 
-// forfeitLocked stops waiting for claims on batches that are due: units put back later are lost.
-// If unfinished direct calls have spent from a batch, the batch is kept until they have ended.
+// forfeitLocked stops waiting for claims on due batches: units put back later are lost. If
+// unfinished direct calls have spent from a batch, the batch is kept until they have ended.
 func (h *holding[K]) forfeitLocked(due func(b *batch) bool) {
 	h.waiting = slices.DeleteFunc(h.waiting, func(b *batch) bool {
 		if !due(b) {
@@ -198,7 +198,7 @@ func (h *holding[K]) forfeitLocked(due func(b *batch) bool) {
 			return false
 		}
 		h.open -= b.open
-		h.returns.idle(-b.left) // a batch that is not retired has no rest
+		h.returns.idle(-b.left) // a batch has no rest before it is retired
 		h.returns.forfeit()
 		h.giveLocked(b)
 		return true

@@ -4,12 +4,12 @@
 //	…
 //	defer limiter.Flush(ctx) // on shutdown
 //
-// A [Limiter] reserves batches of a key's budget, and gives unused units back after [Options.HoldFor]. It admits at most
-// the remote limiter's bound plus processes × MaxBatch. A process that crashes loses the units that it holds for each key.
+// A [Limiter] reserves batches of a key's budget, and gives unused units back after [Options.HoldFor]. It admits at
+// most the remote limiter's bound plus processes × MaxBatch. If a process crashes, it loses its units for each key.
 // Costs of 0, costs above MaxBatch or the capacity, leaky buckets and bookings ahead go to the remote limiter directly.
 //
-// Remaining is the budget that this process has or has last seen at the remote limiter. RetryAfter and ResetAfter
-// are the remote limiter's last ones, less the time since then. Degraded is as in the answer that brought the batch.
+// Remaining is this process's budget, or the remote limiter's as last seen. RetryAfter and ResetAfter are
+// the remote limiter's last ones, less the time since then. Degraded is as in the answer with the batch.
 package lease
 
 import (
@@ -36,7 +36,7 @@ type Limiter[K comparable] struct {
 	fetcher   *fetcher[K]
 	maxBatch  int
 	checkKeys bool          // keys contain interfaces, so their values may not be comparable
-	called    atomic.Uint64 // decisions that called the remote limiter
+	called    atomic.Uint64 // decisions by a call to the remote limiter
 
 	onDecision func(ratelimit.Event[K]) // nil if there is no observer
 }
@@ -98,7 +98,7 @@ func (l *Limiter[K]) report(ctx context.Context, key K, cost int, d ratelimit.De
 	}
 }
 
-// spendHere is the fast path for a key that has a batch with enough units. It fills in d unless that is nil.
+// spendHere is the fast path for a key with enough units in a batch. It fills in d unless it is nil.
 func (l *Limiter[K]) spendHere(key K, cost int, d *ratelimit.Decision) bool {
 	if l == nil || l.table == nil || l.checkKeys || cost <= 0 {
 		return false
@@ -140,7 +140,7 @@ func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (d ratelimit.Dec
 	return d, err
 }
 
-// take is Take for a cost that cannot be spent from a batch at once.
+// take is Take if the cost cannot be spent from a batch at once.
 func (l *Limiter[K]) take(ctx context.Context, key K, o want) (ratelimit.Decision, error) {
 	out := l.decide(ctx, key, o)
 	if out.todo == answered {
@@ -155,10 +155,9 @@ func (l *Limiter[K]) take(ctx context.Context, key K, o want) (ratelimit.Decisio
 	return d, err
 }
 
-// Reserve is like Take, but returns a charge that can be corrected. The remote limiter may book
-// it up to maxDelay ahead; 0 means now or not at all. If the batch is larger than the cost and
-// the reservation stays open for longer than nine times HoldFor, it may count as used. For longer
-// work raise HoldFor, or reserve from the remote limiter. Settle may return that limiter's error.
+// Reserve is like Take, but returns a charge to correct. The remote limiter may book it up to maxDelay ahead; 0 means now or
+// not at all. If the batch is larger than the cost and the reservation stays open for longer than nine times HoldFor, it may
+// count as used. For longer work raise HoldFor, or reserve from the remote limiter. Settle may return that limiter's error.
 func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	res, err := l.reserve(wait.OrBackground(ctx), key, cost, maxDelay)
 	l.report(ctx, key, cost, res.Decision, err)
@@ -184,7 +183,7 @@ func (l *Limiter[K]) reserve(ctx context.Context, key K, cost int, maxDelay time
 	return whole, err
 }
 
-// reservation returns a local reservation that can be settled.
+// reservation returns a local reservation to settle.
 func (l *Limiter[K]) reservation(key K, cost int, out result[K]) *ratelimit.Reservation {
 	res := ratelimit.NewReservation(out.decision, func(actual int) error {
 		defer l.corrected(key, actual-cost)
@@ -232,8 +231,8 @@ func (l *Limiter[K]) Describe() ratelimit.Description {
 	return ratelimit.Description{Limits: d.Limits, BooksAhead: true, Holds: d.Holds}
 }
 
-// maxTries is how often a decision starts again because others spent the units
-// fetched for it. After that, it calls the remote limiter for its cost alone.
+// maxTries is how often a decision starts again because others spent the
+// units fetched for it. Then it calls the remote limiter for its cost alone.
 const maxTries = 8
 
 // decide decides from the held units, or fetches a batch. If it can do
@@ -292,7 +291,7 @@ func (l *Limiter[K]) mustBeMade() {
 	}
 }
 
-// check returns an error for a key or a cost that every limit refuses. It panics for the zero Limiter.
+// check returns an error if every limit would refuse the key or the cost. It panics for the zero Limiter.
 func (l *Limiter[K]) check(key K, cost int) error {
 	l.mustBeMade()
 	switch {

@@ -18,7 +18,7 @@ type Options[K comparable] struct {
 	// HoldFor is how long a batch is held before its rest is given back. It defaults to 1 s.
 	HoldFor time.Duration
 
-	// BatchFor is how long a batch should last, at most HoldFor. It defaults to 50 ms, or half of HoldFor if that is shorter.
+	// BatchFor is how long a batch should last, at most HoldFor. It defaults to 50 ms, or half of HoldFor if shorter.
 	BatchFor time.Duration
 
 	// DenyFor is how long a denial is repeated without a call to the remote limiter, but
@@ -97,7 +97,7 @@ var origin = time.Now()
 // Now returns the time since the program's start.
 func (systemClock) Now() time.Duration { return time.Since(origin) }
 
-// reading returns the clock's time, bounded so that spans of decades can be added or subtracted.
+// reading returns the clock's time, bounded so spans of decades can be added or subtracted.
 func reading(c ratelimit.Clock) time.Duration {
 	return min(max(c.Now(), -maxReading), maxReading)
 }

@@ -58,7 +58,7 @@ func (r *remote[K]) call(ctx context.Context, key K, cost int, maxDelay time.Dur
 	return res, err
 }
 
-// wait calls the remote limiter's own Wait if there is one, which
+// wait calls the remote limiter's own Wait if there is one: this
 // then bounds its calls. Otherwise it books and bounds each call.
 func (r *remote[K]) wait(ctx context.Context, key K, cost int) error {
 	w, ok := r.limiter.(ratelimit.Waiter[K])
@@ -95,7 +95,7 @@ func (r *remote[K]) extend(ctx context.Context, res *ratelimit.Reservation) erro
 	return r.explain(ctx, bounded, res.Extend(bounded))
 }
 
-// charge charges a key for the part of a reservation's actual cost that exceeds its batch.
+// charge charges a key for a reservation's actual cost above its batch.
 func (r *remote[K]) charge(key K, cost int) error {
 	res, err := r.reserve(context.Background(), key, 0, 0)
 	switch {
@@ -135,7 +135,7 @@ func (r *remote[K]) explain(caller, bounded context.Context, err error) error {
 	return err
 }
 
-// overdue is the error of a call that took too long.
+// overdue is a too long call's error.
 func (r *remote[K]) overdue() error {
 	return fmt.Errorf("lease: no answer from the remote limiter within %v: %w", r.timeout, ratelimit.ErrUnavailable)
 }

@@ -12,15 +12,15 @@ import (
 // last decision. The state behind a zero remoteState is not known.
 type remoteState struct {
 	known     bool             // whether there was a decision; otherwise only the limit may be known
-	holds     bool             // whether reservations hold units in use; then a batch would hold units that no call uses
+	holds     bool             // whether reservations hold units in use; then a batch would hold units without a call
 	limit     *ratelimit.Limit // shared by many keys; nil if not known
 	remaining int              // the remaining units
 	reset     time.Duration    // when the key is fresh if nothing else is spent
 	next      time.Duration    // the instant of the next unit, if none remained
 }
 
-// limits keeps the last limit that the remote limiter has returned. Most keys
-// have that limit, so they share one copy. The zero value holds no limit.
+// limits keeps the remote limiter's last returned limit. Most keys have
+// this limit, so they share one copy. The zero value holds no limit.
 type limits struct {
 	last atomic.Pointer[ratelimit.Limit]
 }
@@ -38,7 +38,7 @@ func (ls *limits) share(l ratelimit.Limit) *ratelimit.Limit {
 	return last
 }
 
-// recordLocked records a decision of the remote limiter. If that decision spent
+// recordLocked records a decision of the remote limiter. If the decision spent
 // units, the times of an earlier denial are too short, so the denial is dropped.
 func (f *fetcher[K]) recordLocked(h *holding[K], d ratelimit.Decision, now time.Duration) {
 	h.remoteState = remoteState{known: true, holds: h.remoteState.holds, limit: f.limits.share(d.Limit), remaining: d.Remaining, reset: now + d.ResetAfter, next: now + d.NextAfter}
@@ -57,7 +57,7 @@ func (t *remoteState) direct(cost int) bool {
 	return t.limit.Algorithm == ratelimit.AlgorithmLeakyBucket || t.limit.Algorithm == ratelimit.AlgorithmConcurrent || cost > t.limit.Capacity()
 }
 
-// answer returns a decision that allows, in a process that holds left units.
+// answer returns an allowing decision, in a process with left units.
 func (t *remoteState) answer(left int, now time.Duration) (d ratelimit.Decision) {
 	t.fill(&d, left, now)
 	return d
@@ -75,8 +75,7 @@ func (t *remoteState) fill(d *ratelimit.Decision, left int, now time.Duration) {
 	}
 }
 
-// modest returns n, or less if little of the budget is left, so
-// that no process holds the last units. It returns at least need.
+// modest returns n, or less if little of the budget is left: no process should hold the last units. It returns at least need.
 func (t *remoteState) modest(n, need int) int {
 	if !t.known {
 		return need
@@ -84,7 +83,7 @@ func (t *remoteState) modest(n, need int) int {
 	return max(need, min(n, t.remaining/4))
 }
 
-// add returns the sum of two counts, neither of which is negative, or the largest int.
+// add returns the sum of two non-negative counts, or the largest int.
 func add(a, b int) int {
 	if a > math.MaxInt-b {
 		return math.MaxInt

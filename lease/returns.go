@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// returnWorkers is the maximum number of goroutines that give batches back.
+	// returnWorkers is the maximum number of goroutines for giving batches back.
 	returnWorkers = 16
-	// maxReturns is the maximum number of batches that wait to be given back.
-	// Batches beyond it are lost. That may deny too much, but never allows too much.
+	// maxReturns is the maximum number of batches waiting to be given back.
+	// Batches beyond it are lost. Then too much may be denied, but never allowed.
 	maxReturns = 1 << 16
 )
 
@@ -22,14 +22,14 @@ type returns struct {
 
 	mu       sync.Mutex // guards the fields below; acquired after any other lock
 	waiting  []*returned
-	underWay map[*returned]bool // batches that wait or are being given back now
+	underWay map[*returned]bool // batches waiting or being given back now
 	workers  int
 	batches  uint64 // batches given back in all
 	units    uint64
-	failed   uint64 // batches that could not be given back
+	failed   uint64 // batches not given back because of errors
 	failure  error  // the last error of such a batch
-	lost     uint64 // units that could not be given back or put back
-	forfeits uint64 // batches that did not wait until their claims were closed
+	lost     uint64 // units not given back or put back
+	forfeits uint64 // batches given up before their claims were closed
 	waits    int    // units left in batches that wait for their claims
 }
 
@@ -58,7 +58,7 @@ func (r *returns) give(b *batch) {
 	}
 }
 
-// idle adds n to the units that are held but can neither be spent nor given back yet.
+// idle adds n to the held units, as far as they can neither be spent nor given back yet.
 func (r *returns) idle(n int) {
 	if n != 0 {
 		r.mu.Lock()
@@ -67,14 +67,14 @@ func (r *returns) idle(n int) {
 	}
 }
 
-// forfeit counts a batch that stopped waiting for its claims.
+// forfeit counts a batch given up before its claims were closed.
 func (r *returns) forfeit() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.forfeits++
 }
 
-// lose counts units that cannot be put back.
+// lose counts lost units.
 func (r *returns) lose(n int) {
 	if n > 0 {
 		r.mu.Lock()
@@ -152,7 +152,7 @@ func (r *returns) failLocked(b *batch, err error) {
 	r.lost += uint64(b.left)
 }
 
-// ended returns the numbers of batches that were given back and that could not be, and the last error.
+// ended returns how many batches were given back and how many failed, and the last error.
 func (r *returns) ended() (batches, failed uint64, failure error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

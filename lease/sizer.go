@@ -6,7 +6,7 @@ import "time"
 type pace struct {
 	most     int           // the maximum number of units
 	batchFor time.Duration // how long a batch should last
-	holdFor  time.Duration // the time after which the key's rate counts as unknown
+	holdFor  time.Duration // how long until the key's rate counts as unknown
 }
 
 // sizer computes the sizes of a key's batches from the key's rate of spending.
@@ -14,12 +14,12 @@ type pace struct {
 type sizer struct {
 	size  int           // in units; 0 if the key's rate is not known
 	at    time.Duration // when size was set
-	spent int64         // the key's spending at that time
+	spent int64         // the key's spending then
 }
 
-// next returns the size of the next batch, for a caller that lacks need units. spent is the
-// key's spending until now. The size begins at need. It doubles while a batch of that size
-// would last less than batchFor, and halves if the batch would last more than twice as long.
+// next returns the size of the next batch, for a caller lacking need units. spent is the
+// key's spending until now. The size begins at need. It doubles while such a batch would
+// last less than batchFor, and halves if the batch would last more than twice as long.
 func (s *sizer) next(p pace, now time.Duration, spent int64, need int) int {
 	elapsed := now - s.at
 	lasts := float64(elapsed) * float64(s.size) / float64(max(1, spent-s.spent))

@@ -6,7 +6,7 @@ type Stats struct {
 	Local      uint64 // decisions without a call to the remote limiter
 	RoundTrips uint64 // calls to the remote limiter, of any kind
 
-	BatchesGivenBack uint64 // batches that were not used up
+	BatchesGivenBack uint64 // batches with unused units
 	UnitsGivenBack   uint64 // their unused units
 	// units charged, but neither used nor certainly given back: if the algorithm changes, a remote limiter may keep all
 	UnitsLost        uint64

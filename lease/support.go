@@ -42,8 +42,7 @@ func (l *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
 	return err
 }
 
-// Reset resets a key at the remote limiter and drops the units held
-// here. Other processes may still spend the units that they hold.
+// Reset resets a key at the remote limiter and drops the units held here. Other processes may still spend their units.
 func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
 	err := l.forward(ctx, key, func(ctx context.Context) error {
 		return ratelimit.Reset(ctx, ratelimit.Limiter[K](l.remote.limiter), key)
@@ -56,7 +55,7 @@ func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
 	return err
 }
 
-// forward passes a call that is no decision to the remote limiter.
+// forward passes a call other than a decision to the remote limiter.
 func (l *Limiter[K]) forward(ctx context.Context, key K, f func(context.Context) error) error {
 	if err := l.check(key, 0); err != nil {
 		return err
@@ -67,7 +66,7 @@ func (l *Limiter[K]) forward(ctx context.Context, key K, f func(context.Context)
 	return l.remote.explain(wait.OrBackground(ctx), bounded, f(bounded))
 }
 
-// forgetLocked drops the state of a key that was reset at the remote limiter. The earlier batches have nothing to give back.
+// forgetLocked drops a key's state after a reset at the remote limiter. The earlier batches have nothing to give back.
 func (h *holding[K]) forgetLocked() {
 	for _, b := range h.batches {
 		b.gone = true

@@ -17,7 +17,7 @@ type table[K comparable] struct {
 	mu    sync.Mutex // guards the order; locked before a holding's lock
 	order holding[K] // the sentinel of the ring of all holdings, oldest first
 	len   int
-	local uint64 // decisions made by holdings that have left the table
+	local uint64 // decisions of holdings before they left the table
 }
 
 // looks is how many old holdings eviction examines.
@@ -47,7 +47,7 @@ func (t *table[K]) pullLocked(h *holding[K]) {
 func (t *table[K]) find(key K) *holding[K] { return t.index.Find(key) }
 
 // add returns the key's holding, and makes one if there is none. It returns nil if the table
-// is full and each key that could leave waits for the remote limiter or has open claims.
+// is full and no key can leave, since each waits for the remote limiter or has open claims.
 func (t *table[K]) add(key K, known remoteState) *holding[K] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,8 +64,8 @@ func (t *table[K]) add(key K, known remoteState) *holding[K] {
 	return h
 }
 
-// evictLocked makes room for one key. A key that waits for the remote limiter or has open
-// claims stays. The first round clears marks of use, so any other key may leave in the second.
+// evictLocked makes room for one key. Keys stay while they wait for the remote limiter or have
+// open claims. The first round clears marks of use, so any other key may leave in the second.
 func (t *table[K]) evictLocked() bool {
 	for range 2 * min(looks, t.len) {
 		oldest := t.order.next
@@ -78,7 +78,7 @@ func (t *table[K]) evictLocked() bool {
 	return false
 }
 
-// dropLocked drops a holding that was not used since the last look, and gives its batches back.
+// dropLocked drops a holding if it was not used since the last look, and gives its batches back.
 func (t *table[K]) dropLocked(h *holding[K]) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

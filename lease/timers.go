@@ -76,7 +76,7 @@ func (c *timers[K]) due() (due []*holding[K]) {
 	return due
 }
 
-// prune removes the dates of holdings that hold nothing. If no date is left, the timer stops.
+// prune removes the dates of empty holdings. If no date is left, the timer stops.
 func (c *timers[K]) prune() {
 	c.mu.Lock()
 	all := c.dates

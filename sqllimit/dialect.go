@@ -18,8 +18,8 @@ const (
 	dialects
 )
 
-// Schema returns the statements that create a table and its index, for your migrations; "" means rate_limit. It returns ""
-// for an invalid name, see [Options.Table], or dialect.
+// Schema returns the statements to create a table and its index, for your migrations; ""
+// means rate_limit. It returns "" for an invalid name, see [Options.Table], or dialect.
 func Schema(dialect Dialect, table string) string {
 	if table == "" {
 		table = defaultTable
@@ -54,7 +54,7 @@ type statements struct {
 	both   string // as update, and key, at, state, expires of a row that is inserted if the update is made; "" if that takes a transaction
 	reset  string // key, state, how long the row stays; it replaces any row
 
-	due      string // until, first key, end: the clock; key, at and state of rows, which it locks
+	due      string // until, first key, end: the clock; key, at and state of rows; the rows are locked
 	postpone string // expires, key
 	remove   string // keys, appended
 
@@ -78,7 +78,7 @@ func (d Dialect) statements(table string) statements {
 		words["KEY"] = "`key`"
 		words["NOW"] = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))" // in every time zone of the session
 		words["READ"] = "IF(@@autocommit, " + words["NOW"] + ", NULL)"              // without autocommit a decision would never be committed
-		words["NOTHING"] = ""                                                       // an existing key is an error; INSERT IGNORE would also shorten a key that is too long
+		words["NOTHING"] = ""                                                       // an existing key is an error; INSERT IGNORE would also shorten a too long key
 		words["REPLACE"] = " ON DUPLICATE KEY UPDATE at = VALUES(at), state = VALUES(state), expires = VALUES(expires)"
 	}
 	in := func(text string) string {

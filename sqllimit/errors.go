@@ -13,7 +13,7 @@ import (
 // inText is how go-sql-driver/mysql writes an error's number and SQLSTATE.
 var inText = regexp.MustCompile(`^Error (\d+) \(([0-9A-Z]{5})\)`)
 
-// MySQL's errors that this package treats specially, by number.
+// MySQL's specially treated errors, by number.
 const (
 	duplicateKey    = "1062"
 	statementLogged = "1665" // READ COMMITTED while binlog_format is STATEMENT
@@ -34,7 +34,7 @@ func mysqlError(err error) (number, state string) {
 	return "", ""
 }
 
-// sqlState returns the SQLSTATE of an error that the database has returned, or "" for any other error.
+// sqlState returns the SQLSTATE of an error from the database, or "" for any other error.
 func sqlState(err error) string {
 	var answer interface{ SQLState() string } // the errors of pgx and lib/pq have it
 	if errors.As(err, &answer) {
@@ -44,8 +44,8 @@ func sqlState(err error) string {
 	return state
 }
 
-// notDone reports whether a statement's error proves that the statement has had no effect, because the database
-// has reported that or nothing was sent. A server that shuts down may report an error after it has committed.
+// notDone reports whether a statement's error proves that the statement has had no effect: the database has
+// reported this, or nothing was sent. When a server shuts down, it may report an error after it has committed.
 func notDone(err error) bool {
 	state := sqlState(err)
 	return state != "" && !strings.HasPrefix(state, "57P") && !strings.HasPrefix(state, "08") || errors.Is(err, driver.ErrBadConn)
@@ -60,7 +60,7 @@ func conflict(err error) bool {
 	return false
 }
 
-// mistakes are the classes of SQLSTATE that persist until a program or the schema is changed. Other errors are temporary.
+// mistakes are the classes of SQLSTATE that only a change of a program or the schema ends. Other errors are temporary.
 var mistakes = map[string]bool{"0A": true, "22": true, "23": true, "3F": true, "42": true}
 
 // advice returns the remedy if the database refuses the connection's user, password, database
@@ -87,7 +87,7 @@ func (s *store) advice(err error) string {
 	return ""
 }
 
-// rights is the advice for a right that is missing.
+// rights is the advice about a missing right.
 func (s *store) rights() string {
 	return "the user needs SELECT, INSERT, UPDATE and DELETE on table " + s.table
 }

@@ -12,21 +12,20 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// units are the units under ratelimit.Concurrent that one reservation holds on one key.
+// units are one reservation's units under ratelimit.Concurrent on one key.
 type units struct {
 	plan *plan
 	mark uint32
 
-	// The instants at which the hold may have begun: one known instant, and the instants
-	// of extensions that may have been written since. If another write came first, an
-	// operation is repeated, and its caller may not learn whether it was written.
+	// The possible beginnings of the hold: one known instant, and the instants of possibly written extensions since.
+	// If another write came first, an operation is repeated, and its caller may not learn whether it was written.
 	mu    sync.Mutex
 	at    []meter.Spending
-	tried []meter.Spending // spendings of the extension that is under way
-	lost  bool             // the last attempt has found that units have lapsed
+	tried []meter.Spending // spendings of the present extension
+	lost  bool             // the last attempt has found lapsed units
 }
 
-// unitsOf returns the units that an operation holds, or nil if it holds none.
+// unitsOf returns an operation's held units, or nil if there are none.
 func unitsOf(o *operation) *units {
 	if o == nil || !o.plan.meter.Holds() || !o.decision.Allowed || o.err != nil || o.cost == 0 {
 		return nil
@@ -42,7 +41,7 @@ func (u *units) put(o *operation, p *plan, do func(*account, *operation) error) 
 	o.plan, o.do, o.mark, o.units = p, do, u.mark, u
 }
 
-// extended ends an extension that has returned err, which may be nil.
+// extended ends an extension with its error, perhaps nil.
 func (u *units) extended(err error) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -63,7 +62,7 @@ func (u *units) extended(err error) error {
 	return err
 }
 
-// held returns the state that contains an operation's units, and its plan. If the
+// held returns the state with an operation's units, and its plan. If the
 // units were spent before a reset or under another algorithm, it returns nil.
 func (a *account) held(o *operation) (*meter.State, *plan, error) {
 	if a.plan == nil || a.mark != o.mark || !a.plan.meter.Holds() {
@@ -115,7 +114,7 @@ func (a *account) extend(o *operation) error {
 	return nil
 }
 
-// endless returns the error of a call that charges units but could
+// endless returns the error of a call if it charges units but could
 // not give them back. It returns nil if the plan allows such calls.
 func (p *plan) endless(cost int) error {
 	if cost <= 0 || !p.meter.Holds() {

@@ -14,7 +14,7 @@ import (
 
 var _ ratelimit.Joinable = (*Limiter)(nil)
 
-// joint decides on keys of several limiters in one transaction, together with other requests that share keys: see queue.
+// joint decides on keys of several limiters in one transaction, together with other requests for the same keys: see queue.
 type joint struct {
 	limiters []*Limiter
 	queue    queue
@@ -183,7 +183,7 @@ func spendAll(parts []*part, rows map[string]*account, peek bool) error {
 	return nil
 }
 
-// take decides on the part's row. A row that could not be read has no account.
+// take decides on the part's row. An unreadable row has no account.
 func (p *part) take(rows map[string]*account) error {
 	a := rows[p.row]
 	if a == nil {
@@ -192,7 +192,7 @@ func (p *part) take(rows map[string]*account) error {
 	return a.take(&p.operation)
 }
 
-// settle corrects a request's charges. It also sends corrections of 0 for keys that are followed.
+// settle corrects a request's charges. It also sends corrections of 0 for followed keys.
 func (j *joint) settle(spent []*part, costs []int, w *estimates.Watch) error {
 	var parts []*part
 	for i, s := range spent {
@@ -220,7 +220,7 @@ func (j *joint) settle(spent []*part, costs []int, w *estimates.Watch) error {
 	return err
 }
 
-// undo gives back the charges of a caller that has left, once they are known.
+// undo gives back a caller's charges after it has left, once they are known.
 func (j *joint) undo(d *demand, parts []*part) {
 	<-d.done
 	if d.err != nil || !d.answered { // the demand was not carried out
@@ -267,7 +267,7 @@ func (j *joint) correct(ctx context.Context, parts []*part) error {
 	}))
 }
 
-// watched makes a call's parts follow the keys that its caller follows.
+// watched makes a call's parts follow the caller's followed keys.
 func watched(ctx context.Context, parts []*part) *estimates.Watch {
 	w := estimates.Of(ctx)
 	if w == nil {

@@ -26,7 +26,7 @@ import (
 // Limiter cannot be used.
 type Limiter struct {
 	store      store
-	space      string // with which its rows' keys begin
+	space      string // its rows' keys begin with it
 	limitFor   func(string) ratelimit.Limit
 	lookups    *lookup.Calls[string, ratelimit.Limit] // calls of limitFor
 	timeout    time.Duration                          // if negative, there is none
@@ -36,7 +36,7 @@ type Limiter struct {
 	mu    sync.Mutex       // guards the fields below, and the operations of lines
 	lines map[string]*line // the keys' lines with waiting operations
 
-	waiting  turns.Lines[string]    // the callers that wait in this process
+	waiting  turns.Lines[string]    // this process's waiting callers
 	bookings turns.Bookings[string] // its reservations' bookings
 
 	contended contended
@@ -98,7 +98,7 @@ func (l *Limiter) planFor(key string) (*plan, error) {
 	return l.planOf(limit, "LimitFor")
 }
 
-// planOf returns a limit's plan. name is the function or field that has given the limit.
+// planOf returns a limit's plan. name is the function or field with the limit.
 func (l *Limiter) planOf(limit ratelimit.Limit, name string) (*plan, error) {
 	p := l.plan.Load()
 	if limit.Name == "" {
@@ -170,7 +170,7 @@ func (l *Limiter) decide(ctx context.Context, key string, cost int, o *operation
 	return o.decision, o, nil
 }
 
-// behind adds the time for this process's waiting callers that have no booking to a denial's RetryAfter.
+// behind adds the time for this process's waiting callers without bookings to a denial's RetryAfter.
 func (l *Limiter) behind(d *ratelimit.Decision, key string, cost int, err error) {
 	if err == nil && !d.Allowed {
 		d.RetryAfter = max(d.RetryAfter, l.waiting.Expected(key, cost))
@@ -220,12 +220,12 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 	return d, err
 }
 
-// Reserve is Take for work that may begin up to maxDelay from now, with a charge that can be corrected: see
+// Reserve is Take for work from now or up to maxDelay later, with a charge to correct: see
 // [ratelimit.Keyed.Reserve]. A settlement takes one decision within [Options.Timeout], and none if the real cost
 // equals the reserved one. If it fails, the reserved cost stays charged. The reservation is never nil. Under a token
-// bucket, a key keeps up to 16 open reservations apart. Beyond that, the two with the most similar refunds count as
-// one, with the lower refund. A reservation that waits moves up when there is room before its booking: at once after
-// this process settles, grants, resets or changes the limit, and within a second after another process does.
+// bucket, a key keeps up to 16 open reservations apart. Above this number, the two with the most similar refunds
+// count as one, with the lower refund. A waiting reservation moves up when there is room before its booking: at once
+// after this process settles, grants, resets or changes the limit, and within a second after another process does.
 func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	keep := meter.Open
 	if optional.IsPassing(ctx) {
@@ -265,7 +265,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 	return res, err
 }
 
-// book reserves. If a booking is given, it replaces that booking. It also returns the units in use.
+// book reserves. If a booking is given, it is replaced. It also returns the units in use.
 func (l *Limiter) book(ctx context.Context, key string, cost int, ahead time.Duration, keep meter.Keep, instead any) (outcome.Made, *units, error) {
 	old, _ := instead.(*booking)
 	d, o, err := l.decide(ctx, key, cost, &operation{ahead: int64(ahead) / 1000, keep: keep, instead: old, behind: old == nil && l.bookings.Waiting(key)})
@@ -298,7 +298,7 @@ func (l *Limiter) release(key string, u *units) error {
 	return err
 }
 
-// settler returns a function that settles an operation, or nil if the database was not called.
+// settler returns a function to settle an operation, or nil if the database was not called.
 func (l *Limiter) settler(key string, cost int, spent *operation) func(actual int) error {
 	if spent == nil {
 		return nil
@@ -329,14 +329,13 @@ func (l *Limiter) latest(key string, p *plan) *plan {
 	return p
 }
 
-// Wait books its instant with one decision, sleeps until then, and returns nil: see [ratelimit.Keyed.Wait].
-// This process's callers for one key are served in the order of their arrival, even if their costs differ. The
-// first few have bookings in the database, up to a second ahead, and the others wait in this process: they
-// follow a refund, a grant, Reset, SetLimit, and callers that leave. Processes take turns. If the context ends
-// first, Wait gives the booking back, within [Options.Timeout], and returns the context's error. If that
-// fails, the error is joined, and the cost stays charged. If the context ends while the booking is written,
-// Wait goes on for up to 50 ms to give the booking back. After that the error wraps [ratelimit.ErrUnanswered],
-// and what was booked goes to the next caller, or back.
+// Wait books its instant with one decision, sleeps until then, and returns nil: see [ratelimit.Keyed.Wait]. This
+// process's callers for one key are served in the order of their arrival, even if their costs differ. The first few
+// have bookings in the database, up to a second ahead, and the others wait in this process: they follow a refund, a
+// grant, Reset, SetLimit, and leaving callers. Processes take turns. If the context ends first, Wait gives the
+// booking back, within [Options.Timeout], and returns the context's error. If this fails, the error is joined, and
+// the cost stays charged. If the context ends while the booking is written, Wait goes on for up to 50 ms to give the
+// booking back. Then the error wraps [ratelimit.ErrUnanswered], and the booking goes to the next caller, or back.
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 	d, err := l.wait(wait.OrBackground(ctx), key, cost)
 	if err == nil && d.Limit == (ratelimit.Limit{}) { // without a call the decision has no limit
@@ -431,12 +430,12 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	return l.store.classify(err, sent)
 }
 
-// resetStays is how long a row records that its key was reset, in µs. During
-// that time, reservations from before the reset are recognized as ended.
+// resetStays is how long a row records its key's reset, in µs. During
+// this time, reservations from before the reset are recognized as ended.
 const resetStays = int64(time.Hour / time.Microsecond)
 
 // SetLimit replaces New's limit, in this process, and writes nothing. Spending stays spent. A key is under the new
-// limit from the limiter's next decision on, or from its own last change if that is later. An invalid limit is refused.
+// limit from the limiter's next decision on, or from its own last change if later. An invalid limit is refused.
 func (l *Limiter) SetLimit(limit ratelimit.Limit) error {
 	l.check()
 	p, err := newPlan(limit)

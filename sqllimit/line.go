@@ -31,7 +31,7 @@ type operation struct {
 	cost, ahead int64
 	keep        meter.Keep
 	peek        bool
-	instead     *booking // the booking that it replaces, before others; nil if there is none
+	instead     *booking // the booking to replace, before others; nil if there is none
 	behind      bool     // it goes behind all bookings, loose or not
 	between     bool     // it may go before bookings, loose or not
 	from        int64    // but not before this instant, unless the last booking is earlier
@@ -40,7 +40,7 @@ type operation struct {
 	decision ratelimit.Decision
 	spending meter.Spending // the spending, made or settled; with mark and changes
 	mark     uint32
-	lives    bool // mark is that of the key, also after a denial
+	lives    bool // mark is the key's, also after a denial
 	changes  uint64
 	units    *units // the units to be extended or given back
 	follows  bool   // the key's spending before and after is wanted
@@ -62,8 +62,7 @@ type booking struct {
 	changes  uint64
 }
 
-// followed is the answer to a correction that is followed: the
-// spending and the sum before and after it, and the key's state then.
+// followed is the answer to a followed correction: the spending and the sum before and after it, and the key's state then.
 type followed struct {
 	gone                  bool // the key has no spending, and nothing was corrected
 	before                int64
@@ -71,7 +70,7 @@ type followed struct {
 	after                 ratelimit.Decision
 }
 
-// line holds the operations of a key that wait for the next decision.
+// line holds a key's operations for the next decision.
 type line struct{ operations []*operation }
 
 // run carries out an operation, together with others of the key.
@@ -125,7 +124,7 @@ func (l *Limiter) together(key []byte, k *line, operations []*operation) {
 	}
 }
 
-// batch is the operations of one key that are written together.
+// batch is one key's operations, written together.
 type batch struct {
 	l          *Limiter
 	key        []byte
@@ -162,7 +161,7 @@ func (b *batch) run(ctx context.Context) (err error, sent bool) {
 		default:
 			lost = 0
 		}
-		if b.l.timeout < 0 && ctx.Err() != nil { // otherwise the next attempt has a context that may end later
+		if b.l.timeout < 0 && ctx.Err() != nil { // otherwise the next attempt's context may end later
 			return ctx.Err(), false
 		}
 	}
@@ -196,7 +195,8 @@ func (b *batch) writeOnce(ctx context.Context, conn *sql.Conn, old, next row, re
 	return attempt{outrun: outrunSeen}
 }
 
-// writeLocked carries the operations out again, in a transaction that locks the row. read is the row as it was read before, without a lock.
+// writeLocked carries the operations out again, in a transaction with
+// the row locked. read is the row as it was read before, without a lock.
 func (b *batch) writeLocked(ctx context.Context, conn *sql.Conn, read row) attempt {
 	b.recall()
 	s := &b.l.store
@@ -208,7 +208,7 @@ func (b *batch) writeLocked(ctx context.Context, conn *sql.Conn, read row) attem
 		if err != nil {
 			return err
 		}
-		if old.found { // what changed the row before the operations that join has been read
+		if old.found { // what changed the row before the joining operations has been read
 			b.join()
 			busy = !old.equals(read)
 		}
@@ -248,7 +248,7 @@ func (b *batch) writeLocked(ctx context.Context, conn *sql.Conn, read row) attem
 	return attempt{err: err, sent: sent}
 }
 
-// extend returns the context of a transaction. It ends when the last caller must have its answer, also of those that join.
+// extend returns the context of a transaction. It ends when the last caller must have its answer, joining ones included.
 func (b *batch) extend(ctx context.Context) (context.Context, func()) {
 	if b.l.timeout < 0 { // it ends with the first callers
 		return ctx, func() {}
@@ -266,8 +266,8 @@ func (b *batch) left() time.Duration {
 	return time.Until(b.operations[len(b.operations)-1].expires)
 }
 
-// join adds the operations that have come while the batch waited for the lock of its row. Where several
-// processes wait for the lock, those operations would otherwise wait for the next turn of this process.
+// join adds the operations that have come while the batch waited for the lock of its row. If several
+// processes wait for the lock, these operations would otherwise wait for the next turn of this process.
 func (b *batch) join() {
 	if b.timer == nil || !b.timer.Stop() {
 		return
@@ -279,8 +279,8 @@ func (b *batch) join() {
 	b.timer.Reset(b.left())
 }
 
-// mostLost is the maximum number of consecutive times that a key may be missing when it is read and
-// present when it is inserted. Each time, another process would have to insert and delete it in between.
+// mostLost is how often in a row a key may be missing when it is read and present when it
+// is inserted. Each time, another process would have to insert and delete it in between.
 const mostLost = 20
 
 var (
@@ -322,7 +322,7 @@ func (b *batch) decide(old row) (next *row, reading int64, err error) {
 	return &r, old.reading, nil
 }
 
-// records returns the records of the tentative bookings that were decided.
+// records returns the records of the decided tentative bookings.
 func (b *batch) records() (all []keyRow) {
 	for _, o := range b.operations {
 		if o.record.key != nil {
@@ -332,17 +332,17 @@ func (b *batch) records() (all []keyRow) {
 	return all
 }
 
-// recall records that the decisions were not written.
+// recall marks the decisions as unwritten.
 func (b *batch) recall() {
 	for _, o := range b.operations {
 		o.recall()
 	}
 }
 
-// contended remembers which keys other processes have written at the same time. Different keys may share a place.
+// contended remembers keys written by other processes at the same time. Different keys may share a place.
 type contended struct {
 	seed maphash.Seed
-	last [256]atomic.Int64 // the time of that, in ns since start
+	last [256]atomic.Int64 // the last time, in ns since start
 }
 
 const contendedFor = int64(time.Second)
@@ -399,7 +399,7 @@ func (l *Limiter) listed(ctx context.Context, prefix string) ([]keyRow, error) {
 	return l.store.rows(ctx, l.store.db, l.store.sql.page, []byte(prefix), end)
 }
 
-// pulse is where a limiter's processes show that they are alive.
+// pulse is where a limiter's processes show their life.
 type pulse struct{ l *Limiter }
 
 func (p pulse) Beat(process string, left time.Duration) ([]string, error) {
@@ -438,7 +438,7 @@ func (p pulse) silent(ctx context.Context) (silent []string, err error) {
 	return silent, err
 }
 
-// clear deletes rows of records and beats that are over.
+// clear deletes ended rows of records and beats.
 func (l *Limiter) clear(ctx context.Context) error {
 	s := &l.store
 	clock, err := s.read(ctx, s.db, []byte(l.besides("")))
@@ -475,7 +475,7 @@ func (l *Limiter) remove(ctx context.Context, record []byte) (bool, error) {
 	return n > 0, err
 }
 
-// bookAhead books for a caller that waits. A booking further than a second ahead takes another decision, and is tentative.
+// bookAhead books for a waiting caller. A booking further than a second ahead takes another decision, and is tentative.
 func (l *Limiter) bookAhead(ctx context.Context, key string, q turns.Request) (d ratelimit.Decision, o *operation, far *tentative.Booking, err error) {
 	near := min(q.Ahead, turns.Horizon)
 	if p, err := l.planFor(key); err == nil && p.meter.Delays() || q.Cost == 0 {
@@ -502,7 +502,7 @@ func (l *Limiter) bookAhead(ctx context.Context, key string, q turns.Request) (d
 		}
 		return d, o, nil, ended(err, false)
 	}
-	if far == nil { // without a beat the booking is one that lasts
+	if far == nil { // without a beat the booking is a lasting one
 		d, o, err = book(q.Ahead, "")
 		return d, o, nil, err
 	}
@@ -547,7 +547,7 @@ func (l *Limiter) recordOf(key, number string, o *operation) keyRow {
 	return keyRow{key: []byte(l.recordsOf(key) + number), row: row{at: sp.At, state: state, expires: sp.At + tentative.Late.Microseconds()}}
 }
 
-// find gives a booking back of which it is unknown whether it was made, if its record is there.
+// find gives back an uncertain booking, if its record is there.
 func (l *Limiter) find(key, number string) error {
 	p, err := l.planFor(key)
 	if err != nil {
@@ -627,7 +627,7 @@ func (l *Limiter) frees(ctx context.Context, key string, o *operation) bool {
 	return freed
 }
 
-// frees is frees of the parts that deny a request.
+// frees is frees of a request's denying parts.
 func frees(ctx context.Context, parts []*part) (any bool) {
 	for _, p := range parts {
 		if !p.shadow && p.err == nil {

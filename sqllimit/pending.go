@@ -65,7 +65,7 @@ func (p *pending) await(timeout time.Duration, begin func()) error {
 	return p.err
 }
 
-// unfinished is the error of a caller that has left an operation which goes on.
+// unfinished is the error of a caller whose operation goes on after the caller has left.
 type unfinished struct{ error }
 
 func (e *unfinished) Unwrap() error { return e.error }
@@ -77,7 +77,7 @@ func late(timeout time.Duration) error {
 	return fmt.Errorf("no answer within %v (Options.Timeout)", timeout)
 }
 
-// leave records that the caller does not wait any more, and reports whether the change was sent.
+// leave records the caller's leaving, and reports whether the change was sent.
 func (p *pending) leave() bool { return p.stage.Swap(left) == sent }
 
 func (p *pending) isDone() bool {
@@ -89,8 +89,7 @@ func (p *pending) isDone() bool {
 	}
 }
 
-// lingering is how long a caller whose context has ended waits for
-// the answer to its spending, so that it can give the spending back.
+// lingering is how long a caller waits for the answer to its spending after its context has ended, to give the spending back.
 const lingering = 50 * time.Millisecond
 
 // answeredSoon reports whether there is an answer after the caller's context has ended. If the
@@ -109,13 +108,12 @@ func (p *pending) answeredSoon() bool {
 	}
 }
 
-// fails reports whether an error of the last attempt concerns the caller.
-// It does not if the answer depends on nothing that was to be written.
+// fails reports whether an error of the last attempt concerns the caller. It does not if the answer depends on no write.
 func (p *pending) fails(err error) bool {
 	return err != nil && (!p.answered || p.changed || p.after)
 }
 
-// recall records that the last attempt was not written.
+// recall marks the last attempt as unwritten.
 func (p *pending) recall() {
 	p.stage.CompareAndSwap(sent, waiting)
 	p.answered, p.changed = false, false
@@ -124,7 +122,7 @@ func (p *pending) recall() {
 func (p *pending) wait() *pending { return p }
 
 // untilLast returns a context that ends when the last caller must have its answer.
-// If a caller can wait forever, the context ends when no caller waits any more.
+// If a caller can wait forever, the context ends when all callers have left.
 func untilLast[P interface{ wait() *pending }](timeout time.Duration, all []P) (context.Context, func()) {
 	ctx := context.WithoutCancel(all[0].wait().ctx)
 	if timeout >= 0 {

@@ -50,8 +50,8 @@ type plan struct {
 	meter meter.Meter
 	keep  int64 // how long a row is kept after the key is fresh
 
-	// since is the reading from which the limit applies to keys stored under another one. If a key has changed later,
-	// the limit applies from that change on. So all denials of a key name the same instant, although none writes.
+	// since is the first reading under the limit for keys stored under another one. If a key has changed later,
+	// the limit applies from its change on. So all denials of a key name the same instant, although none writes.
 	since atomic.Int64
 }
 
@@ -106,7 +106,7 @@ func newPlan(l ratelimit.Limit) (*plan, error) {
 			return nil, invalid("Rate.Units is %d, want at most %d for %v, whose reservations are stored in one row", m.Units, maxLog, l.Algorithm)
 		}
 	}
-	p.meter = meter.New(m) // panics for an algorithm that is not known here
+	p.meter = meter.New(m) // panics for an unknown algorithm
 	p.keep = min(max(l.RefillTime().Microseconds(), leastKept), mostKept)
 	return p, nil
 }
@@ -115,7 +115,7 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("sqllimit: %w: "+format, append([]any{ratelimit.ErrInvalidLimit}, args...)...)
 }
 
-// check returns the error for a cost that can never be spent under the plan, or nil.
+// check returns the error for an impossible cost under the plan, or nil.
 func (p *plan) check(cost int) error {
 	switch {
 	case cost < 0:
@@ -126,8 +126,8 @@ func (p *plan) check(cost int) error {
 	return outcome.Exceeding(p.limit, int64(cost))
 }
 
-// dates are a calendar's windows in microseconds. Equal periods share
-// one dates, so that spending carries over between their limits.
+// dates are a calendar's windows in microseconds. Equal periods
+// share one dates, so spending carries over between their limits.
 type dates struct {
 	*calendar.Calendar
 	last atomic.Pointer[meter.Window] // the last result
@@ -147,7 +147,7 @@ func datesOf(p ratelimit.Period) (*dates, error) {
 	return d.(*dates), nil
 }
 
-// ordinalZero shifts ordinals, which are seconds since 1970, so that all windows' ordinals are above 0.
+// ordinalZero shifts ordinals, seconds since 1970, so all windows' ordinals are above 0.
 const ordinalZero = 1 << 37
 
 func micros(w calendar.Window) meter.Window {

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// queue runs a stack's requests in transactions. Requests that share a key run one after the other. While a transaction on a
-// key is under way, the requests for that key gather, and share the next one. Other requests have transactions of their own.
+// queue runs a stack's requests in transactions. Requests for the same key run one after the other. While a transaction on
+// a key is under way, the key's requests gather, and share the next one. Other requests have transactions of their own.
 //
 // A transaction locks its rows one by one, in the order of the bytes of their keys, and writes them in
 // that order. So two transactions never wait for each other, even if their layers are in different orders.
@@ -25,7 +25,7 @@ type queue struct {
 
 	mu      sync.Mutex // guards the fields below
 	waiting []*demand
-	busy    map[string]bool // the rows of the transactions that are under way
+	busy    map[string]bool // the rows of running transactions
 }
 
 // demand is one request: a change of several rows, all or nothing. Its results may be read once done is closed.
@@ -60,8 +60,8 @@ func (q *queue) run(d *demand) error {
 	})
 }
 
-// begin starts transactions for the waiting demands whose rows are free. A demand that has to
-// wait keeps its rows from later demands, so that it is not overtaken forever. The lock is held.
+// begin starts transactions for the waiting demands whose rows are free. A waiting demand
+// keeps its rows from later demands, so it is not overtaken forever. The lock is held.
 func (q *queue) begin() {
 	if q.busy == nil {
 		q.busy = make(map[string]bool)
@@ -109,7 +109,7 @@ func (q *queue) begin() {
 // mostTogether is the maximum number of demands in a transaction.
 const mostTogether = 128
 
-// group is demands that share a transaction.
+// group is demands in one transaction.
 type group struct {
 	q       *queue
 	demands []*demand
@@ -187,7 +187,7 @@ func (g *group) run(ctx context.Context) (sent bool, err error) {
 	}
 }
 
-// recall records that the changes were not written.
+// recall marks the changes as unwritten.
 func (g *group) recall() {
 	for _, d := range g.demands {
 		d.recall()
@@ -252,7 +252,7 @@ func (t *transaction) run(ctx context.Context) error {
 	return nil
 }
 
-// latest returns the clock's latest reading, at which all rows are decided on.
+// latest returns the clock's latest reading. All rows are decided on at it.
 func latest(rows []row) int64 {
 	reading := rows[0].reading
 	for _, r := range rows {
@@ -298,7 +298,7 @@ func (s *store) lockOrMissing(ctx context.Context, tx *sql.Tx, key []byte) (r ro
 	return r, errAgain
 }
 
-// look carries out a demand that changes nothing, without a transaction.
+// look carries out a demand without changes, and without a transaction.
 func (q *queue) look(d *demand) error {
 	if err := d.ctx.Err(); err != nil {
 		return ended(err, false)
@@ -333,7 +333,7 @@ func (q *queue) look(d *demand) error {
 	return nil
 }
 
-// isBroken reports whether an error means that the connection is broken.
+// isBroken reports whether an error is due to a broken connection.
 func isBroken(err error) bool {
 	return err != errAgain && err != errNothing && sqlState(err) == "" && !hopeless(err) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
 }

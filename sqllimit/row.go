@@ -50,7 +50,7 @@ type account struct {
 	row
 	now int64 // the reading, or a later recorded one
 
-	plan    *plan       // the limit that the state is under; nil if the key is new
+	plan    *plan       // the state's limit; nil if the key is new
 	meters  meter.State // the state as of now
 	stored  []byte      // the meter's part of row.state, while nothing has changed
 	reset   bool
@@ -59,7 +59,7 @@ type account struct {
 	open    openSum
 	edits   int // changes of the key; if above 0, the key must be written
 
-	other      *plan // the last limit, other than plan, under which the state was examined
+	other      *plan // the last limit, other than plan, used to examine the state
 	otherState meter.State
 }
 
@@ -120,11 +120,11 @@ func (a *account) asOf(at int64) (meter.State, error) {
 	if err != nil || len(rest) > 0 {
 		return s, errForeign
 	}
-	a.plan.meter.Advance(&s, at) // readings are wall time, so a window that is over stays so
+	a.plan.meter.Advance(&s, at) // readings are wall time, so an ended window stays ended
 	return s, nil
 }
 
-// before returns the state under the key's present plan, at the instant from which the key is under p.
+// before returns the state under the key's present plan, at the instant when the key came under p.
 func (a *account) before(p *plan) (meter.State, int64, error) {
 	if a.edits > 0 {
 		a.plan.meter.Refresh(&a.meters)
@@ -160,7 +160,7 @@ func (a *account) under(p *plan) (*meter.State, error) {
 	return &a.otherState, nil
 }
 
-// change makes s, which under has returned and the caller has changed, the key's state.
+// change makes s the key's state: the caller has changed it since under returned it.
 func (a *account) change(p *plan, s *meter.State) {
 	if s != &a.meters {
 		if a.plan == nil || a.plan.meter.Holds() != p.meter.Holds() { // units in use do not count as spending: nothing is left to settle
@@ -305,10 +305,10 @@ func (a *account) adjust(p *plan, delta int64) error {
 	return nil
 }
 
-// ends returns the instant from which the row may be deleted, under the key's present limit. A row stays
-// for some time after its key is fresh: otherwise a clock that steps back would let the key spend again.
+// ends returns when the row may be deleted, under the key's present limit. A row stays for some
+// time after its key is fresh: otherwise the key could spend again after a step back of the clock.
 func (a *account) ends(p *plan) (int64, error) {
-	at := a.at // the write's time, so that spending that has ended since stays
+	at := a.at // the write's time, so spending that has ended since stays
 	s, err := a.asOf(at)
 	if err == nil && p.text != a.plan.text {
 		if s, at, err = a.before(p); err == nil {
@@ -321,7 +321,7 @@ func (a *account) ends(p *plan) (int64, error) {
 	return meter.Add(max(at, p.meter.Forgotten(s)), p.keep), nil
 }
 
-// next returns the row that replaces the account's row after a change.
+// next returns the new row of the account after a change.
 func (a *account) next() row {
 	m := &a.plan.meter
 	m.Refresh(&a.meters)
@@ -340,8 +340,8 @@ func (a *account) next() row {
 		b = a.open.appendTo(b)
 	}
 	r := row{at: a.now, state: m.AppendOpen(b, a.meters, a.now), expires: a.expires}
-	// While expires is in the future it stays, so that the database need
-	// not write its index. It only determines when the row is examined.
+	// While expires is in the future it stays, so the database need not
+	// write its index. It only determines when the row is examined.
 	if !a.found || a.expires <= a.now {
 		r.expires = meter.Add(max(a.now, m.Forgotten(a.meters)), a.plan.keep)
 	}
@@ -359,12 +359,12 @@ func between(from, to int64) time.Duration {
 // correct carries out an adjustment.
 func (a *account) correct(o *operation) error { return a.adjust(o.plan, o.actual) }
 
-// A key's row contains the sum of the estimates of its open reservations, if the calls that made them follow
-// their keys' spending. Package policy makes such calls for rules that notify. Other calls leave the sum as
+// A key's row contains the sum of the estimates of its open reservations, if their calls follow their
+// keys' spending. Package policy makes such calls for rules with notices. Other calls leave the sum as
 // it is. Under a limit with windows, the sum counts only in its own window. It is at most the spending.
 type openSum struct{ window, sum int64 }
 
-// windowOf returns a number that distinguishes a state's window from others, 0 for limits without windows.
+// windowOf returns a number to distinguish a state's window from others by, 0 for limits without windows.
 func windowOf(p *plan, s *meter.State) int64 {
 	switch p.limit.Algorithm {
 	case ratelimit.AlgorithmFixedWindow:
@@ -393,7 +393,7 @@ func (a *account) setOpen(sum int64) {
 	}
 }
 
-// carryOut makes an operation change the account, and returns the figures that it follows.
+// carryOut makes an operation change the account, and returns the followed figures.
 func (a *account) carryOut(o *operation) error {
 	if !o.follows {
 		return o.do(a, o)

@@ -127,7 +127,7 @@ func (s *store) writeWith(ctx context.Context, conn *sql.Conn, key []byte, old, 
 	return err == nil, sent, err
 }
 
-// insert inserts rows that no other process inserts.
+// insert inserts rows. No other process inserts them.
 func (s *store) insert(ctx context.Context, tx *sql.Tx, rows []keyRow) (err error) {
 	for i := range rows {
 		_, failed := s.write(ctx, tx, rows[i].key, row{}, rows[i].row)
@@ -136,8 +136,7 @@ func (s *store) insert(ctx context.Context, tx *sql.Tx, rows []keyRow) (err erro
 	return err
 }
 
-// stale is the maximum number of pooled connections that may prove to be
-// broken at their first use, for example after a restart of the server.
+// stale is how many pooled connections may prove to be broken at their first use, for example after a restart of the server.
 const stale = 3
 
 // connected takes a connection, and reads a key's row on it.

@@ -21,8 +21,8 @@ type sweeper struct {
 	inserted int       // inserted rows since the last sweep
 }
 
-// sweepEach is the interval at which a process looks for rows to delete. It deletes a row only if the row had
-// ended at every reading during such an interval. So a clock that leaps forward and back deletes nothing.
+// sweepEach is how often a process looks for rows to delete. It deletes a row only if the row had ended
+// at every reading during such an interval. So a leap of the clock forward and back deletes nothing.
 const sweepEach = 5 * time.Second
 
 // written records a write at a reading of the database's clock. From time to time it
@@ -64,10 +64,10 @@ type keyRow struct {
 	row
 }
 
-// sweep deletes up to a hundred rows of the limiter's name that had ended at a reading of the database's
-// clock. A row must have ended under the limit that it names, because another process may have charged
+// sweep deletes up to a hundred rows of the limiter's name that had ended at a reading of the
+// database's clock. A row must have ended under its own limit, because another process may have charged
 // it under a longer one. It must also have ended under the key's limit here, because a changed limit
-// counts the spending that the old one has not regained. sweep returns how many rows were due.
+// counts the old one's spending as far as it is not regained. sweep returns how many rows were due.
 func (l *Limiter) sweep(ctx context.Context, until int64) (n int, err error) {
 	s := &l.store
 	_, err = s.transact(ctx, s.db.BeginTx, func(tx *sql.Tx) error {
@@ -92,8 +92,8 @@ func (l *Limiter) sweep(ctx context.Context, until int64) (n int, err error) {
 	return n, err
 }
 
-// ends returns the instant when a row that was due at its reading may be deleted. If that is
-// not known, or if LimitFor panics, it is a day later: no caller could recover the panic here.
+// ends returns the instant when a due row may be deleted. If it is not known, or
+// if LimitFor panics, it is a day later: no caller could recover the panic here.
 func (l *Limiter) ends(r keyRow) (at int64) {
 	unknown := r.reading + mostKept
 	defer func() {
@@ -124,7 +124,7 @@ func (l *Limiter) ends(r keyRow) (at int64) {
 	return ends
 }
 
-// behind returns the first key after all keys of a space, which ends with a colon.
+// behind returns the first key after all keys of a space. A space ends with a colon.
 func behind(space string) []byte {
 	b := []byte(space)
 	b[len(b)-1]++

@@ -1,4 +1,4 @@
-// Package stats has the types that package policy passes to promlimit and otellimit, so these need not import policy.
+// Package stats has the types of policy's figures for promlimit and otellimit, so these need not import policy.
 package stats
 
 import (
@@ -22,9 +22,9 @@ type PolicyDecision struct {
 	// Version and Generation identify the set of rules in force.
 	Version    string
 	Generation uint64
-	// KillSwitch reports that the request passed because the set's kill switch is on.
+	// KillSwitch reports whether the request passed because the set's kill switch is on.
 	KillSwitch bool
-	// Rules are the rules that applied, in order, each with its decision. It is
+	// Rules are the applying rules, in order, each with its decision. It is
 	// empty if no rule applied, or if an attribute was missing or malformed.
 	Rules []RuleDecision
 }
@@ -41,7 +41,7 @@ type RuleDecision struct {
 	Cost int
 	// Decision is the rule's own answer. If the engine does not return it, only Limit is set.
 	Decision ratelimit.Decision
-	// Shadow reports that the rule never denies.
+	// Shadow reports whether the rule never denies.
 	Shadow bool
 	// Answered reports whether the engine returned the rule's own answer. It is false if the decision failed.
 	Answered bool
@@ -53,19 +53,18 @@ type RuleDecision struct {
 type Policies struct {
 	// Version identifies the set in force.
 	Version string
-	// Generation counts the sets that were put in force, including the first.
+	// Generation counts the sets put in force, including the first.
 	Generation uint64
 	// LoadedAt is when the present set came into force. CheckedAt is when a check last found no newer set.
 	LoadedAt  time.Time
 	CheckedAt time.Time
-	// Rules counts the rules in the set, including disabled ones. Names are their names, which callers must not change.
+	// Rules counts the rules in the set, including disabled ones. Names are their names. Callers must not change them.
 	Rules int
 	Names []string
-	// KillSwitch reports whether the kill switch is on, and Killed counts the requests
-	// that have passed because of it.
+	// KillSwitch reports whether the kill switch is on, and Killed counts the requests let through by it.
 	KillSwitch bool
 	Killed     uint64
-	// Exempt counts the requests that a rule has exempted.
+	// Exempt counts the exempted requests.
 	Exempt uint64
 	// BadLimits counts invalid limits in limit_from attributes.
 	BadLimits uint64
