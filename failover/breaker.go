@@ -85,6 +85,7 @@ type breaker struct {
 	parts   [partsPerWindow]part
 	row     int       // failures since the last success
 	began   time.Time // the time of the first
+	heard   time.Time // the time of the last success
 
 	changes   []change // unreported changes
 	reporting bool     // whether a goroutine is reporting changes
@@ -168,12 +169,22 @@ func (b *breaker) done(t ticket, h health) {
 	switch {
 	case h == noEvidence || b.forced:
 	case t.probe && h == success:
+		b.heard = time.Now()
 		b.becomeLocked(StateClosed)
 	case t.probe:
 		b.becomeLocked(StateOpen)
 	case b.state == StateClosed && b.countLocked(h):
 		b.becomeLocked(StateOpen)
 	}
+}
+
+// decides reports whether the primary decides, and has answered within d; without a
+// positive d, whether it decides. If not, tries reports whether a call may be made to it.
+func (b *breaker) decides(d time.Duration) (decides, tries bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	state := b.lookLocked()
+	return state == StateClosed && (d <= 0 || time.Since(b.heard) <= d), state != StateOpen
 }
 
 // settled records a settlement's result. A settlement is no probe. Its
@@ -194,7 +205,7 @@ func (b *breaker) countLocked(h health) bool {
 	}
 	if h == success {
 		s.successes++
-		b.row = 0
+		b.row, b.heard = 0, now
 		return false
 	}
 	s.failures++

@@ -54,9 +54,13 @@ type Limiter[K any] struct {
 	journal  *journal
 	counters counters
 	debts    *debts[K]
+	waits    waits
 }
 
-var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
+var (
+	_ ratelimit.Reserver[string] = (*Limiter[string])(nil)
+	_ ratelimit.Waiter[string]   = (*Limiter[string])(nil)
+)
 
 // New returns a limiter that decides by primary, and by instead while primary
 // cannot decide. It returns an error if one is nil or an option is invalid.
@@ -85,11 +89,18 @@ func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter
 		journal: &journal{log: o.logger(), onStateChange: o.OnStateChange},
 	}
 	l.debts = newDebts(primary, instead, &o)
-	l.breaker = newBreaker(o.Failures, window, o.OpenFor, l.journal.changed, func() {
+	l.breaker = newBreaker(o.Failures, window, o.OpenFor, l.changed, func() {
 		l.caller.renew(0)
 		l.settler.renew(0)
 	})
+	l.waits.standing = l.breaker.standing
 	return l, nil
+}
+
+// changed passes on a change of the breaker's state, to the waiting calls before the user.
+func (l *Limiter[K]) changed(c change) {
+	l.waits.changed()
+	l.journal.changed(c)
 }
 
 // Force overrides the breaker: StateOpen makes the stand-in decide, StateClosed the primary, and

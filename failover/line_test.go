@@ -44,6 +44,11 @@ var wrappers = map[string]func(l *ratelimit.Keyed[string]) ratelimit.Reserver[st
 	"failover": func(l *ratelimit.Keyed[string]) ratelimit.Reserver[string] {
 		return ratelimit.Must(failover.New[string](l, ratelimit.Must(ratelimit.New[string](ratelimit.Blocked(), nil)), nil))
 	},
+	"failover before a stack": func(l *ratelimit.Keyed[string]) ratelimit.Reserver[string] {
+		stack := ratelimit.Must(ratelimit.All(ratelimit.By(ample(), func(k string) (string, error) { return k, nil }),
+			ratelimit.By(l, func(k string) (string, error) { return k, nil })))
+		return ratelimit.Must(failover.New(stack, failover.DenyAll[string](), nil))
+	},
 	"lease": func(l *ratelimit.Keyed[string]) ratelimit.Reserver[string] {
 		return ratelimit.Must(lease.New(l, &lease.Options[string]{MaxBatch: 10}))
 	},
@@ -73,7 +78,7 @@ func TestWaitsBehindWrappersFollowEachChange(t *testing.T) {
 func TestReservationsBehindWrappersFollowEachChange(t *testing.T) {
 	for name, wrap := range wrappers {
 		switch name {
-		case "chain of two", "stack", "stack of two": // they do not book ahead
+		case "chain of two", "stack", "stack of two", "failover before a stack": // they do not book ahead
 			continue
 		}
 		t.Run(name, linetest.Way{New: func(_ *testing.T, limit ratelimit.Limit) (linetest.Budget, func(context.Context, int) error) {
@@ -117,7 +122,7 @@ func TestRequestsOfAClientFollowEachChange(t *testing.T) {
 			}
 		}}
 		switch name {
-		case "chain of two", "stack", "stack of two": // they book nothing, so a request tries again each second
+		case "chain of two", "stack", "stack of two", "failover before a stack": // they book nothing, so a request tries again each second
 			w.Late = 2 * time.Second
 		}
 		t.Run(name, w.Test)

@@ -2,6 +2,7 @@ package failover_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,10 +22,11 @@ type store struct {
 
 	mu     sync.Mutex
 	before func(ctx context.Context) error // called before each call, unless nil
+	again  chan struct{}                   // closed when before changes
 }
 
 func newStore(t testing.TB, limit ratelimit.Limit) *store {
-	return &store{Keyed: newLocal(t, limit)}
+	return &store{Keyed: newLocal(t, limit), again: make(chan struct{})}
 }
 
 func newLocal(t testing.TB, limit ratelimit.Limit) *ratelimit.Keyed[string] {
@@ -33,11 +35,13 @@ func newLocal(t testing.TB, limit ratelimit.Limit) *ratelimit.Keyed[string] {
 	return l
 }
 
-// fail makes each call run f first and return its error.
+// fail makes each call run f first and return its error. Calls that wait do so, too.
 func (s *store) fail(f func(ctx context.Context) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.before = f
+	close(s.again)
+	s.again = make(chan struct{})
 }
 
 func (s *store) enter(ctx context.Context) error {
@@ -69,6 +73,41 @@ func (s *store) Reserve(ctx context.Context, key string, cost int, maxDelay time
 		}
 		return r.Settle(actual)
 	}), err
+}
+
+func (s *store) Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+	if err := s.enter(ctx); err != nil {
+		return ratelimit.Decision{}, err
+	}
+	return s.Keyed.Peek(ctx, key, cost)
+}
+
+// Wait loses its place when fail is called.
+func (s *store) Wait(ctx context.Context, key string, cost int) error {
+	for {
+		s.mu.Lock()
+		again := s.again
+		s.mu.Unlock()
+		if err := s.enter(ctx); err != nil {
+			return err
+		}
+		inner, stop := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			select {
+			case <-again:
+				stop()
+			case <-inner.Done():
+			}
+		}()
+		err := s.Keyed.Wait(inner, key, cost)
+		stop()
+		<-ended
+		if err == nil || ctx.Err() != nil || !errors.Is(err, context.Canceled) {
+			return err
+		}
+	}
 }
 
 func (s *store) Adjust(ctx context.Context, key string, delta int) error {

@@ -118,7 +118,7 @@ func release(together []*Policies) {
 		p.updating.Unlock()
 	}
 	for _, p := range together {
-		p.waits.check()
+		p.waits.Check()
 	}
 }
 

@@ -1,12 +1,8 @@
 package policy
 
 import (
-	"cmp"
 	"context"
-	"maps"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/wait"
@@ -15,11 +11,10 @@ import (
 // waits are the waiting calls of Wait. If a new set changes a call's rules,
 // it ends the call's attempt, and the call begins anew by the new rules.
 type waits struct {
-	mu      sync.Mutex
-	all     map[*waitingCall]struct{}
-	arrived uint64
-	dates   *time.Timer // nil unless calls wait by a set with dates
-	spare   sync.Pool   // has *waitingCall, so a call without a wait allocates nothing
+	wait.Calls
+	mu    sync.Mutex
+	dates *time.Timer // nil unless calls wait by a set with dates
+	spare sync.Pool   // has *waitingCall, so a call without a wait allocates nothing
 
 	stays func(q *query) bool // reports whether the set in force has the same rules for a query
 }
@@ -29,11 +24,8 @@ const datesEvery = time.Second
 
 // waitingCall is a call of Wait.
 type waitingCall struct {
-	wait.Renewable
-	among  *waits
-	waited atomic.Bool
-	number uint64        // of its arrival among them; 0 until it waits
-	stands chan struct{} // has an element when an attempt has begun to wait since, or the call is over
+	wait.Call
+	among *waits
 
 	mu sync.Mutex
 	q  *query // of the attempt under way; nil if there is none
@@ -43,8 +35,8 @@ type waitingCall struct {
 func (ws *waits) newCall(ctx context.Context) *waitingCall {
 	w, _ := ws.spare.Get().(*waitingCall)
 	if w == nil {
-		w = &waitingCall{among: ws, stands: make(chan struct{}, 1)}
-		w.Waits = w.begins
+		w = &waitingCall{among: ws}
+		w.Init(&ws.Calls, w.check)
 	}
 	w.Context = wait.OrBackground(ctx)
 	return w
@@ -67,110 +59,51 @@ func (w *waitingCall) follow(q *query) {
 	w.q = q
 }
 
-// begins records that the call waits now. If a set has come into force since the query was made, it did not know of the call.
-func (w *waitingCall) begins() {
-	w.waited.Store(true)
-	w.mu.Lock()
-	dated := w.q != nil && w.q.in.dated
-	w.mu.Unlock()
-	w.among.add(w, dated)
-	w.stood()
-	w.check()
-}
-
-func (w *waitingCall) stood() {
-	select {
-	case w.stands <- struct{}{}:
-	default:
+// over forgets the call. If local is true, no store has had its attempts: unless one of them has waited, nothing
+// refers to them any more, and the next call gets their memory.
+func (w *waitingCall) over(local bool) {
+	if waited := w.Over(); !waited && local {
+		w.Clear()
+		w.among.spare.Put(w)
 	}
 }
 
-func (ws *waits) add(w *waitingCall, dated bool) {
+// check ends the attempt under way if the set in force has other rules for the call. Then it reports true.
+// If the attempt has begun to wait by a set with dates, there are checks from now on.
+func (w *waitingCall) check() (anew bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.q == nil:
+		return false
+	case w.q.in.dated:
+		w.among.watchDates()
+	}
+	if anew = !w.among.stays(w.q); anew {
+		w.Anew()
+	}
+	return anew
+}
+
+// watchDates makes checkDates run from now on, while calls wait.
+func (ws *waits) watchDates() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if ws.all == nil {
-		ws.all = map[*waitingCall]struct{}{}
-	}
-	if ws.all[w] = struct{}{}; w.number == 0 {
-		ws.arrived++
-		w.number = ws.arrived
-	}
-	if dated && ws.dates == nil {
+	if ws.dates == nil {
 		ws.dates = time.AfterFunc(datesEvery, ws.checkDates)
 	}
 }
 
-// over forgets the call. If local is true, no store has had its attempts: unless one of them has waited, nothing
-// refers to them any more, and the next call gets their memory.
-func (w *waitingCall) over(local bool) {
-	if !w.waited.Load() {
-		if local {
-			w.Clear()
-			w.among.spare.Put(w)
-		}
-		return
-	}
-	w.among.mu.Lock()
-	delete(w.among.all, w)
-	w.among.mu.Unlock()
-	if w.Place != nil {
-		w.Place.Abandon()
-	}
-	w.stood()
-}
-
-// checkDates is check, again and again while calls wait.
+// checkDates is Check, again and again while calls wait.
 func (ws *waits) checkDates() {
-	ws.check()
+	ws.Check()
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if len(ws.all) == 0 {
+	if ws.Len() == 0 {
 		ws.dates = nil
 		return
 	}
 	ws.dates.Reset(datesEvery)
-}
-
-// check ends the attempt under way if the set in force has other rules for the call. Then it reports true.
-func (w *waitingCall) check() (anew bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.q == nil || w.among.stays(w.q) {
-		return false
-	}
-	select {
-	case <-w.stands:
-	default:
-	}
-	w.Renew()
-	return true
-}
-
-// inOrder is how long one check has each call find its new place before the next one looks for its own.
-const inOrder = time.Second / 4
-
-// check has calls begin anew, in the order of their arrival, if the set
-// in force has other rules for them. No lock of the policies is held.
-func (ws *waits) check() {
-	ws.mu.Lock()
-	all := slices.Collect(maps.Keys(ws.all))
-	ws.mu.Unlock()
-	slices.SortFunc(all, func(a, b *waitingCall) int { return cmp.Compare(a.number, b.number) })
-	var late <-chan time.Time
-	isLate := false
-	for _, w := range all {
-		if anew := w.check(); !anew || isLate {
-			continue
-		}
-		if late == nil {
-			late = time.After(inOrder)
-		}
-		select {
-		case <-w.stands:
-		case <-late:
-			isLate = true
-		}
-	}
 }
 
 // sameCharges reports whether two queries about one request, in two sets, charge the same to the same limiters.

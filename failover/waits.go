@@ -1,0 +1,97 @@
+package failover
+
+import (
+	"context"
+	"sync"
+
+	"github.com/weir-go/ratelimit/internal/wait"
+)
+
+// waits are the calls of Wait that wait, each in the primary's line or the stand-in's.
+// When the breaker changes, those begin anew that wait for the limiter that does not decide any more.
+type waits struct {
+	wait.Calls
+	standing func() standing // the breaker's
+
+	mu   sync.Mutex
+	last *peek // the call of Peek under way, or nil
+}
+
+// side is the limiter in whose line a call waits.
+type side uint8
+
+const (
+	atPrimary side = iota
+	atStandIn
+)
+
+// waitingCall is a call of Wait.
+type waitingCall struct {
+	wait.Call
+	among *waits
+
+	mu   sync.Mutex // guards the fields below
+	side side
+	era  uint64 // the breaker's when the call entered the line
+}
+
+// newCall returns a call of Wait. When it ends, call Over.
+func (ws *waits) newCall(ctx context.Context) *waitingCall {
+	w := &waitingCall{among: ws}
+	w.Init(&ws.Calls, w.check)
+	w.Context = ctx
+	return w
+}
+
+// enters records whose line the call's next attempt is in, and returns the breaker's era.
+func (w *waitingCall) enters(s side) uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.side, w.era = s, w.among.standing().era
+	return w.era
+}
+
+// check ends the attempt under way if the other limiter decides now. A call that has come to the stand-in
+// while the breaker was closed stays there until it has opened and closed again.
+func (w *waitingCall) check() (anew bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.among.standing()
+	closed := now.state == StateClosed
+	if anew = w.side == atPrimary && !closed || w.side == atStandIn && closed && now.era != w.era; anew {
+		w.Anew()
+	}
+	return anew
+}
+
+// changed has the waiting calls follow the breaker.
+func (ws *waits) changed() {
+	if ws.Len() > 0 {
+		go ws.Check() // it waits until each call has found its place
+	}
+}
+
+// peek is a call of the primary's Peek. It shows to all calls of Wait whether the primary answers.
+type peek struct {
+	done   chan struct{}
+	ending ending // once done is closed
+}
+
+// peek makes a call unless one is under way, and returns it.
+func (ws *waits) peek(call func() ending) *peek {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if ws.last != nil {
+		return ws.last
+	}
+	p := &peek{done: make(chan struct{})}
+	ws.last = p
+	go func() {
+		p.ending = call()
+		ws.mu.Lock()
+		ws.last = nil
+		ws.mu.Unlock()
+		close(p.done)
+	}()
+	return p
+}
