@@ -98,11 +98,12 @@ func TestCallersBeforeAStackWaitInOrderAndFollowARaise(t *testing.T) {
 // A store fails under 40 callers, comes back, and the callers go where the decisions are made.
 func TestCallersInLineFollowTheBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStore(t, onePerSecond)
-		var events atomic.Int64
-		local := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerMinute(6), 1), &ratelimit.Options[string]{
-			OnDecision: func(ratelimit.Event[string]) { events.Add(1) },
-		}))
+		var reports, localReports atomic.Int64
+		counted := func(limit ratelimit.Limit, n *atomic.Int64) *ratelimit.Keyed[string] {
+			return ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{OnDecision: func(ratelimit.Event[string]) { n.Add(1) }}))
+		}
+		s, local := newStore(t, wide), counted(ratelimit.TokenBucket(ratelimit.PerMinute(6), 1), &localReports)
+		s.Keyed = counted(onePerSecond, &reports)
 		l := over(t, s, local, failover.Options{})
 		var w waiters
 		w.come(t.Context(), 40, l)
@@ -118,7 +119,7 @@ func TestCallersInLineFollowTheBreaker(t *testing.T) {
 		time.Sleep(25 * time.Second)
 		require.Equal(t, before+3, w.count(), "by the local rate")
 		require.Equal(t, uint64(3), l.Stats().Instead)
-		require.Equal(t, int64(3), events.Load())
+		require.Equal(t, int64(3), localReports.Load())
 
 		s.fail(nil)
 		require.False(t, take(t, l, 0).Degraded, "the probe")
@@ -129,7 +130,8 @@ func TestCallersInLineFollowTheBreaker(t *testing.T) {
 		require.Equal(t, 40, w.count())
 		time.Sleep(2 * time.Second)
 		require.Equal(t, uint64(40-3+1), l.Stats().Primary)
-		require.Equal(t, int64(3), events.Load(), "a call that went back is reported there")
+		require.Equal(t, int64(3), localReports.Load(), "calls are reported where they end")
+		require.Equal(t, int64(40-3+1), reports.Load())
 		require.Equal(t, int64(1), s.repaid.Load(), "two count no more")
 	})
 }
