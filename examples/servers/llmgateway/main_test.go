@@ -11,7 +11,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -108,42 +107,6 @@ func post(g http.Handler, key string, words, maxTokens int) (status, tokens int)
 	return w.Code, tokensIn(w.Body.Bytes())
 }
 
-// virtual makes redislimit's scripts use the time of a testing/synctest bubble instead of the server's.
-type virtual struct{}
-
-func (virtual) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h virtual) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		return h.sent([]redis.Cmder{cmd}, func(all []redis.Cmder) error { return next(ctx, all[0]) })
-	}
-}
-
-func (h virtual) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		return h.sent(cmds, func(all []redis.Cmder) error { return next(ctx, all) })
-	}
-}
-
-// sent sends copies of the scripts' calls with the bubble's time, and returns their replies.
-func (virtual) sent(cmds []redis.Cmder, send func([]redis.Cmder) error) error {
-	now, outlive, mark := time.Now(), int64(time.Hour/time.Microsecond), 1
-	copies := slices.Clone(cmds)
-	for i, cmd := range cmds {
-		if strings.HasPrefix(cmd.Name(), "eval") {
-			copies[i] = redis.NewCmd(context.Background(), append(slices.Clone(cmd.Args()), now.Unix()+500_000_000, now.Nanosecond()/1000, outlive, mark)...)
-		}
-	}
-	err := send(copies)
-	for i, cmd := range cmds {
-		if c, sent := copies[i].(*redis.Cmd); sent && c != cmd {
-			cmd.(interface{ SetVal(any) }).SetVal(c.Val())
-			cmd.SetErr(c.Err())
-		}
-	}
-	return err
-}
-
 // Three gateways share one upstream limit. The model must refuse nothing, at least 95 % of its
 // tokens must be used, and tenants must get them by weight, whichever gateways serve their requests.
 func TestThreeGatewaysUseTheModelInFullAndTenantsShareItByWeight(t *testing.T) {
@@ -154,9 +117,9 @@ func TestThreeGatewaysUseTheModelInFullAndTenantsShareItByWeight(t *testing.T) {
 		fleet := make([]*gateway, gateways)
 		var clients []*redis.Client
 		for i := range fleet {
-			client := redis.NewClient(&redis.Options{Addr: server.Addr})
+			client := redis.NewClient(&redis.Options{Addr: server.Addr, Dialer: redistest.InBubble})
 			clients = append(clients, client)
-			engine := policyredis.New(client, &policyredis.Options{Timeout: 10 * time.Second, Hooks: []redis.Hook{virtual{}}})
+			engine := policyredis.New(client, &policyredis.Options{Timeout: 10 * time.Second})
 			g, err := newGateway(set, engine, "http://model.example", "key", m)
 			require.NoError(t, err)
 			fleet[i] = g
