@@ -19,64 +19,67 @@ func TestACheckFindsWhatRedisWouldRefuse(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1", "b": "127.0.0.1:2"}})
 	t.Cleanup(func() { cluster.Close(); ring.Close() })
 	const (
-		counters  = "rules: [{name: all, limit: fixed-window 5/d}]"
-		global    = "rules: [{name: a, key: user, limit: fixed-window 9/s}, {name: b, limit: fixed-window 9/s}]"
-		leaky     = "rules: [{name: slow, limit: leaky-bucket 5/s queue 5}, {name: tenant, key: tenant, limit: fixed-window 5/s}]"
-		plans     = "rules: [{name: a, key: tenant, limit: leaky-bucket 9/s queue 9}, {name: b, key: user, limit: fixed-window 9/s, plans: {pro: leaky-bucket 9/s queue 9}}]"
+		counters = "rules: [{name: all, limit: fixed-window 5/d}]"
+		global   = "rules: [{name: a, key: user, limit: fixed-window 9/s}, {name: b, limit: fixed-window 9/s}]"
+		ofPlan   = "rules: [{name: a, key: user, limit: blocked, plans: {pro: fixed-window 9/s}}, {name: b, limit: fixed-window 9/s}]"
+		leaky    = "rules: [{name: slow, limit: leaky-bucket 5/s queue 5}, {name: tenant, key: tenant, limit: fixed-window 5/s}]"
+		plans    = "rules: [{name: a, key: tenant, limit: leaky-bucket 9/s queue 9}," +
+			" {name: b, key: user, limit: fixed-window 9/s, plans: {pro: leaky-bucket 9/s queue 9}}]"
 		tooLarge  = "rules:\n- name: up\n  key: tenant\n  share: 1\n  limit: token-bucket 10/s burst 2000000000\n"
 		uncounted = "redislimit: ratelimit: invalid limit: "
 	)
+	one, several, none := []redis.UniversalClient{nowhere(t)}, []redis.UniversalClient{ring, cluster}, policyredis.Options{}
 	slot, tenant := policyredis.Options{Slot: func(string) string { return "one" }}, policyredis.Options{Tenant: "tenant"}
-	type row struct {
-		rules  string
-		client redis.UniversalClient
-		opts   policyredis.Options
-		want   string
-	}
-	rows := []row{
-		{"rules: [{name: a, limit: sliding-log 2000/h}]", nowhere(t), policyredis.Options{}, ""},
-		{"rules: [{name: a, limit: sliding-log 5000/h}]", nowhere(t), policyredis.Options{}, "rules[0].limit: " + uncounted + "Rate.Units is 5000"},
-		{"rules: [{name: a, limit: fixed-window 1/1ns}]", nowhere(t), policyredis.Options{}, "rules[0].limit: " + uncounted},
-		{"rules: [{name: a, limit: fixed-window 1/h, plans: {pro: fixed-window 1/1ns}}]", nowhere(t), policyredis.Options{}, "rules[0].plans.pro: " + uncounted},
-		{tooLarge, nowhere(t), policyredis.Options{}, `policy: line 5: rule "up": rules[0].limit: ` + uncounted + "Burst is 2000000000, want at most 2^30"},
-		{plans, nowhere(t), policyredis.Options{}, ""},
-		{plans, nowhere(t), tenant, `rules[1].plans.pro: policyredis: rule "b" has a leaky bucket`},
-		{global, nowhere(t), policyredis.Options{}, ""},
-		{global, nil, policyredis.Options{}, "client is nil"},
-		{global, nowhere(t), policyredis.Options{MaxBatch: -1}, "Options.MaxBatch is -1"},
-	}
-	for _, several := range []redis.UniversalClient{ring, cluster} {
-		rows = append(rows, row{global, several, policyredis.Options{}, `rules: policyredis: rule "b" has one budget for all requests`},
-			row{tenantRules, several, policyredis.Options{}, "Options.Tenant"},
-			row{tenantRules, several, policyredis.Options{Tenant: "tenant", Slot: slot.Slot}, "one of them"},
-			row{tenantRules, several, policyredis.Options{Tenant: "tenant", MaxBatch: -1}, "MaxBatch"},
-			row{leaky, several, tenant, "leaky"},
-			row{tenantRules, several, tenant, ""},
-			row{tenantRules, several, slot, ""},
-			row{counters, several, policyredis.Options{}, ""})
-	}
-	for _, row := range rows {
-		engine := policyredis.New(row.client, &row.opts)
-		set, all := policy.Check([]byte(row.rules), engine)
-		_, err := policy.New(parsed(t, row.rules), &policy.Options{Engine: engine})
-		if row.want == "" {
-			require.NotNil(t, set, "%v", all)
-			assert.NoError(t, err)
-			continue
+	for _, row := range []struct {
+		clients []redis.UniversalClient
+		opts    policyredis.Options
+		rules   string
+		want    string
+	}{
+		{one, none, "rules: [{name: a, limit: sliding-log 2000/h}]", ""},
+		{one, none, "rules: [{name: a, limit: sliding-log 5000/h}]", "rules[0].limit: " + uncounted + "Rate.Units is 5000"},
+		{one, none, "rules: [{name: a, limit: fixed-window 1/1ns}]", "rules[0].limit: " + uncounted},
+		{one, none, "rules: [{name: a, limit: fixed-window 1/h, plans: {pro: fixed-window 1/1ns}}]", "rules[0].plans.pro: " + uncounted},
+		{one, none, tooLarge, `policy: line 5: rule "up": rules[0].limit: ` + uncounted + "Burst is 2000000000, want at most 2^30"},
+		{one, none, plans, ""},
+		{one, tenant, plans, `rules[1].plans.pro: policyredis: rule "b" has a leaky bucket`},
+		{one, none, global, ""},
+		{[]redis.UniversalClient{nil}, none, global, "client is nil"},
+		{one, policyredis.Options{MaxBatch: -1}, global, "Options.MaxBatch is -1"},
+		{several, none, global, `rules: policyredis: rule "b" has one budget for all requests`},
+		{several, none, ofPlan, `rules: policyredis: rule "b" has one budget for all requests`},
+		{several, none, tenantRules, "Options.Tenant"},
+		{several, policyredis.Options{Tenant: "tenant", Slot: slot.Slot}, tenantRules, "one of them"},
+		{several, policyredis.Options{Tenant: "tenant", MaxBatch: -1}, tenantRules, "MaxBatch"},
+		{several, tenant, leaky, "leaky"},
+		{several, tenant, tenantRules, ""},
+		{several, slot, tenantRules, ""},
+		{several, none, counters, ""},
+	} {
+		for _, client := range row.clients {
+			engine := policyredis.New(client, &row.opts)
+			set, all := policy.Check([]byte(row.rules), engine)
+			_, err := policy.New(parsed(row.rules), &policy.Options{Engine: engine})
+			if row.want == "" {
+				require.NotNil(t, set, "%v", all)
+				assert.NoError(t, err)
+				continue
+			}
+			require.Nil(t, set, row.want)
+			assert.ErrorContains(t, all[0], row.want)
+			assert.Error(t, err, row.want)
 		}
-		require.Nil(t, set, row.want)
-		assert.ErrorContains(t, all[0], row.want)
-		assert.Error(t, err, row.want)
 	}
 }
 
 func TestNothingIsSentBeforeTheFirstDecision(t *testing.T) {
-	p := over(t, nowhere(t), "rules: [{name: a, limit: fixed-window 1/h}]", policyredis.Options{}, policy.Options{})
+	p := over(nowhere(t), "rules: [{name: a, limit: fixed-window 1/h}]", policyredis.Options{}, policy.Options{})
 	_, err := p.Take(t.Context(), policy.Attributes{}, 1)
 	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
-	require.Error(t, p.Update(parsed(t, "rules: [{name: a, limit: sliding-log 1000000/h}]")))
+	require.ErrorIs(t, p.Each(t.Context(), "a", func([]string, ratelimit.Decision) bool { return true }), ratelimit.ErrUnavailable)
+	require.Error(t, p.Update(parsed("rules: [{name: a, limit: sliding-log 1000000/h}]")))
 	assert.Equal(t, uint64(1), p.Stats().Generation)
-	require.NoError(t, p.Update(parsed(t, "rules: []")))
+	require.NoError(t, p.Update(parsed("rules: []")))
 	assert.True(t, p.Allow(policy.Attributes{}, 1), "no rule, no server")
 }
 

@@ -1,13 +1,14 @@
 package policyredis_test
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,69 +16,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/crossings"
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
-	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/admin"
 	"github.com/weir-go/ratelimit/policyredis"
 )
-
-const rules = `
-rules:
-- {name: api, key: user, limit: fixed-window 10/h, plans: {pro: fixed-window 100/h}, overrides: [{key: mallory, limit: blocked}]}
-- {name: tokens, key: user, limit: fixed-window 1000/h, cost: tokens, optional: true}
-- {name: trial, shadow: true, limit: fixed-window 1/h}
-`
-
-var ann = policy.Attributes{"user": "ann"}
-
-// Two processes count by the same budget, also while one has the set before and the other a set with another name for the rule.
-func TestOneBudgetForSeveralPolicies(t *testing.T) {
-	addr := redistest.Start(t).Addr
-	const renamed = "rules: [{name: public, budget: Api, key: user, limit: fixed-window 10/h, plans: {pro: fixed-window 100/h}}, {name: later, from: 2500-01-01T00:00:00Z, limit: blocked}]"
-	two := []*policy.Policies{shared(t, addr, rules), shared(t, addr, renamed)}
-	for i := range 12 {
-		d := take(t, two[i%2], ann, 1)
-		assert.Equal(t, i < 10, d.Allowed, i)
-		assert.Equal(t, []string{"api", "public"}[i%2], d.Limit.Name)
-	}
-	d := take(t, two[0], policy.Attributes{"user": "ann", "plan": "pro"}, 1)
-	assert.Equal(t, 89, d.Remaining, "an upgrade keeps what was spent")
-	_, err := two[0].Take(t.Context(), policy.Attributes{"user": "mallory"}, 1)
-	require.ErrorIs(t, err, ratelimit.ErrBlocked)
-}
-
-// TestAWaitThatGivesUpIsADenial compares the reports of a Wait on Redis and in memory.
-func TestAWaitThatGivesUpIsADenial(t *testing.T) {
-	const text = "rules:\n- {name: wide, limit: fixed-window 100/h}\n- {name: narrow, key: user, limit: token-bucket 1/h burst 1}\n- {name: trial, shadow: true, limit: fixed-window 1/h}"
-	var seen []policy.Decision
-	for name, p := range both(t, local(t), "", text, policy.Options{OnDecision: func(d policy.Decision) { seen = append(seen, d) }}) {
-		seen = nil
-		end := func(n int) outcome.Outcome { return outcome.Of(seen[n].Decision, seen[n].Err) }
-		require.NoError(t, p.Wait(t.Context(), ann, 1), name)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		require.ErrorIs(t, p.Wait(ctx, ann, 1), context.DeadlineExceeded, name)
-		for patience := 50 * time.Millisecond; len(seen) < 3 || end(2) == outcome.Failed && patience < time.Minute; patience *= 2 { // a busy machine had not yet booked
-			seen = seen[:2]
-			ctx, cancel = context.WithCancel(t.Context())
-			time.AfterFunc(patience, cancel)
-			require.ErrorIs(t, p.Wait(ctx, ann, 1), context.Canceled, name)
-		}
-		require.ErrorIs(t, p.Wait(ctx, ann, 1), context.Canceled, name)
-		require.Len(t, seen, 4)
-		assert.Equal(t, []outcome.Outcome{outcome.Allowed, outcome.Denied, outcome.Denied, outcome.Failed}, []outcome.Outcome{end(0), end(1), end(2), end(3)}, name)
-		assert.Equal(t, "narrow", seen[0].Decision.Limit.Name, name)
-		for _, d := range seen[1:3] {
-			assert.Equal(t, "narrow", d.Decision.Limit.Name, name)
-			assert.Equal(t, []bool{true, false}, []bool{d.Rules[0].Decision.Allowed, d.Rules[1].Decision.Allowed}, name)
-			assert.True(t, d.Rules[0].Answered && d.Rules[1].Answered, name)
-			assert.Positive(t, d.Rules[1].Decision.RetryAfter, name)
-			assert.False(t, d.Rules[0].Spent || d.Rules[1].Spent, name)
-		}
-		assert.False(t, seen[3].Rules[0].Answered, name)
-	}
-}
 
 // A denial of a rule that is charged always takes one more round trip, or two if its budgets differ from what the script returns.
 func TestADecisionIsOneRoundTrip(t *testing.T) {
@@ -87,19 +32,16 @@ func TestADecisionIsOneRoundTrip(t *testing.T) {
 		"calendar 100/month UTC": 3, // months differ in length
 		"sliding-log 100/h":      3,
 	} {
-		count := new(trips)
-		p := over(t, client, "rules: [{name: tokens, key: user, limit: "+limit+", charge: always}, {name: calls, limit: fixed-window 100/h, cost: 1}]",
+		count := new(sent)
+		p := over(client, "rules: [{name: tokens, key: user, limit: "+limit+", charge: always}, {name: calls, limit: fixed-window 100/h, cost: 1}]",
 			policyredis.Options{Hooks: []redis.Hook{count}}, policy.Options{})
 		require.NoError(t, client.FlushDB(t.Context()).Err())
 		for _, user := range []string{"scripts", "ann"} { // the first one loads them
 			for _, cost := range []int{90, 20, 35} {
-				before, commands := count.n.Load(), count.commands.Load()
+				before := count.all.Load()
 				allowed := take(t, p, policy.Attributes{"user": user}, cost).Allowed
 				if assert.Equal(t, cost == 90, allowed, limit); user == "ann" {
-					assert.Equal(t, map[bool]int64{true: 1, false: denial}[allowed], count.n.Load()-before, limit)
-				}
-				if user == "ann" && allowed {
-					assert.EqualValues(t, 1, count.commands.Load()-commands, limit)
+					assert.Equal(t, map[bool]int64{true: 1, false: denial}[allowed], count.all.Load()-before, limit)
 				}
 			}
 		}
@@ -109,80 +51,106 @@ func TestADecisionIsOneRoundTrip(t *testing.T) {
 	}
 }
 
-// TestEnginesReportTheSame plays random requests against random rules, shadows among them, in memory and on Redis. Costs are 0,
-// above a capacity, or of the rule's own, settled at the real cost, charged always or within a grace. Operators look at single budgets, change and
-// reset them. Nothing is regained during the test.
-func TestEnginesReportTheSame(t *testing.T) {
-	client := local(t)
-	limits := []string{"token-bucket 1/720h burst 5", "fixed-window 4/720h", "sliding-log 6/720h", "sliding-counter 7/720h", "unlimited", "blocked"}
-	keys := [][]string{nil, {"user"}, {"user", "plan"}}
-	for seed := range uint64(40) {
-		rnd := rand.New(rand.NewPCG(testsize.Seed(seed), 1))
-		text := "rules:\n"
-		converted := rnd.IntN(2) == 0 // some plans have another algorithm. A state that is converted with a debt may keep less of it.
-		var keyOf [][]string
-		for i := range 1 + rnd.IntN(4) {
-			keyOf = append(keyOf, keys[rnd.IntN(3)])
-			limit := limits[rnd.IntN(len(limits))]
-			extras := []string{"", ", cost: 2", ", cost: weight", ", cost: weight, actual: real", ", costs: [{match: {attributes: {plan: pro}}, cost: 3}]"}
-			if converted {
-				extras = append(extras, ", plans: {pro: fixed-window 9/720h}", ", cost: 2, plans: {pro: fixed-window 9/720h}")
-			} else if extras = append(extras, ", charge: always"); strings.Contains(limit, "720h") {
-				extras = append(extras, ", grace: 50%")
+// TestThePageScansRedisOnceForAllRules: 200 rules and 100,000 keys, most of them others', with and without leases.
+func TestThePageScansRedisOnceForAllRules(t *testing.T) {
+	const rules, keys, perCall = 200, 100_000, 1000
+	for name, opts := range map[string]policyredis.Options{"plain": {}, "leased": {Tenant: "tenant", MaxBatch: 1}} {
+		t.Run(name, func(t *testing.T) {
+			client, count := local(t), new(sent)
+			opts.Hooks = []redis.Hook{count}
+			// Half the keys are a removed rule's, and half of another program.
+			const fill = "for i = 1, ARGV[1] / 2 do redis.call('SET', 'policy:gone:{' .. i .. '}', 'x') redis.call('SET', 'other:' .. i, 'x') end return 1"
+			require.NoError(t, client.Eval(t.Context(), fill, nil, keys).Err())
+			text := "rules:\n"
+			for i := range rules {
+				text += fmt.Sprintf("- {name: R%d, disabled: %v, match: {attributes: {n: [n%d]}}, key: user, limit: fixed-window 1/h,", i, i == 7, i) +
+					" overrides: [{key: vip, limit: fixed-window 2/h}]}\n"
 			}
-			text += fmt.Sprintf("- {name: r%d, limit: %s, shadow: %v, optional: true, key: [%s]%s}\n", i, limit, rnd.IntN(2) == 0, strings.Join(keyOf[i], ", "), extras[rnd.IntN(len(extras))])
-		}
-		var seen []policy.Decision
-		policies := both(t, client, fmt.Sprint(seed, ":"), text, policy.Options{OnDecision: func(d policy.Decision) { seen = append(seen, d) }})
-		for step := range 25 {
-			r := policy.Attributes{"user": []string{"ann", "bob"}[rnd.IntN(2)], "weight": strconv.Itoa(rnd.IntN(10)), "real": strconv.Itoa(rnd.IntN(5))}
-			if rnd.IntN(2) == 0 {
-				r["plan"] = []string{"pro", "free"}[rnd.IntN(2)]
+			p := over(client, text, opts, policy.Options{})
+			for i := range 2 * rules {
+				take(t, p, policy.Attributes{"user": []string{"ann", "vip"}[i%2], "n": fmt.Sprint("n", i/2)}, 1)
 			}
-			cost, reserves, actual := rnd.IntN(9), rnd.IntN(3) == 0, rnd.IntN(4)
-			of, operator, delta := rnd.IntN(len(keyOf)), rnd.IntN(8), rnd.IntN(7)-3
-			subject := policy.Subject{Rule: fmt.Sprint("R", of), Plan: r["plan"]}
-			for _, name := range keyOf[of] {
-				subject.Key = append(subject.Key, cmp.Or(r[name], "free"))
+			left := map[string]int{}
+			require.NoError(t, p.Each(t.Context(), "", func(key []string, d ratelimit.Decision) bool {
+				left[d.Limit.Name+" "+key[0]] = d.Remaining
+				return true
+			}))
+			assert.Len(t, left, 2*(rules-1), "all but those of the disabled rule")
+			assert.Equal(t, []int{0, 1}, []int{left["R0 ann"], left["R0 vip"]}, "each under its own limit")
+			scans := count.scans.Load()
+			assert.Positive(t, scans)
+			assert.LessOrEqual(t, scans, int64(2*keys/perCall))
+
+			request := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("do=limited"))
+			request.Header = http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}
+			page := httptest.NewRecorder()
+			admin.New(p, &admin.Options{ShowKeys: true}).ServeHTTP(page, request)
+			assert.Contains(t, page.Body.String(), "ann")
+			assert.LessOrEqual(t, count.scans.Load()-scans, int64(2*keys/perCall))
+		})
+	}
+}
+
+// Calls wait at 6/m. Then a set raises the limit to 20/s. Each set has its own limiters on Redis, and so lines of its own:
+// the calls change to those in the order of their arrival, and only the first of a line calls Redis.
+func TestCallsInLineOnRedisFollowASetThatComesIntoForce(t *testing.T) {
+	const calls = 40
+	count := new(sent)
+	set := func(limit string) string {
+		return "rules: [{name: api, key: user, limit: " + limit + "}, {name: all, limit: token-bucket 100000/s burst 100000}]"
+	}
+	p := over(local(t), set("token-bucket 6/m burst 1"), policyredis.Options{Hooks: []redis.Hook{count}}, policy.Options{})
+	require.True(t, p.Allow(ann, 1))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
+	defer cancel()
+	served := make(chan int, calls)
+	for i := range calls {
+		go func() {
+			assert.NoError(t, p.Wait(ctx, ann, 1))
+			served <- i
+		}()
+		time.Sleep(2 * time.Millisecond) // so that the calls arrive in this order: only the first few need an answer from Redis
+	}
+	require.Empty(t, served)
+	before := count.all.Load()
+	require.NoError(t, p.Update(parsed(set("token-bucket 20/s burst 1"))))
+	for place := range calls {
+		require.InDelta(t, place, <-served, 3, "first come, first served, but for calls that came at the same time")
+	}
+	require.Less(t, count.all.Load()-before, int64(2*calls+calls/2), "round trips")
+}
+
+// TestAFleetHasOneNoticeOfEachCrossing plays hours of takes, reservations that another process settles beside, adjustments, resets and changes
+// of plan, by eight processes. Their time is virtual: it passes only while all wait, and not while a call is under way.
+func TestAFleetHasOneNoticeOfEachCrossing(t *testing.T) {
+	testsize.Sequential(t)
+	server := redistest.Start(t)
+	for i := range testsize.Of[uint64](1, 20) {
+		seed := testsize.Seed(i)
+		synctest.Test(t, func(t *testing.T) {
+			var noted []string
+			var processes []crossings.Process
+			for process := range 8 {
+				client := redis.NewClient(&redis.Options{Addr: server.Addr, Dialer: redistest.InBubble, MaxRetries: -1})
+				defer client.Close()
+				const text = `rules: [{name: quota, key: user, limit: calendar 100/hour UTC, plans: {pro: calendar 300/hour UTC}, notify: [50%, 80%, 100%]}]`
+				p := over(client, text, policyredis.Options{Prefix: fmt.Sprint("seed", seed, ":")}, policy.Options{OnThreshold: func(at policy.Threshold) {
+					noted = append(noted, fmt.Sprintf("%d %s %d", process, at.Key, at.Percent))
+				}})
+				processes = append(processes, crossings.ProcessOf[policy.Request](t, p, func(user, plan string) policy.Request {
+					return policy.Attributes{"user": user, "plan": plan}
+				}, func(user, plan string) policy.Request {
+					return policy.Subject{Rule: "quota", Key: []string{user}, Plan: plan}
+				}))
 			}
-			seen = nil
-			var standings [2][2]string
-			for i, p := range policies {
-				if !reserves {
-					_, _ = p.Take(t.Context(), r, cost)
-				} else if res, err := p.Reserve(t.Context(), r, cost, 0); err == nil {
-					require.NoError(t, res.Settle(actual))
-				}
-				for k, at := range []policy.Request{subject, r} {
-					d, err := p.Peek(t.Context(), at, 1)
-					if standings[i][k] = fmt.Sprint(d.Allowed, d.Remaining, d.Debt, d.Limit); err != nil { // Redis was not called
-						standings[i][k] = "never"
-					}
-					if operator == k && !converted {
-						_ = p.Adjust(t.Context(), at, delta)
-					} else if operator == 2+k {
-						_ = p.Reset(t.Context(), at)
-					}
-				}
-			}
-			memory, remote := seen[0], seen[1]
-			what := fmt.Sprintf("%v: step %d of seed %d, cost %d of %v, under\n%s", remote.Err, step, seed, cost, r, text)
-			require.Equal(t, standings[0], standings[1], what)
-			assert.Equal(t, outcome.Of(memory.Decision, memory.Err), outcome.Of(remote.Decision, remote.Err), what)
-			require.True(t, remote.Err != nil || memory.Decision.Remaining == remote.Decision.Remaining, what)
-			require.Len(t, remote.Rules, len(memory.Rules), what)
-			for i := range memory.Rules {
-				m, r := memory.Rules[i], remote.Rules[i]
-				if remote.Err != nil { // Redis was not called
-					require.True(t, !r.Answered || r.Decision.Allowed == m.Decision.Allowed || !converted, what) // a rule that is charged always was charged later
-					require.Equal(t, m.Spent, r.Spent, what)
-					require.True(t, r.Answered && !r.Decision.Allowed || r.Rule != remote.Decision.Limit.Name, "the rule that can never allow is reported: %s", what)
-					continue
-				}
-				m.Decision.RetryAfter, m.Decision.ResetAfter, m.Decision.NextAfter = 0, 0, 0
-				r.Decision.RetryAfter, r.Decision.ResetAfter, r.Decision.NextAfter = 0, 0, 0
-				require.Equal(t, m, r, what)
-			}
-		}
+			random := rand.New(rand.NewPCG(seed, 1))
+			assert.Greater(t, crossings.Play(t, seed, crossings.Fleet{
+				Processes: processes,
+				Advance:   func() { time.Sleep(time.Duration(random.Int64N(int64(4 * time.Second)))) },
+				Window:    func() int { return int(time.Now().Unix() / 3600) },
+				Notices:   func() []string { all := noted; noted = nil; return all },
+				Stored:    true,
+			}, 20, 5000), 100)
+		})
 	}
 }

@@ -17,11 +17,10 @@ import (
 
 // failingOver returns policies on a server, their stand-in in memory, and the limiter that changes between them. A forced state remains.
 func failingOver(t *testing.T, addr, text string, processes int) (shared, local *policy.Policies, l *failover.Limiter[policy.Request]) {
-	t.Helper()
-	local = ratelimit.Must(policy.New(parsed(t, text), &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{Processes: processes})}))
-	shared = over(t, dial(t, addr), text, policyredis.Options{}, policy.Options{StandIn: local})
-	l = ratelimit.Must(failover.New[policy.Request](shared, local, &failover.Options{Timeout: -1, OpenFor: time.Millisecond, Logger: slog.New(slog.DiscardHandler)}))
-	return shared, local, l
+	local = ratelimit.Must(policy.New(parsed(text), &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{Processes: processes})}))
+	shared = over(dial(t, addr), text, policyredis.Options{}, policy.Options{StandIn: local})
+	opts := &failover.Options{Timeout: -1, OpenFor: time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
+	return shared, local, ratelimit.Must(failover.New[policy.Request](shared, local, opts))
 }
 
 // Four processes decide by rules with limits by the day, of plans and attributes, while Redis is out of use. When it
@@ -54,26 +53,23 @@ rules:
 		}
 		return passed
 	}
+	used := func(rule, user, plan string) int {
+		d := peek(t, shared, rule, plan, user)
+		return d.Limit.Capacity() - d.Remaining + d.Debt
+	}
 	require.Equal(t, 20, spend(ann, 20))
 	force(failover.StateOpen)
 	assert.Equal(t, [3]int{60, 80, 40}, [3]int{spend(ann, 60), spend(bob, 80), spend(carl, 100)})
 	force(failover.StateClosed)
-	used := func(rule, user, plan string) int {
-		d, err := shared.Peek(t.Context(), policy.Subject{Rule: rule, Key: []string{user}, Plan: plan}, 1)
-		require.NoError(t, err)
-		return d.Limit.Capacity() - d.Remaining + d.Debt
-	}
 	require.Eventually(t, func() bool {
 		spend(policy.Attributes{"user": "dora"}, processes)
 		return used("calls", "ann", "") >= 80 && used("calls", "bob", "pro") >= 80 && used("weight", "carl", "") >= 7*40
 	}, time.Minute, 100*time.Millisecond)
-	assert.Equal(t, 80, used("calls", "ann", ""))
-	assert.Equal(t, 80, used("calls", "bob", "pro"))
+	assert.Equal(t, []int{80, 80}, []int{used("calls", "ann", ""), used("calls", "bob", "pro")})
 	assert.InDelta(t, 7*80, used("weight", "ann", ""), 7)
 	assert.InDelta(t, 7*40, used("weight", "carl", ""), 7)
 	d := take(t, fleet[0], carl, 1)
-	assert.False(t, d.Allowed, "the attribute's limit is used up: %+v", d)
-	assert.False(t, d.Degraded)
+	assert.False(t, d.Allowed || d.Degraded, "the attribute's limit is used up: %+v", d)
 	assert.Equal(t, processes*3, used("seen", "bob", ""), "a shadow counts what it would have let pass")
 }
 
@@ -86,9 +82,7 @@ func TestARuleWithShareOwesNothingForAnOutage(t *testing.T) {
 	for range 50 {
 		require.True(t, l.Allow(ann, 1))
 	}
-	res := reserve(t, l, ann, 20)
-	require.True(t, res.Allowed)
-	require.NoError(t, res.Settle(7))
+	settle(t, l, ann, 20, 7)
 	require.NoError(t, local.Repay(t.Context()))
-	assert.Equal(t, 1000-57, peek(t, shared, "calls", "ann").Remaining)
+	assert.Equal(t, 1000-57, peek(t, shared, "calls", "", "ann").Remaining)
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -23,55 +24,49 @@ rules:
 - {name: Up, key: tenant, limit: token-bucket 1/h burst 400, share: 1}
 `
 	server := redistest.Start(t)
-	all := []*policy.Policies{shared(t, server.Addr, text), shared(t, server.Addr, text)}
-	own := func(tenant string) int { return 1000 - peek(t, all[0], "own", tenant).Remaining }
-	ann, bob, carl := policy.Attributes{"tenant": "ann"}, policy.Attributes{"tenant": "bob"}, policy.Attributes{"tenant": "carl"}
-	require.True(t, take(t, all[0], ann, 290).Allowed)
-	require.True(t, take(t, all[0], bob, 1).Allowed)
+	first, second := shared(t, server.Addr, text), shared(t, server.Addr, text)
+	of := func(name string) policy.Attributes { return policy.Attributes{"tenant": name} }
+	own := func(tenant string) int { return 1000 - peek(t, first, "own", "", tenant).Remaining }
+	require.True(t, take(t, first, of("ann"), 290).Allowed)
+	require.True(t, take(t, first, of("bob"), 1).Allowed)
 	assert.Equal(t, []int{290, 1}, []int{own("ann"), own("bob")})
-	d := take(t, all[1], bob, 200)
-	assert.False(t, d.Allowed)
-	assert.Equal(t, "Up", d.Limit.Name)
-	assert.Equal(t, 1, own("bob"), "given back")
-	_, err := all[1].Take(t.Context(), ann, 401)
+	d := take(t, second, of("bob"), 200)
+	assert.Equal(t, []any{false, "Up", 1}, []any{d.Allowed, d.Limit.Name, own("bob")}, "given back")
+	_, err := second.Take(t.Context(), of("ann"), 401)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
-	res := reserve(t, all[1], carl, 8)
-	require.True(t, res.Allowed)
-	assert.Equal(t, 8, own("carl"))
-	require.NoError(t, res.Settle(2))
+	settle(t, second, of("carl"), 8, 2)
 	assert.Equal(t, 2, own("carl"))
 
-	require.ErrorContains(t, all[0].Adjust(t.Context(), bob, 1), "no Adjust")
+	require.ErrorContains(t, first.Adjust(t.Context(), of("bob"), 1), "no Adjust")
 	assert.Equal(t, 1, own("bob"), "nothing is adjusted if one rule cannot be")
-	_, err = all[0].Peek(t.Context(), bob, 1)
+	_, err = first.Peek(t.Context(), of("bob"), 1)
 	require.ErrorContains(t, err, "cannot look")
 	server.Kill()
-	_, err = all[0].Take(t.Context(), carl, 1)
+	_, err = first.Take(t.Context(), of("carl"), 1)
 	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
 }
 
 // Tenants share a limit by weight, also when the limit changes: the units that a process holds stay with it.
 func TestARuleWithShareIsAFairOfRedis(t *testing.T) {
-	weighed := ""
-	b := policy.Budget{Name: "Up", Key: []string{"tenant"}, Limit: ratelimit.TokenBucket(ratelimit.PerHour(1), 400), Share: 1, Weight: func(key string) int {
+	weighed, count := "", new(sent)
+	b := policy.Budget{Name: "Up", Key: []string{"tenant"}, Limit: ratelimit.TokenBucket(ratelimit.PerHour(1), 400), Share: 1}
+	b.Weight = func(key string) int {
 		weighed = key
 		return 3
-	}}
+	}
 	client := local(t)
-	engine := policyredis.New(client, &policyredis.Options{Timeout: time.Minute})
-	l, err := engine(b, nil)
-	require.NoError(t, err)
+	engine := policyredis.New(client, &policyredis.Options{Timeout: time.Minute, Hooks: []redis.Hook{count}})
+	l := ratelimit.Must(engine(b, nil))
 	d, err := l.(*redislimit.Fair).Take(t.Context(), "pro", 10)
 	require.NoError(t, err)
 	assert.True(t, d.Allowed)
 	assert.Equal(t, "pro", weighed)
+	assert.Positive(t, count.all.Load())
 	for _, key := range client.Keys(t.Context(), "*").Val() {
 		assert.Regexp(t, "^policy:{up}", key)
 	}
 	b.Limit.Burst = 600
-	again, err := engine(b, l)
-	require.NoError(t, err)
-	assert.Same(t, l, again)
+	assert.Same(t, l, ratelimit.Must(engine(b, l)))
 	b.Limit.Algorithm = ratelimit.AlgorithmFixedWindow // of which no keys share
 	_, err = engine(b, l)
 	assert.ErrorIs(t, err, ratelimit.ErrInvalidLimit)

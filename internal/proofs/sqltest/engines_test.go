@@ -20,6 +20,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
+	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/admin"
 	"github.com/weir-go/ratelimit/policy/policysql"
@@ -183,9 +184,10 @@ var engineCases = []struct {
 		assert.True(t, x.Allow(eu("eve"), 1_000_000))
 	}},
 	{"limit_from", `
-- {name: api, key: user, limit: fixed-window 2/d, limit_from: quota}`, func(t *testing.T, e engine, x, _ *served) {
+- {name: api, key: user, limit: fixed-window 2/d, limit_from: quota}`, func(t *testing.T, e engine, x, other *served) {
 		with := func(user, quota string) policy.Attributes { return policy.Attributes{"user": user, "quota": quota} }
-		assert.True(t, x.Allow(with("ann", "5"), 5))
+		assert.True(t, x.Allow(with("ann", "5"), 2))
+		assert.True(t, other.Allow(with("ann", "5"), 3))
 		assert.False(t, x.Allow(with("ann", "5"), 1))
 		assert.True(t, x.Allow(with("ann", "fixed-window 7/d"), 2))
 		assert.True(t, x.Allow(with("bob", "often"), 2))
@@ -242,6 +244,49 @@ var engineCases = []struct {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		require.ErrorIs(t, x.Wait(ctx, ann, 1), context.DeadlineExceeded)
+	}},
+	{"a wait that gives up", `
+- {name: wide, limit: fixed-window 100/h}
+- {name: narrow, key: user, limit: token-bucket 1/h burst 1}
+- {name: trial, shadow: true, limit: fixed-window 1/h}`, func(t *testing.T, _ engine, x, _ *served) {
+		end := func(n int) outcome.Outcome { return outcome.Of(x.decided[n].Decision, x.decided[n].Err) }
+		require.NoError(t, x.Wait(t.Context(), ann, 1))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.ErrorIs(t, x.Wait(ctx, ann, 1), context.DeadlineExceeded)
+		// A call fails if a busy machine has not yet booked.
+		for patience := 50 * time.Millisecond; len(x.decided) < 3 || end(2) == outcome.Failed && patience < time.Minute; patience *= 2 {
+			x.decided = x.decided[:2]
+			ctx, cancel = context.WithCancel(t.Context())
+			time.AfterFunc(patience, cancel)
+			require.ErrorIs(t, x.Wait(ctx, ann, 1), context.Canceled)
+		}
+		require.ErrorIs(t, x.Wait(ctx, ann, 1), context.Canceled)
+		require.Len(t, x.decided, 4)
+		want := []outcome.Outcome{outcome.Allowed, outcome.Denied, outcome.Denied, outcome.Failed}
+		assert.Equal(t, want, []outcome.Outcome{end(0), end(1), end(2), end(3)})
+		assert.Equal(t, "narrow", x.decided[0].Decision.Limit.Name)
+		for _, d := range x.decided[1:3] {
+			assert.Equal(t, "narrow", d.Decision.Limit.Name)
+			assert.Equal(t, []bool{true, false}, []bool{d.Rules[0].Decision.Allowed, d.Rules[1].Decision.Allowed})
+			assert.True(t, d.Rules[0].Answered && d.Rules[1].Answered)
+			assert.Positive(t, d.Rules[1].Decision.RetryAfter)
+			assert.False(t, d.Rules[0].Spent || d.Rules[1].Spent)
+		}
+		assert.False(t, x.decided[3].Rules[0].Answered)
+	}},
+	{"a budget under two names", `
+- {name: api, key: user, limit: fixed-window 10/d}`, func(t *testing.T, e engine, x, other *served) {
+		x.take(ann, 1)
+		require.NoError(t, other.Update(parsedRules(t, `
+- {name: public, budget: Api, key: user, limit: fixed-window 10/d}
+- {name: later, from: 2500-01-01T00:00:00Z, limit: blocked}`)))
+		for i := range 12 {
+			d, err := []*served{x, other}[i%2].Take(t.Context(), ann, 1)
+			require.NoError(t, err)
+			assert.Equal(t, i < 9, d.Allowed)
+			assert.Equal(t, !e.shared || i%2 == 1, d.Limit.Name == "public", d.Limit.Name)
+		}
 	}},
 	{"reload", `
 - {name: api, key: user, limit: fixed-window 3/d}
@@ -304,6 +349,24 @@ var engineCases = []struct {
 		require.NoError(t, other.Reset(t.Context(), policy.Subject{Rule: "api", Key: []string{"bob"}}))
 		assert.Equal(t, []string{"ann"}, limited())
 		assert.True(t, x.Allow(bob, 4))
+	}},
+	{"limited keys", `
+- {name: Pairs, key: [user, region], limit: fixed-window 2/d, overrides: [
+    {key: [big, eu], limit: fixed-window 100/d}, {key: [small, eu], limit: fixed-window 1/d}]}`, func(t *testing.T, _ engine, x, other *served) {
+		for user, n := range map[string]int{"ann": 2, "bob": 1, "big": 3, "small": 1} {
+			x.take(policy.Attributes{"user": user, "region": "eu"}, n)
+		}
+		found := map[string][]any{}
+		require.NoError(t, other.Each(t.Context(), "pairs", func(key []string, d ratelimit.Decision) bool {
+			found[strings.Join(key, "/")] = []any{d.Limit.Name, d.Allowed, d.Remaining}
+			return true
+		}))
+		assert.Equal(t, map[string][]any{
+			"ann/eu": {"Pairs", false, 0}, "bob/eu": {"Pairs", true, 1}, "big/eu": {"Pairs", true, 97}, "small/eu": {"Pairs", false, 0},
+		}, found)
+		visits := 0
+		require.NoError(t, other.Each(t.Context(), "pairs", func([]string, ratelimit.Decision) bool { visits++; return false }))
+		assert.Equal(t, 1, visits)
 	}},
 	{"notice", `
 - {name: api, key: user, limit: fixed-window 10/d, notify: [80%]}`, func(t *testing.T, _ engine, x, _ *served) {
