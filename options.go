@@ -78,6 +78,7 @@ func (o *Options[K]) validate() error {
 		optional.NotNegative("ratelimit: Options.MaxKeys", o.MaxKeys, "the default"),
 		optional.NotNegative("ratelimit: Options.IdleTTL", o.IdleTTL, "none"),
 		optional.NotNegative("ratelimit: Options.MaxWaiting", o.MaxWaiting, "no maximum"),
+		optional.Within("ratelimit: Options.Remember", o.Remember, maxRemember, "none"),
 		optional.NilInside("ratelimit: Options.Clock", o.Clock),
 	); err != nil {
 		return err
@@ -85,8 +86,6 @@ func (o *Options[K]) validate() error {
 	switch {
 	case o.OnFull > RefuseNew:
 		return fmt.Errorf("ratelimit: Options.OnFull is %d, want 0 or RefuseNew", o.OnFull)
-	case o.Remember < 0 || o.Remember > maxRemember:
-		return fmt.Errorf("ratelimit: Options.Remember is %d, want 0 for none, or up to 1<<30", o.Remember)
 	case o.Remember > math.MaxInt/rememberedBytes:
 		return fmt.Errorf("ratelimit: Options.Remember is %d, which takes more memory than can be addressed", o.Remember)
 	case o.Remember > 0 && o.OnFull == RefuseNew:

@@ -83,7 +83,7 @@ func newLimiter[K any](caller string, limiter, strikes, repeats ratelimit.Reserv
 		return nil, err
 	}
 	if len(bans) == 0 {
-		return nil, fmt.Errorf("ban: %s was given no bans", caller)
+		return nil, fmt.Errorf("ban: %s needs at least one ban", caller)
 	}
 	if err := usable(caller, "strikes", strikes); err != nil {
 		return nil, err

@@ -307,7 +307,7 @@ func TestNewGrowingRefusesLimitersThatCannotBan(t *testing.T) {
 	_, err := ban.NewGrowing[string](nil, l, none, l)
 	require.EqualError(t, err, "ban: NewGrowing: repeats is nil")
 	_, err = ban.NewGrowing[string](nil, l, l)
-	require.EqualError(t, err, "ban: NewGrowing was given no bans")
+	require.EqualError(t, err, "ban: NewGrowing needs at least one ban")
 	_, err = ban.NewGrowing[string](nil, l, l, l, none)
 	require.EqualError(t, err, "ban: NewGrowing: bans[1] is nil")
 	_, err = ban.NewGrowing[string](nil, l, &struck{&engine{}}, l)

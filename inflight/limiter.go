@@ -2,7 +2,6 @@ package inflight
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,12 +47,7 @@ func New[K comparable](limit int, opts *Options[K]) (*Limiter[K], error) {
 	return l, nil
 }
 
-func checkLimit(limit int) error {
-	if limit < 1 {
-		return fmt.Errorf("inflight: the limit is %d, want 1 or more", limit)
-	}
-	return nil
-}
+func checkLimit(limit int) error { return optional.AtLeastOne("inflight: the limit", limit) }
 
 // TryAcquire takes n units of the key if they are free now. The caller must give the permit back on every path, for
 // example by defer [Permit.Release]. Errors wrap

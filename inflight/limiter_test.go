@@ -183,7 +183,7 @@ func TestBadOptionsAreNamed(t *testing.T) {
 		limit      int
 		opts       *options
 	}{
-		{"limit of zero", "the limit is 0, want 1 or more", 0, nil},
+		{"limit of zero", "the limit is 0, want at least 1", 0, nil},
 		{"limit below zero", "the limit is -7", -7, nil},
 		{"Total", "Options.Total is -1", 1, &options{Total: -1}},
 		{"MaxQueue", "Options.MaxQueue is -2", 1, &options{MaxQueue: -2}},

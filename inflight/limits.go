@@ -2,9 +2,10 @@ package inflight
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"time"
+
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // SetLimit replaces New's limit for the keys without their own. If the limit is below 1,
@@ -37,11 +38,11 @@ func (l *Limiter[K]) SetLimit(limit int) error {
 func (l *Limiter[K]) SetTotal(n int) error {
 	l.made()
 	p := l.common.pool
-	switch {
-	case !l.hasTotal:
+	if !l.hasTotal {
 		return errors.New("inflight: SetTotal, but Options.Total was not set")
-	case n < 1:
-		return fmt.Errorf("inflight: the total is %d, want 1 or more", n)
+	}
+	if err := optional.AtLeastOne("inflight: the total", n); err != nil {
+		return err
 	}
 	l.setting.Lock()
 	defer l.setting.Unlock()

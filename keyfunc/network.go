@@ -3,6 +3,9 @@ package keyfunc
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
+
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // defaultIPv6Bits is the length of one client's IPv6 prefix, since providers give each customer a /64 or more.
@@ -19,9 +22,10 @@ const defaultIPv6Bits = 64
 //
 // The error is [ErrMalformedKey] for the zero Addr, and [ErrMisconfigured] if ipv6Bits is out of range.
 func Network(addr netip.Addr, ipv6Bits int) (netip.Addr, error) {
+	if ipv6Bits < 0 || ipv6Bits > 128 {
+		return netip.Addr{}, fmt.Errorf("%w: %w", ErrMisconfigured, optional.Within("keyfunc: Network: ipv6Bits", ipv6Bits, 128, strconv.Itoa(defaultIPv6Bits)))
+	}
 	switch {
-	case ipv6Bits < 0 || ipv6Bits > 128:
-		return netip.Addr{}, fmt.Errorf("%w: keyfunc.Network was given %d bits of IPv6, want 1 to 128, or 0 for %d", ErrMisconfigured, ipv6Bits, defaultIPv6Bits)
 	case !addr.IsValid():
 		return netip.Addr{}, fmt.Errorf("%w: no IP address", ErrMalformedKey)
 	case ipv6Bits == 0:

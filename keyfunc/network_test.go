@@ -56,7 +56,7 @@ func TestNetworkRefusesWhatIsNoAddressOrNoLength(t *testing.T) {
 	for _, bits := range []int{-1, 129} {
 		_, err = keyfunc.Network(netip.MustParseAddr("::1"), bits)
 		assert.ErrorIs(t, err, keyfunc.ErrMisconfigured)
-		assert.ErrorContains(t, err, fmt.Sprintf("%d bits", bits))
+		assert.ErrorContains(t, err, fmt.Sprintf("ipv6Bits is %d, want 1 to 128, or 0 for 64", bits))
 	}
 }
 

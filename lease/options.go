@@ -50,10 +50,8 @@ const (
 
 // validate returns the first invalid option as an error.
 func (o *Options[K]) validate() error {
-	if o.MaxBatch < 1 {
-		return fmt.Errorf("lease: Options.MaxBatch is %d, want at least 1", o.MaxBatch)
-	}
 	return cmp.Or(
+		optional.AtLeastOne("lease: Options.MaxBatch", o.MaxBatch),
 		optional.NotNegative("lease: Options.HoldFor", o.HoldFor, "the default"),
 		optional.NotNegative("lease: Options.BatchFor", o.BatchFor, "the default"),
 		optional.NotNegative("lease: Options.Timeout", o.Timeout, "the default"),

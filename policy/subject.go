@@ -121,6 +121,9 @@ func (p *Policies) keep(r Request, charges bool, do func(*generation, *charges) 
 // or if the rule has a Share, the error wraps [errors.ErrUnsupported]. It is also an error if no such rule is in force.
 func (p *Policies) Each(ctx context.Context, rule string, visit func(key []string, d ratelimit.Decision) bool) error {
 	g := p.now()
+	if visit == nil {
+		return optional.Nil("policy: Each: visit")
+	}
 	rules := g.listed(rule)
 	if len(rules) == 0 && rule != "" {
 		return fmt.Errorf("policy: no rule %q with a limit is in force", rule)

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -35,7 +36,7 @@ func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.D
 	l.check()
 	ctx = wait.OrBackground(ctx)
 	if visit == nil {
-		return errors.New("redislimit: Each was given no visit function")
+		return optional.Nil("redislimit: Each: visit")
 	}
 	return newWalk(l.store.scanning(), []*Limiter{l}, func(_ int, key string, d ratelimit.Decision) bool { return visit(key, d) }).all(ctx)
 }

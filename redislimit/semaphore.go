@@ -129,7 +129,7 @@ func NewSemaphore(client redis.UniversalClient, limit int, opts *SemaphoreOption
 	case strings.ContainsAny(o.Prefix+o.Name, "{}"):
 		return nil, fmt.Errorf("redislimit: SemaphoreOptions.Prefix and Name are %q and %q, want no braces", o.Prefix, o.Name)
 	case o.Total < 0 || o.Total > maxSlots:
-		return nil, fmt.Errorf("redislimit: %w: SemaphoreOptions.Total is %d, want 1 to %d, or 0 for none", ratelimit.ErrInvalidLimit, o.Total, maxSlots)
+		return nil, fmt.Errorf("redislimit: %w: %w", ratelimit.ErrInvalidLimit, optional.Within("SemaphoreOptions.Total", o.Total, maxSlots, "none"))
 	case len(o.Owner) > maxOwner:
 		return nil, fmt.Errorf("redislimit: SemaphoreOptions.Owner has %d bytes, want at most %d", len(o.Owner), maxOwner)
 	case o.Hold < time.Millisecond || inMicros(o.Hold) > century:
@@ -204,9 +204,9 @@ func (s *Semaphore) limitOf(key string, n int) (int64, error) {
 	}
 	switch {
 	case n < 1:
-		return 0, fmt.Errorf("redislimit: the number of slots is %d, want at least 1", n)
+		return 0, optional.AtLeastOne("redislimit: the number of slots", n)
 	case limit < 1 || limit > maxSlots:
-		return 0, fmt.Errorf("redislimit: %w: LimitFor returned %d, want 0 for the default, or 1 to %d", ratelimit.ErrInvalidLimit, limit, maxSlots)
+		return 0, fmt.Errorf("redislimit: %w: %w", ratelimit.ErrInvalidLimit, optional.Within("the result of LimitFor", int(limit), maxSlots, "the default"))
 	case int64(n) > limit:
 		return 0, fmt.Errorf("%w: %d slots are above %d, the semaphore's limit", ratelimit.ErrExceedsLimit, n, limit)
 	case s.total > 0 && int64(n) > s.total:

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -18,6 +19,9 @@ import (
 // or goes. A key with an invalid limit or a damaged row is left out; Each then returns the first such error at the end.
 func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.Decision) bool) error {
 	l.check()
+	if visit == nil {
+		return optional.Nil("sqllimit: Each: visit")
+	}
 	ctx = wait.OrBackground(ctx)
 	var first error
 	for r, err := range l.rows(ctx) {

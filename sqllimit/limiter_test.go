@@ -919,10 +919,10 @@ func TestEach(t *testing.T) {
 	require.ErrorContains(t, l.Each(t.Context(), func(string, ratelimit.Decision) bool { visits++; return true }), "the row's state")
 	require.Equal(t, 2*pageRows+1, visits)
 	f.set(at("page", state("42P01")), nil)
-	require.ErrorContains(t, l.Each(t.Context(), nil), "table rate_limit")
+	require.ErrorContains(t, l.Each(t.Context(), func(string, ratelimit.Decision) bool { return true }), "table rate_limit")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, l.Each(ctx, nil), context.Canceled)
+	require.ErrorIs(t, l.Each(ctx, func(string, ratelimit.Decision) bool { return true }), context.Canceled)
 }
 
 // Random processes, keys, costs and clocks: a window's spending is never above the limit, and uses it up whenever it could.

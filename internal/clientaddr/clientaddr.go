@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"github.com/weir-go/ratelimit/internal/keytext"
@@ -55,10 +56,11 @@ func New(o Options) (*Finder, error) {
 	switch {
 	case !keytext.IsToken(f.header):
 		return nil, errors.New("ClientIPOptions.Header is not the name of a header field")
-	case o.IPv6Bits < 0 || o.IPv6Bits > 128:
-		return nil, fmt.Errorf("ClientIPOptions.IPv6Bits is %d, want 1 to 128, or 0 for %d", o.IPv6Bits, defaultIPv6Bits)
 	}
-	if err := optional.NotNegative("ClientIPOptions.TrustedHops", o.TrustedHops, "none"); err != nil {
+	if err := cmp.Or(
+		optional.Within("ClientIPOptions.IPv6Bits", o.IPv6Bits, 128, strconv.Itoa(defaultIPv6Bits)),
+		optional.NotNegative("ClientIPOptions.TrustedHops", o.TrustedHops, "none"),
+	); err != nil {
 		return nil, err
 	}
 	for i, p := range o.TrustedProxies {

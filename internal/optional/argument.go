@@ -27,6 +27,22 @@ func NotNegative[T ~int | ~int64](name string, v T, zero string) error {
 	return fmt.Errorf("%s is %v, want 0 for %s, or more", name, v, zero)
 }
 
+// AtLeastOne returns an error for a number below 1.
+func AtLeastOne(name string, v int) error {
+	if v >= 1 {
+		return nil
+	}
+	return fmt.Errorf("%s is %d, want at least 1", name, v)
+}
+
+// Within returns an error for a number below 0 or above most. The text zero describes the meaning of 0, such as "the default".
+func Within(name string, v, most int, zero string) error {
+	if 0 <= v && v <= most {
+		return nil
+	}
+	return fmt.Errorf("%s is %d, want 1 to %d, or 0 for %s", name, v, most, zero)
+}
+
 // Zero returns the error of a method whose receiver is nil or zero, because no constructor
 // made it. Methods without an error panic with it. The text has no prefix if pkg is empty.
 func Zero(pkg, name, constructor string) error {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/metric/noop"
@@ -89,6 +90,9 @@ func nilArguments(t *testing.T) map[string][]error {
 		"ratelimit.By":            {stack(ratelimit.By(none, self)), stack(ratelimit.By(noKeyed, self)), stack(ratelimit.By(l, noSelf))},
 		"ratelimit.Global":        {stack(ratelimit.Global[string](none)), stack(ratelimit.Global[string](noKeyed))},
 		"ratelimit.Map":           {call(ratelimit.Map(none, self)), call(ratelimit.Map(ratelimit.Reserver[string](l), noSelf))},
+		"redislimit.Each":         {ratelimit.Must(redislimit.New(redis.NewClient(&redis.Options{}), limit, nil)).Each(t.Context(), nil)},
+		"sqllimit.Each":           {ratelimit.Must(sqllimit.New(new(sql.DB), limit, nil)).Each(t.Context(), nil)},
+		"policy.Each":             {ratelimit.Must(policy.New(&policy.Set{}, nil)).Each(t.Context(), "", nil)},
 		"ratelimit.Peek":          {fault(ratelimit.Peek(t.Context(), none, "k", 1))},
 		"ratelimit.Adjust":        {ratelimit.Adjust(t.Context(), none, "k", 1)},
 		"ratelimit.Reset":         {ratelimit.Reset(t.Context(), none, "k")},

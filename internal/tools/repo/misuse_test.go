@@ -16,11 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// oddTexts matches texts for which package internal/optional has a function: Nil, NilInside, NotNegative or Zero.
-var oddTexts = regexp.MustCompile(`\bis (a )?nil(:|$)|^nil [A-Z]|: nil [A-Z]|(got|gave|given|returned?s?|needs) (a )?nil\b|was given no (limiter|key function)|not made by|zero [A-Z]\w+; use New|^[\w.%: /]+ is %[dv], want 0( or more|, or more| for [\w ]+,? or more)$`)
+// oddTexts matches texts for which package internal/optional has a function: Nil, NilInside, NotNegative, AtLeastOne, Within or Zero.
+var oddTexts = regexp.MustCompile(`\bwas given no\b|^\w+: .* is %[dv], want (at least 1$|1 or more|1 to %[dv], or 0 for)|\bis (a )?nil(:|$)|^nil [A-Z]|: nil [A-Z]|(got|gave|given|returned?s?|needs) (a )?nil\b|not made by|zero [A-Z]\w+; use New|^[\w.%: /]+ is %[dv], want 0( or more|, or more| for [\w ]+,? or more)$`)
 
 // TestMisuseIsReportedInOneForm checks the string literals of all packages that users import, directly or not.
-// There is one text each for a nil argument, for a value that no constructor has made, and for a negative option.
+// There is one text each for a nil argument, for a value that no constructor has made, and for a number out of range.
 func TestMisuseIsReportedInOneForm(t *testing.T) {
 	root := filepath.Join("..", "..", "..")
 	seen := 0
