@@ -113,7 +113,7 @@ func (e *LateError) Error() string {
 	return text
 }
 
-// layerError is the error of one layer of a stack.
+// layerError is one stack layer's error.
 type layerError struct {
 	layer int
 	err   error

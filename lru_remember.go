@@ -14,8 +14,8 @@ import (
 // line with more room. So hardly a line is full while half the slots are used. A slot contains the
 // time when its key is fresh. From then on the slot counts as empty, so nothing has to be removed.
 //
-// The spending of a calendar's key is dated: its slot contains a window of the calendar instead. It
-// stays right when the wall clock is set. A key may have slots of both kinds, if its limit has changed.
+// A calendar key's spending is dated: its slot contains a window of the calendar instead. It stays
+// right when the wall clock is set. A key may have slots of both kinds, if its limit has changed.
 //
 // A slot has 16 bits of its key's hash, and not the key. So one in 65536 of the other keys
 // with the same line uses a slot of another key, and begins with less than it could have. A
@@ -41,7 +41,7 @@ type memory struct {
 	recalled, overflowed atomic.Uint64
 }
 
-// cacheLine has the size of a cache line of the processor.
+// cacheLine has the size of the processor's cache line.
 type cacheLine [slotsInLine]atomic.Uint64
 
 const (

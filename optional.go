@@ -19,8 +19,8 @@ type Limiter[K any] interface {
 	Take(ctx context.Context, key K, cost int) (Decision, error)
 }
 
-// A limiter may have the methods of the interfaces below in addition to those of [Limiter]
-// and [Reserver]. A limiter in front of another one has them too, and passes their calls on.
+// A limiter may have the methods of the interfaces below, in addition to [Limiter]'s and
+// [Reserver]'s. A limiter in front of another one has them too, and passes their calls on.
 
 // Describer is a [Limiter] that describes itself. For a Limiter without this method, callers assume
 // unknown limits, a Reserve that may book ahead, and charges of the caller's cost. See [Describe].
@@ -115,7 +115,7 @@ func Reset[K any](ctx context.Context, l Limiter[K], key K) error {
 	return optional.Unsupported("ratelimit", l, "Reset")
 }
 
-// upToTries is the maximum number of attempts of TakeUpTo to take the remaining budget.
+// upToTries is how often TakeUpTo tries to take the remaining budget at most.
 const upToTries = 4
 
 // TakeUpTo spends a key's remaining budget, up to most, on any limiter, and returns how

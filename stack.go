@@ -374,8 +374,8 @@ func (s *stack[R]) find() {
 	}
 }
 
-// sum makes the members' charges: first those of the enforcing layers, then those of the shadow
-// layers. So firm and shadows are two parts of one slice, and a decision allocates nothing for them.
+// sum makes the members' charges: first the enforcing layers', then the shadow layers'. So
+// firm and shadows are two parts of one slice, and a decision allocates nothing for them.
 func (s *stack[R]) sum() {
 	s.charges, s.absent, s.mixed, s.exceeds, s.late, s.held = s.charges[:0], false, false, false, none, false
 	shadows := false

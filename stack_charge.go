@@ -29,7 +29,7 @@ type charge struct {
 	overflowed bool    // the cost is too large to count
 	own        int64   // the costs of layers with their own cost
 	shares     int64   // layers with the caller's cost
-	first      int     // the index of the first member of this charge
+	first      int     // the index of this charge's first member
 	unseen     *unseen // if a is nil: the key's record
 	shared     bool    // all requests share the account
 

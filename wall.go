@@ -114,7 +114,7 @@ func (w *wallWindows) recalled(s meter.State, ordinal int64) meter.State {
 	return s
 }
 
-// before returns the ordinal of the last window before another ordinal, perhaps of another period.
+// before returns the ordinal of the last window before another ordinal, perhaps another period's.
 func (w *wallWindows) before(ordinal int64) int64 {
 	return w.calendar.At(ordinal-1-ordinalZero).From + ordinalZero
 }

@@ -80,7 +80,7 @@ type turns struct {
 
 	mu      sync.Mutex // guards the fields below
 	overdue int        // calls whose time is over
-	since   time.Time  // the time of the last change of overdue
+	since   time.Time  // when overdue last changed
 }
 
 // count adds delta to the number of overdue calls.

@@ -72,7 +72,7 @@ func (b *budget) owed(now int64) wide {
 // fresh reports whether all spending is regained.
 func (b *budget) fresh(now int64) bool { return b.Regained(b.state) <= now }
 
-// free returns the free part of the burst, in fractions of a unit.
+// free returns the burst's free part, in fractions of a unit.
 func (b *budget) free(now int64) uint64 {
 	if !b.freeKnown || now != b.freeNow || b.state.At != b.freeAt || b.state.N != b.freeN {
 		b.freeKnown, b.freeNow, b.freeAt, b.freeN = true, now, b.state.At, b.state.N

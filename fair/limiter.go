@@ -28,7 +28,7 @@ type Limiter[K comparable] struct {
 	waiters   heap[K] // tenants with callers in Wait, by tag
 	places    heap[K] // tenants with a place whose turn has not come, by tag
 	deadlines heap[K] // tenants counting until an instant, ordered by look
-	ahead     int64   // the sum of the costs at the head of both lines
+	ahead     int64   // the sum of the costs at both lines' heads
 	strangers int     // places held by tenants after their only call
 	relieved  int     // calls of relieveLocked; it selects the next tenant
 

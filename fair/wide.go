@@ -8,7 +8,7 @@ const (
 	fraction     = 1 << fractionBits
 )
 
-// wide is an unsigned number of 128 bits: the product of two of 64 bits.
+// wide is an unsigned number of 128 bits: the product of two 64-bit numbers.
 type wide struct{ hi, lo uint64 }
 
 func product(a, b uint64) wide {

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// The keys of the trailers of Options.LimitTrailers.
+// The trailers' keys for Options.LimitTrailers.
 const (
 	policyKey = "ratelimit-policy"
 	limitKey  = "ratelimit"

@@ -51,7 +51,7 @@ type Sample struct {
 	mixed  bool // whether priorities have work of different length
 }
 
-// served is the mean time of the successes, or of all work if nothing succeeded.
+// served is the successes' mean time, or all work's if nothing succeeded.
 func (s *Sample) served() time.Duration {
 	if s.Served > 0 {
 		return s.Served

@@ -29,15 +29,15 @@ type baseline struct {
 
 	last  float64 // latency of the previous window
 	at    float64 // the limit in that window
-	noise float64 // the variance of the logarithm of a window's latency
+	noise float64 // the variance of a window's latency, as a logarithm
 	trend float64 // the logarithm of the limit's intended factor after the previous window
 
 	lost     float64 // the limit before the last dropped windows; 0 once the limit has recovered
 	dropping bool    // whether the previous window was dropped
 
-	varies float64 // the variance of single requests' times without a queue, in squares of their mean
+	varies float64 // single requests' variance in time without a queue, in squares of their mean
 	known  float64 // requests contributing to varies
-	doubt  float64 // the variance of the logarithm of rtt, a mean of few requests
+	doubt  float64 // the variance of rtt's logarithm; rtt is a mean of few requests
 
 	probe probe
 	mixed mixed
@@ -145,7 +145,7 @@ func (b *baseline) vary(s Sample) {
 	b.varies += min(1, n/b.known) * (float64(s.Deviation)*float64(s.Deviation)/(rtt*short) - b.varies)
 }
 
-// slope is the part of the work in flight outside of queues.
+// slope is the part of the work in flight outside queues.
 func (b *baseline) slope(rtt float64) float64 { return min(1, b.rtt/rtt) }
 
 // toward moves the limit toward a target. A second change in the same direction counts

@@ -5,7 +5,7 @@ type config struct {
 	limit    int // 0 means the limiter's own limit; if negative, the key is blocked
 	weight   int
 	priority int
-	number   uint64 // the number of the call of these functions; the result of an older call never replaces a newer one
+	number   uint64 // the number of the call to these functions; an older call's result never replaces a newer one
 }
 
 // bound returns the upper bound of the key's limit. base is the limiter's own limit.

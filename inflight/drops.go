@@ -34,7 +34,7 @@ type drops struct {
 	start  float64  // the limit at the comparison's beginning; 0 if the next window with many drops begins a new run
 	last   float64  // the limit in the last window with many drops
 	good   float64  // the limit after a climb or a lift
-	quick  bool     // whether drops take no longer than successes
+	quick  bool     // the factor for each of a climb's steps
 	before dropSum  // the comparison's first windows
 	after  dropSum  // the windows at a much lower limit
 	trial  dropSum  // a check's windows, a climb or a lift
@@ -85,7 +85,7 @@ const (
 	liftStep     = 8    // a lift's factor; other limiters of the same backend cannot balance so much
 	liftPause    = 8    // windows between the first two lifts
 	mostPause    = 64   // the maximum number of windows between two lifts
-	carefulLeast = 6    // the minimum number of windows of careful growth
+	carefulLeast = 6    // the minimum number of careful growth's windows
 	carefulShare = 0.5  // the same for larger limits, in windows for each unit of the knee
 )
 
@@ -209,7 +209,7 @@ func (d *drops) judge(limit float64) (lower bool, restore float64) {
 	// drops. After a cure, drops may depend on the limit, so any smaller share counts as fewer drops.
 	stayed := share >= asMany*d.before.share() || d.trust == 0 && d.before.differ(&d.after) < unequal
 	if stayed && leastFloor <= share && share <= mostFloor {
-		inexact := 0.7 * math.Sqrt(1/d.before.others()+1/d.after.others()) // most of the standard deviation of the ratio
+		inexact := 0.7 * math.Sqrt(1/d.before.others()+1/d.after.others()) // most of the ratio's standard deviation
 		switch {
 		case ratio < min(lessGood, 1-inexact) && d.trust > 0:
 			d.trust--

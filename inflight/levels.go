@@ -76,7 +76,7 @@ func (l *levels) find(priority int) int {
 	return i
 }
 
-// move counts units of one priority as units of another one.
+// move counts one priority's units as another one's.
 func (l *levels) move(from, to, n int) {
 	if n > 0 {
 		l.add(from, -n, l.last)

@@ -9,7 +9,7 @@ import "time"
 type mixed struct {
 	typical float64 // median of single requests' times without a queue, in nanoseconds; 0 if unknown
 	recent  float64 // median, smoothed; typical falls with it
-	varies  float64 // variance of single requests' times in squares of their mean, smoothed
+	varies  float64 // single requests' variance in time, in squares of their mean, smoothed
 }
 
 const (

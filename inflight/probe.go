@@ -55,7 +55,7 @@ const (
 	opinion    = 0.8  // latency below this part of the doubted step's, at a third of its limit, is due to others' queue
 	raised     = 1.03 // a routine probe with a baseline beyond this multiple takes the full number of windows, most
 
-	most        = 3     // the maximum number of windows of a step
+	most        = 3     // the maximum number of windows in a step
 	mostRoutine = 5     // the same for a routine probe
 	precise     = 0.2   // the maximum standard error of a probe's baseline, as a part of it
 	preciser    = 0.12  // the same for a routine probe: if baselines differ, processes get unequal shares
@@ -156,7 +156,7 @@ func (p *probe) add(rtt, ended, median, varies float64, left bool) {
 // measure returns the limit and the step's latency.
 func (p *probe) measure() measure { return measure{p.cut, p.sum / p.ended, 2*p.left > p.n} }
 
-// verdict is the result of a step of a probe.
+// verdict is the result of a probe's step.
 type verdict int
 
 const (

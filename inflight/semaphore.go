@@ -13,8 +13,8 @@ import (
 
 // semaphore counts one key's units. Its lock guards all fields except common: common never changes.
 //
-// A decision of a fixed limit without Total touches only the first 64 bytes: one line
-// of the CPU's cache. With many keys or cores, such lines take most of the time.
+// A decision under a fixed limit without Total touches only the first 64 bytes: one
+// line of the CPU's cache. With many keys or cores, such lines take most of the time.
 type semaphore struct {
 	common   *common
 	limit    int     // the maximum units in flight now: bound, or the learnt limit
@@ -115,8 +115,8 @@ func (c *common) reading(timed bool) time.Duration {
 
 const maxReading = math.MaxInt64 / 4 // a bound without overflow of differences
 
-// atLocked returns the instant of a reading of the clock. Callers read the clock before
-// they lock, so readings may come out of order. The returned instants never decrease.
+// atLocked returns the instant of a clock reading. Callers read the clock before they
+// lock, so readings may come out of order. The returned instants never decrease.
 func (s *semaphore) atLocked(reading time.Duration) time.Duration {
 	if s.common.pool != nil {
 		return s.common.atLocked(reading)

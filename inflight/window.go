@@ -33,8 +33,8 @@ const (
 	// deviations. By Cantelli's inequality, at most one in 17 values of any distribution is so far above the mean.
 	hungDeviations = 4
 
-	// hungTail is a number of expected slow successes. If hung work were merely the slow part of all work,
-	// and hungTail slow successes were expected in a window, there would be none in one case of fifty.
+	// hungTail is a number of expected slow successes. If hung work were merely all work's slow part,
+	// and hungTail slow successes were expected in a window, there would be none in one case in fifty.
 	hungTail = 4
 
 	// leastGood bounds the number of outcomes for each success, while some calls hang.
@@ -390,8 +390,8 @@ func (w *window) sample(now time.Duration, each eachWork) Sample {
 	return s
 }
 
-// times is a histogram of the age of work, in steps of an eighth of the age or less. For each age it counts the work
-// entering the window, ending, and lasting longer. Wider steps would not separate work about to end from work just begun.
+// times is a histogram of work's age, in steps of an eighth of the age or less. For each age it counts the work entering
+// the window, ending, and lasting longer. Wider steps would not separate work about to end from work just begun.
 type times struct {
 	unit time.Duration // the width of the first step; 0 until a time is known
 	at   [1 + 11*8]struct {

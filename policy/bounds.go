@@ -24,7 +24,7 @@ const (
 // maxProblems is the maximum number of errors returned at once.
 const maxProblems = 100
 
-// maxSize is the maximum number of bytes of a policy file.
+// maxSize is the maximum number of bytes in a policy file.
 const maxSize = 4 << 20
 
 // checkName returns an error if a name cannot be a limit's. Header fields and metrics must be able to contain it.

@@ -143,7 +143,7 @@ func (s *Set) refusals(e Engine) (all []*Error) {
 	return all
 }
 
-// ruleOf returns the rule of one of several processes, with its share of the limits.
+// ruleOf returns the rule for one of several processes, with its share of the limits.
 func ruleOf(whole *rule, processes int) *rule {
 	if processes <= 1 || whole.Allow {
 		return whole

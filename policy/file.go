@@ -117,7 +117,7 @@ type text struct {
 	err  error
 }
 
-// read returns the content of the rules and of their lists.
+// read returns the content of the rules and their lists.
 func (f *file) read() content {
 	c := content{text: readText(f.path)}
 	if c.err != nil {

@@ -40,7 +40,7 @@ func (g *generation) follows(last *generation) {
 		k, stays := now[r.id]
 		if stays && same(g.decider.limiters[k], l) {
 			if f, ok := l.(interface{ Refresh(keys ...string) }); ok && !r.sameLimits(g.rules[k]) {
-				f.Refresh() // the limiter still has the limits of charges of earlier sets
+				f.Refresh() // the limiter still has the limits of earlier sets' charges
 			}
 		} else if f, ok := l.(flusher); ok {
 			g.left = append(g.left, left{f, g.loadedAt})

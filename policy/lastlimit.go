@@ -59,7 +59,7 @@ func (l *lastLimits) add(k ruleKey, limit *ratelimit.Limit) {
 	l.keys[k] = limit
 }
 
-// of returns the limit of the last decision on a rule's key. A store's limits are those of the last decision in this process.
+// of returns the limit of the last decision on a rule's key. With a store, it is this process's last decision.
 func (l *lastLimits) of(g *generation, rule int, key string) (limit ratelimit.Limit, ok bool) {
 	if t, inMemory := g.decider.limiters[rule].(*table); inMemory {
 		limit, ok = lastlimit.Of(t.Keyed, key).(ratelimit.Limit)

@@ -17,7 +17,7 @@ import (
 // Bounds of a set's lists.
 const (
 	maxLists  = 100
-	maxListed = 100_000 // the maximum number of values of one list
+	maxListed = 100_000 // the maximum number of values in one list
 )
 
 // List is values for a match to name by @NAME: see [Set.Lists]. In a file it is either another file's name or the values.

@@ -243,7 +243,7 @@ func (c *rule) countPlan(r Request) {
 	}
 }
 
-// maxPlanLimits is the maximum number of known limits of one rule's plans, including plans of earlier sets.
+// maxPlanLimits is the maximum number of known limits for one rule's plans, including earlier sets' plans.
 const maxPlanLimits = 10_000
 
 // succeeds copies the limits of the rule's plans in earlier sets from the rule in the last set, if it had one.

@@ -148,7 +148,7 @@ func (p *sharedPass) reserve(ctx context.Context, delay, queue time.Duration) er
 	return nil
 }
 
-// pooled returns the indices of the charges of shared limits: those of shadows, or the others.
+// pooled returns the indices of shared limits' charges: the shadows' or the others'.
 func (p *sharedPass) pooled(shadow bool) (which []int) {
 	for i := range p.c.List {
 		if ch := &p.c.List[i]; ch.Weight > 0 && p.decider.rules[ch.Rule].Shadow == shadow {

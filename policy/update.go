@@ -185,7 +185,7 @@ func (p *Policies) open(set *Set) (*generation, error) {
 	return next, nil
 }
 
-// unknownOf returns the counter of unknown plans of the rule with an id.
+// unknownOf returns the counter of unknown plans for the rule with an id.
 func (p *Policies) unknownOf(id string) *atomic.Uint64 {
 	n := p.unknown[id]
 	if n == nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// joined is a request of a stack. It has a key for each layer, of limiters of one [ratelimit.Joinable].
+// joined is a stack's request. It has a key for each layer, and the layers' limiters belong to one [ratelimit.Joinable].
 type joined struct {
 	keys   [3]string // "" means that the layer does not apply
 	actual int       // the real cost in layer 1

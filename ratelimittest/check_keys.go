@@ -96,7 +96,7 @@ func playManyKeys(h *history) {
 	}
 }
 
-// crowdOfKeys is many keys of one limiter, each of which has spent its capacity.
+// crowdOfKeys is many keys of one limiter. Each has spent its capacity.
 type crowdOfKeys struct {
 	*history
 	unknown [manyKeys]bool // whether the engine could not decide, so that the key may have been charged

@@ -364,7 +364,7 @@ func (p *testedKey) probe(cost int) {
 	p.probeRetry(cost, d.RetryAfter)
 }
 
-// other returns a limit with another rate, of the same algorithm or of another one.
+// other returns a limit with another rate, of the same algorithm or another one.
 func (h *history) other() ratelimit.Limit {
 	if h.chance(3) {
 		return h.similar()

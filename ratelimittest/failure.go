@@ -73,7 +73,7 @@ func (s step) String() string {
 	return fmt.Sprintf("%-14v ", s.at) + fmt.Sprintf(s.format, s.args...)
 }
 
-// lastSteps is the number of steps of a long history that a failure shows.
+// lastSteps is how many steps of a long history a failure shows.
 const lastSteps = 60
 
 // Error returns the promise, the limit, the fault, the seed and the sequence.

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// history is a sequence of calls on limiters of one limit, with their results.
+// history is a sequence of calls on limiters with one limit, with their results.
 type history struct {
 	cfg   *Config
 	limit ratelimit.Limit

@@ -39,7 +39,7 @@ func Run(t *testing.T, config Config) {
 	t.Run(concurrents, c.runUnits)
 }
 
-// runUnits plays the checks of limits of units in use.
+// runUnits plays the checks of limits for units in use.
 func (c *Config) runUnits(t *testing.T) {
 	if c.noUnits != "" {
 		if slices.Contains(c.Want, concurrents) {
@@ -134,7 +134,7 @@ func (c *Config) checkAlgorithm(a ratelimit.Algorithm) (all []error) {
 	return append(all, c.checkEach(a, checks)...)
 }
 
-// checkUnits plays the checks of limits of units in use.
+// checkUnits plays the checks of limits for units in use.
 func (c *Config) checkUnits() []error {
 	switch {
 	case c.noUnits == "":
@@ -186,8 +186,8 @@ func (c *Config) playAll(a ratelimit.Algorithm, k check) (all []*violation) {
 }
 
 const (
-	maxUnavailable = 10 // the maximum number of tries of a call on which the engine cannot decide
-	maxPlays       = 50 // the maximum number of plays of a history in which the engine cannot decide
+	maxUnavailable = 10 // how often a call is tried at most while the engine cannot decide
+	maxPlays       = 50 // how often a history is played at most while the engine cannot decide
 )
 
 // playOne plays one history. It plays the history again with other keys if the engine could not decide, or if Config.Retries

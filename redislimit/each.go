@@ -41,8 +41,8 @@ func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.D
 	return newWalk(l.store.scanning(), []*Limiter{l}, func(_ int, key string, d ratelimit.Decision) bool { return visit(key, d) }).all(ctx)
 }
 
-// Each is [Limiter.Each] for all joined limiters: it scans the keys of each server once. The first argument of visit
-// is the index of the key's limiter. Package policy calls this method. Limiters of several clients are not supported.
+// Each is [Limiter.Each] for all joined limiters: it scans each server's keys once. The first argument of visit is
+// the index of the key's limiter. Package policy calls this method. Limiters of several clients are not supported.
 func (j *joint) Each(ctx context.Context, visit func(limiter int, key string, d ratelimit.Decision) bool) error {
 	all, store := make([]*Limiter, len(j.limiters)), j.store
 	for i := range j.limiters {

@@ -53,7 +53,7 @@ func answerOf(err error) string {
 	return answer.Error()
 }
 
-// classifyAnswer returns the error for an error reply of a server, or of a proxy in front of it. The program itself
+// classifyAnswer returns the error for an error reply from a server, or a proxy in front of it. The program itself
 // is wrong if the keys are in several slots, the server is too old, or a script meets a value of another format.
 func classifyAnswer(err error, text string, sent bool) error {
 	if refused(text) || forbidden(text) {

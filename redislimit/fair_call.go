@@ -13,7 +13,7 @@ const (
 	fairBeat  = 100 * time.Millisecond // the time between two calls, unless a caller waits for an answer
 	fairSoon  = 10 * time.Millisecond  // the minimum time between two calls
 	fairCall  = time.Second            // the maximum time for a call
-	fairCalls = 250                    // the maximum number of calls a second, of all processes together
+	fairCalls = 250                    // the maximum number of all processes' calls a second
 	fairBurst = 4                      // how many calls a process may make early
 
 	fairChunk   = 500 // the maximum number of tenants in a call
@@ -27,7 +27,7 @@ type fairPace struct {
 	saved time.Duration // the time saved for early calls
 }
 
-// next returns the earliest time of the next call, given the number of processes.
+// next returns the next call's earliest time, given how many processes there are.
 func (p *fairPace) next(processes int64) time.Duration {
 	if p.saved > 0 {
 		return fairSoon

@@ -21,8 +21,8 @@ const maxKey = 200
 //	name#{hash}        no Slot, a long key
 //	name#{tag}:hash    Slot, a long key
 //
-// The key of the sum of a key's open estimates has "+" in the colon's place, and "*" in the place of "#": see sumKeys.
-// The key of the records of a key's tentative bookings has "@" and "&" there. The beats' key is name%{beats}.
+// The key for the sum of a key's open estimates has "+" in the colon's place, and "*" in the place of "#": see
+// sumKeys. The key for the records of tentative bookings has "@" and "&" there. The beats' key is name%{beats}.
 type namespace struct {
 	begin string // prefix and name
 	slot  func(key string) string

@@ -34,8 +34,8 @@ type lane struct {
 	heeds     bool          // the client heeds each call's deadline
 	share     atomic.Uint32 // a sharing: which keys may share a call
 
-	// elsewhere returns a key of a different server of the cluster, or "" if there
-	// is none. The function is nil if keys of several slots must not share a call.
+	// elsewhere returns a key of another server in the cluster, or "" if there is
+	// none. The function is nil if keys of several slots must not share a call.
 	elsewhere func(key string) string
 	checkAt   atomic.Int64 // the earliest time of the next check whether the server refuses foreign keys, in ns
 

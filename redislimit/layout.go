@@ -77,7 +77,7 @@ const (
 	// log: a spending's instant, the sum up to it, and the reading at the spending;
 	// units in use: the beginning of their hold, their number, and their owner
 	recordSize   = 21
-	firstRecords = 33                                 // the number of spendings in the first part to read of a log
+	firstRecords = 33                                 // how many spendings the first part to read of a log has
 	firstPart    = wideSize + firstRecords*recordSize // that part
 	tailPart     = 16 * recordSize                    // the part of a longer log for the beginning of a search
 	baseSize     = 28                                 // the part before the bookings: at, n and m of the state below them, and whether there is room before them
@@ -118,7 +118,7 @@ const (
 	maxOpens    = 16   // the maximum number of a key's open reservations kept apart
 	olderFlag   = 128  // added to their number if some are from before the last change and units are set aside
 	maxQueued   = 2000 // the maximum number of spendings booked in a full log
-	maxLooks    = 4096 // the maximum number of bookings examined by a call in search of room before them
+	maxLooks    = 4096 // how many bookings a call examines at most in search of room before them
 	maxExpiry   = 1<<32 - 1
 	generations = 1 << 24
 )

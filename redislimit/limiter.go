@@ -246,7 +246,7 @@ func (l *Limiter) planFor(key string) (*plan, error) {
 	return l.planOf(limit, "LimitFor")
 }
 
-// planOfLayer returns the plan of a request's limit, or of the key's own.
+// planOfLayer returns the plan for a request's limit, or for the key's own.
 func (l *Limiter) planOfLayer(key string, ofRequest ratelimit.Limit) (*plan, error) {
 	if ofRequest == (ratelimit.Limit{}) {
 		return l.planFor(key)

@@ -15,7 +15,7 @@ var luaFiles embed.FS
 // current are this version's scripts.
 var current = newScripts(luaFiles)
 
-// scripts are all scripts of one version of this package.
+// scripts are all scripts in one version of this package.
 type scripts struct {
 	settle, reset *script
 	one           map[byte]*decider // for a decision on one key, by the key's kind
@@ -36,7 +36,7 @@ func newScripts(files fs.FS) *scripts {
 	return s
 }
 
-// blocks are the parts of scripts: files of Lua.
+// blocks are the parts of scripts: Lua files.
 type blocks struct{ files fs.FS }
 
 // lua returns blocks, one after the other. Each can use the earlier ones.

@@ -45,7 +45,7 @@ type waiter struct {
 	waiterEvent
 }
 
-// waiterEvent holds the events of a waiter since the last call of takeEvent.
+// waiterEvent holds a waiter's events since the last call of takeEvent.
 type waiterEvent struct {
 	granted time.Time // when the slots were granted, at the latest; zero if they were not
 	token   int64     // the grant's token

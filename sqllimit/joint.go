@@ -62,7 +62,7 @@ func (j *joint) Limit(limiter int, key string, ofRequest ratelimit.Limit) (ratel
 	return p.limit, p, nil
 }
 
-// planOfLayer returns the plan of a request's limit, or of the key's own.
+// planOfLayer returns the plan for a request's limit, or for the key's own.
 func (l *Limiter) planOfLayer(key string, ofRequest ratelimit.Limit) (*plan, error) {
 	if ofRequest == (ratelimit.Limit{}) {
 		return l.planFor(key)

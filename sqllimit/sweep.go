@@ -13,7 +13,7 @@ import (
 type sweeper struct {
 	mu       sync.Mutex // guards the fields below
 	running  bool
-	began    time.Time // the beginning of the period of lowest
+	began    time.Time // the beginning of lowest's period
 	lowest   int64     // the lowest reading of the database's clock since then
 	until    int64     // the lowest reading of the whole period before
 	known    bool      // there was such a period

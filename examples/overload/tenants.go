@@ -27,7 +27,7 @@ const (
 	second   = time.Second
 )
 
-// weights are the tenants' shares of the pages, and of the jobs.
+// weights are the tenants' shares in pages and jobs.
 var weights = map[string]int{"acme": 3, "beta": 1}
 
 // newTenants returns one adaptive limit for one backend, with shares for tenants. Pages have precedence over jobs.

@@ -194,7 +194,7 @@ func (c *Calendar) index(unix int64) int64 {
 // start returns a window's first instant.
 func (c *Calendar) start(i int64) int64 { return c.zone.start(c.first(i), c.at) }
 
-// indexOf returns the number of the window of a date.
+// indexOf returns the number of a date's window.
 func (c *Calendar) indexOf(day int64) int64 {
 	switch c.unit {
 	case Day:

@@ -52,7 +52,7 @@ var (
 // Duration is the histogram of the times that decisions take.
 var Duration = Figure{Name: "decision.duration", Unit: "s", Gauge: true, By: []string{"limiter"}, Help: "How long decisions took."}
 
-// Buckets are the upper bounds of the buckets of [Duration].
+// Buckets are the upper bounds of [Duration]'s buckets.
 var Buckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1}
 
 // Group is a set of figures that are read together for each collection.
@@ -67,7 +67,7 @@ func ofTable(read func() ratelimit.Stats) Group {
 	return Group{Figures: ofTables("keys"), Read: func(add func(int, float64, ...string)) { addTable(add, read()) }}
 }
 
-// ofRuleTables returns the figures of the tables of rules. read returns the tables by rule.
+// ofRuleTables returns the figures of rules' tables. read returns the tables by rule.
 func ofRuleTables(read func() map[string]ratelimit.Stats) Group {
 	return Group{
 		Figures: ofTables("policy.rule.keys", "rule"),
@@ -79,7 +79,7 @@ func ofRuleTables(read func() map[string]ratelimit.Stats) Group {
 	}
 }
 
-// ofTables returns the figures of tables of keys, in the order of addTable.
+// ofTables returns the figures of key tables, in addTable's order.
 func ofTables(name string, by ...string) []Figure {
 	return []Figure{
 		{Name: name, Unit: "{key}", Gauge: true, By: by, Help: "Keys that are tracked."},

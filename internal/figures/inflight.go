@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// ofInflight returns the figures of a limiter of package inflight. read is its method Totals.
+// ofInflight returns the figures of an inflight limiter. read is its method Totals.
 func ofInflight(read func() inflight.Totals) Group {
 	return Group{
 		Figures: []Figure{

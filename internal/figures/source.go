@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/ratelimit/stats"
 )
 
-// Register calls export for each group of figures of a source. The source is a limiter with a name, or policies,
-// which have none. After policies are registered, counts discards the counts of rules that are not in force.
+// Register calls export for each group of a source's figures. The source is a limiter with a name, or policies
+// without one. After policies are registered, counts discards the counts of rules no longer in force.
 func Register(name string, source any, counts *RuleCounts, export func(limiter string, g Group) error) error {
 	if optional.IsNil(source) {
 		return optional.Nil("Register: source")

@@ -75,7 +75,7 @@ func (a *array[K, V]) makePart(shard int) {
 }
 
 // part returns the first bucket of the hash's shard, or nil. It also returns
-// the number of the hash's bucket, which counts modulo the number of buckets.
+// the number of the hash's bucket, modulo how many buckets there are.
 func (a *array[K, V]) part(hash uint64) (first *bucket[K, V], at uint64) {
 	return a.parts[hash&uint64(len(a.parts)-1)].Load(), hash >> (a.shift & 63)
 }

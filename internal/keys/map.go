@@ -70,8 +70,8 @@ const (
 	helps = 8
 )
 
-// Shards returns the number of shards for a maximum number of keys. It is a power of two, large enough that a pass over
-// one shard is short.
+// Shards returns how many shards a maximum number of keys needs. It
+// is a power of two, large enough for a short pass over one shard.
 func Shards(most int) int {
 	if most < sharded {
 		return 1
@@ -91,7 +91,7 @@ func NewMap[K comparable, V any](most int) *Map[K, V] {
 	return newMap[K, V](Shards(most), 1)
 }
 
-// newMap returns an empty Map. The numbers of shards and of buckets in each are powers of two.
+// newMap returns an empty Map. The numbers of shards, and buckets in each, are powers of two.
 func newMap[K comparable, V any](shards, buckets int) *Map[K, V] {
 	m := &Map[K, V]{hasher: newHasher[K](), shards: make([]shard[K, V], shards)}
 	a := newArray[K, V](buckets, shards)

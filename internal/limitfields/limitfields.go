@@ -65,7 +65,7 @@ type View struct {
 	Denied, Exceeds, Blocked atomic.Value
 }
 
-// Of returns the view of the limit that has decided.
+// Of returns the view of the deciding limit.
 func (v *Views) Of(limit *ratelimit.Limit) *View {
 	if known := v.known.Load(); known.over() {
 		v.renew(known)

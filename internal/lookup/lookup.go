@@ -1,5 +1,5 @@
-// Package lookup shares the calls of a user's function by key, for example of LimitFor. Concurrent
-// callers of one key share one call, and its result is kept until it is dropped or replaced.
+// Package lookup shares the calls to a user's function by key, for example to LimitFor. Concurrent
+// callers with one key share one call, and its result is kept until it is dropped or replaced.
 package lookup
 
 import (

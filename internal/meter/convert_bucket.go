@@ -2,8 +2,8 @@ package meter
 
 import "slices"
 
-// convert converts a debt in another bucket to this one: the same number of units, and the same fraction of one, rounded up to
-// a fraction of a tick.
+// convert converts a debt in another bucket to this one: as many units,
+// and the same fraction of one, rounded up to a fraction of a tick.
 func (t *tokenBucket) convert(from *tokenBucket, s State, now int64) State {
 	if t.per == from.per && t.units == from.units {
 		return s

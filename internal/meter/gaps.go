@@ -254,7 +254,7 @@ next:
 	}
 }
 
-// afterDebt returns a copy of a state at the instant of the debt's last part.
+// afterDebt returns a state's copy at the instant of the debt's last part.
 func (l *slidingLog) afterDebt(s State) State { return l.advance(l.aside(s), l.lastDebt(s).at) }
 
 // among returns the largest cost that can be spent now, and the debt.

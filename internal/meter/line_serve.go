@@ -103,7 +103,7 @@ func (m *Meter) Release(s *State, refused bool) {
 	*s = m.moved(*s)
 }
 
-// moved is called after a change of the state or of the line, because the instant of the first turn may have changed.
+// moved is called after a change of the state or the line, because the first turn's instant may have changed.
 func (m *Meter) moved(s State) State {
 	l := s.Line()
 	switch {

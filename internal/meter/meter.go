@@ -45,7 +45,7 @@ type Meter struct {
 	held     *slidingLog  // the algorithm, if its units are held by reservations; otherwise nil
 	leaky    *leakyBucket // the algorithm, if it is a leaky bucket and delays admitted costs; otherwise nil
 
-	// Without these two bounds, sums of instants and of costs could overflow.
+	// Without these two bounds, sums of instants or costs could overflow.
 	maxDebt  int64 // the maximum debt
 	maxAhead int64 // how far ahead bookings may be
 

@@ -22,7 +22,7 @@ import (
 
 // open is one open reservation, or several with the same least debt, exactly or after rounding.
 type open struct {
-	from  int64 // the instant of the oldest of them; all are before the next element's
+	from  int64 // the oldest one's instant; all are before the next element's
 	part  int64 // the number of grants before it at that instant, made while other reservations of the instant were open
 	count int
 	least span // the least debt since, at any instant after from; unsampled if there was none yet

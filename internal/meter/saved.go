@@ -35,7 +35,7 @@ const mostUnits = 1 << 53
 // MostOrdinal is above the ordinals of all windows of a calendar: seconds up to the year 9999.
 const MostOrdinal = 1 << 39
 
-// Flags of the data after the bookings. They are bits above any number of bookings.
+// Flags of the data after the bookings. They are bits above any count of bookings.
 const (
 	flagRest = 1 << 32
 	flagOpen = 1 << 33

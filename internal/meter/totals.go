@@ -19,7 +19,7 @@ type totals struct {
 	buf    []mark // its length is zero or a power of two, so an index wraps with a mask
 	before int64  // the total before the oldest mark
 
-	// The index of the oldest mark, and the number of marks. They have 32 bits
+	// The oldest mark's index, and how many marks there are. They have 32 bits
 	// each, so a key's detail fits into an allocation of 48 bytes instead of 64.
 	head, n uint32
 }

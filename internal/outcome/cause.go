@@ -25,7 +25,7 @@ const (
 	CauseBlocked                    // no cost can ever pass
 	CauseExceeds                    // this cost can never pass
 	CauseLimited                    // there is no room now
-	CauseEnded                      // a context has ended, of the caller or with a timeout of the limiter's own
+	CauseEnded                      // a context has ended, the caller's or the limiter's own, by a timeout
 	CauseGone                       // the request's context has ended: the client hung up
 	CauseRequest                    // the server refuses the request as malformed
 
@@ -69,8 +69,8 @@ func CauseOf(err error) Cause {
 	return CauseOther
 }
 
-// CauseFor returns the cause of the error of a request with that context. A client that hangs up makes the call of a remote limiter fail,
-// with any error.
+// CauseFor returns the cause of the error of a request with that context.
+// If a client hangs up, the remote limiter's call fails, with any error.
 func CauseFor(ctx context.Context, err error) Cause {
 	cause := CauseOf(err)
 	switch cause {

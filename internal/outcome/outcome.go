@@ -13,7 +13,7 @@ const (
 	Exceeds             // the cost can never pass: [ratelimit.ErrExceedsLimit], [ratelimit.ErrBlocked]
 	Unavailable         // the engine could not decide: [ratelimit.ErrUnavailable]
 	Rejected            // the client's request has no valid key
-	Failed              // another error: of the call, or the end of the caller's context
+	Failed              // another error: the call's, or the end of the caller's context
 
 	Count = iota // the number of outcomes
 )

@@ -46,7 +46,7 @@ type Budget struct {
 // a small limit hardly any requests ever remain, so they reveal nothing.
 func (b Budget) informs() bool { return !b.Units && (b.Limit <= 0 || b.Limit >= leastLimit) }
 
-// budgetName identifies a budget of a server. Several budgets of one policy are numbered in the order of their ends.
+// budgetName identifies a server's budget. One policy's several budgets are numbered in the order of their ends.
 type budgetName struct {
 	policy string
 	units  bool

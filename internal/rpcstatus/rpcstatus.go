@@ -149,7 +149,7 @@ var (
 	Blocked     = Answer{Code: ResourceExhausted, Message: Calls.Blocked, Never: true}
 )
 
-// TypePrefix is the beginning of the URLs of all types.
+// TypePrefix is the beginning of all types' URLs.
 const TypePrefix = "type.googleapis.com/"
 
 const (
@@ -163,7 +163,7 @@ type Detail struct {
 	Value []byte
 }
 
-// RetryInfoSize is the maximum number of bytes of a RetryInfo.
+// RetryInfoSize is the maximum number of bytes in a RetryInfo.
 const RetryInfoSize = 24
 
 // Details returns the answer's details and their number. It encodes the RetryInfo into retry.

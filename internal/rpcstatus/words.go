@@ -1,7 +1,7 @@
 package rpcstatus
 
-// Words are the texts of answers to HTTP requests, or to calls over gRPC
-// and Connect. They contain no part of a key or of an error's text.
+// Words are the texts in answers to HTTP requests, or to calls over
+// gRPC and Connect. They contain no part of a key or an error's text.
 type Words struct {
 	BadKey string // the key is missing or malformed
 

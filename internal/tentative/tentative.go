@@ -38,7 +38,7 @@ const (
 	maxCalls  = 16 // bookings that follow a beat at the same time
 )
 
-// Store has the beats of all processes of a limiter.
+// Store has the beats of all of a limiter's processes.
 type Store interface {
 	// Beat shows that a process is alive, and how long it is until the instant of its last booking. It returns the processes that are silent,
 	// as Silent does.

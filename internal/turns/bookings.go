@@ -179,7 +179,7 @@ func (bs *Bookings[K]) Moved(key K) {
 	bs.lookLocked(bs.lists[key])
 }
 
-// Waiting reports whether callers of this process wait for bookings of a key.
+// Waiting reports whether this process's callers wait for a key's bookings.
 func (bs *Bookings[K]) Waiting(key K) bool {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -194,7 +194,7 @@ func (bs *Bookings[K]) Made() uint64 {
 	return bs.made
 }
 
-// Found makes the bookings of a key look if a call has returned another life of the key than theirs. It compares
+// Found makes a key's bookings look if a call has returned another life of the key than theirs. It compares
 // only bookings made before the call: those up to made, the result of [Bookings.Made] at its beginning.
 func (bs *Bookings[K]) Found(key K, life, made uint64) {
 	bs.mu.Lock()

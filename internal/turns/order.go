@@ -11,7 +11,7 @@ import (
 // has booked an instant before those of others. And a store that has forgotten its bookings has
 // room for whoever calls next. Then the callers exchange the units that they have booked.
 
-// orderLocked distributes the booked units, those of callers and those of the pool, in the order of the callers' arrival.
+// orderLocked distributes the booked units, the callers' and the pool's, in the order of the callers' arrival.
 func (ls *Lines[K]) orderLocked(l *line[K], now time.Time) {
 	if l.bookings == 0 || l.bookings > 2*maxBooked { // so many callers are served at the same time
 		return

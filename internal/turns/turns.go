@@ -227,7 +227,7 @@ func (p *part) next() time.Time {
 	return p.due.Add(p.pace.span(n) + time.Microsecond) // at the earliest, by the store's clock
 }
 
-// share is a number of units of a part.
+// share is a number of a part's units.
 type share struct {
 	of  *part
 	n   int
@@ -1210,7 +1210,7 @@ func (l *line[K]) bookAnew(c *caller[K]) {
 // insert puts a caller into the line, at the place of its arrival.
 func (l *line[K]) insert(c *caller[K]) {
 	c.state = isWaiting
-	before, after := l.last, l.first // the place of c is next to one of these
+	before, after := l.last, l.first // c's place is next to one of these
 	for before != nil && after != nil && before.number > c.number && after.number < c.number {
 		before, after = before.prev, after.next
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
-// maxForm is the maximum number of bytes of a POST.
+// maxForm is the maximum number of bytes in a POST.
 const maxForm = 64 << 10
 
 // post performs a POST's action.
@@ -133,7 +133,7 @@ func (a *admin) subject(r *http.Request, v *view) (policy.Subject, error) {
 	return s, refuse(http.StatusNotFound, "code: no such key is held or has been denied of late")
 }
 
-// limited lists the denied keys of one rule or of all rules. It lists the keys with the longest waits, at most top of them.
+// limited lists the denied keys of one rule or all rules. It lists the keys with the longest waits, at most top of them.
 func (a *admin) limited(r *http.Request, v *view) error {
 	ctx, cancel := context.WithTimeout(r.Context(), listTime)
 	defer cancel()

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// defaultName is the default prefix of the names of budgets in the table.
+// defaultName is the default prefix of budgets' names in the table.
 const defaultName = "policy"
 
 // New returns an engine whose budgets are rows of [sqllimit.Schema]'s table. Nil options are the zero Options; their

@@ -349,8 +349,7 @@ func (r *row) structured(rule *policy.Rule) error {
 	return nil
 }
 
-// furtherFields reads the column more, which has the fields of a
-// rule that have no column of their own, in the form of a file.
+// furtherFields reads the column more. It has a rule's fields without a column of their own, in the form of a file.
 func (r *row) furtherFields(rule *policy.Rule) error {
 	if r.words == "" {
 		return nil

@@ -1,5 +1,5 @@
-// Ratelimitd is a rate limit service for gateways. It decides on requests of Envoy, NGINX, Caddy,
-// Traefik and HAProxy, with one file of rules. The folder gateways has the configuration of each.
+// Ratelimitd is a rate limit service for gateways. It decides on requests from Envoy, NGINX, Caddy,
+// Traefik and HAProxy, with one file of rules. The folder gateways has each one's configuration.
 //
 //	go -C examples/servers run ./ratelimitd
 //	go -C examples/servers run ./ratelimitd -rules rules.yaml -redis redis://localhost:6379

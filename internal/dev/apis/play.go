@@ -108,7 +108,7 @@ func (r Result) String() string {
 		r.Served, 100*r.Goodput, 100*r.Share(), 100*least, 100*most, r.Silence.Round(100*time.Millisecond), r.Failed)
 }
 
-// The times of the outage, and of the limit's change.
+// When the outage begins and ends, and the limit changes.
 const (
 	outageFrom = 10 * time.Minute
 	outageFor  = 30 * time.Minute

@@ -24,7 +24,7 @@ const (
 	hourCallers = 20 // the number for each process
 )
 
-// hour is an hour of calls to a language model. Callers of several processes
+// hour is an hour of calls to a language model. Callers in several processes
 // reserve estimates, wait in line, and use a quarter of the estimate on average.
 type hour struct {
 	*testing.T

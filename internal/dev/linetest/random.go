@@ -52,7 +52,7 @@ type history struct {
 	*testing.T
 	rng     *rand.Rand
 	begin   time.Time
-	takes   time.Duration // the maximum duration of a decision of the store
+	takes   time.Duration // the maximum duration of a store's decision
 	limit   ratelimit.Limit
 	memory  *ratelimit.Keyed[string]
 	fleet   []Process

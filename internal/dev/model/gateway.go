@@ -16,7 +16,7 @@ import (
 // Stream is a request for a streamed answer of a language model.
 type Stream struct{ User, Team string }
 
-// The caps of a Gateway, and the hold of a stream's units.
+// A Gateway's caps, and the hold of a stream's units.
 const (
 	StreamsOfUser = 8
 	StreamsOfTeam = 30
@@ -52,7 +52,7 @@ type gatewayClient struct {
 	index   int
 }
 
-// GatewayHour plays a team of six users with eight clients each, on three processes of a gateway. The
+// GatewayHour plays a team of six users with eight clients each, on a gateway's three processes. The
 // third process is killed after a third of the time. Denied clients try again after RetryAfter, and a
 // tenth of the clients leave in the middle of their stream. No cap may ever be exceeded. GatewayHour
 // returns the used share of the team's cap while clients wait, without the minute after the kill.
@@ -99,10 +99,10 @@ type gateway struct {
 	processes [3]ratelimit.Reserver[Stream]
 	events    gatewayEvents
 	begin     time.Duration
-	users     map[string]int // the number of streams of each user
+	users     map[string]int // the number of each user's streams
 	inUse     int
 	killed    time.Duration // the kill's instant, 0 before
-	used      float64       // the sum of the used share of the cap times seconds, while clients wait
+	used      float64       // the sum of the cap's used share times seconds, while clients wait
 	waited    float64       // the seconds in which clients wait
 }
 

@@ -27,7 +27,7 @@ type counter struct {
 	inUse []*use
 }
 
-// use is the units of one call or of one adjustment.
+// use is one call's or adjustment's units.
 type use struct {
 	n    int
 	from time.Duration

@@ -44,7 +44,7 @@ type Phase struct {
 	Servers int           // requests that the backend serves at once; others queue in it, first come, first served
 	Service time.Duration // the mean time that a server takes
 	Spread  Spread
-	Load    float64       // the rate of arriving requests (Poisson), as a multiple of Capacity
+	Load    float64       // the rate at which requests arrive (Poisson), as a multiple of Capacity
 	Each    time.Duration // the interval between bursts, outside of which no requests arrive; 0 means that they always arrive
 	Burst   time.Duration // a burst's length
 	Queue   int           // requests that may wait at the gate for a permit; others without a permit are lost
@@ -111,7 +111,7 @@ type Request struct {
 type Tally struct {
 	Good    int           // answers to clients that were still waiting
 	Answers time.Duration // the sum of their times in the backend
-	Latency time.Duration // the sum of the times of requests in the backend, or until the client left
+	Latency time.Duration // the requests' summed times in the backend, or until the client left
 	Ended   int           // requests in Latency
 	Lost    int           // requests without a permit
 }

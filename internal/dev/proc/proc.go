@@ -8,8 +8,8 @@ import (
 	"os/exec"
 )
 
-// RedisServer returns the path of a Redis server. That is the value of the environment variable REDIS_SERVER, for
-// example the path of Valkey or of another version, or otherwise redis-server. The error describes how to install one.
+// RedisServer returns the path of a Redis server. It is the value of the environment variable REDIS_SERVER, for
+// example the path of Valkey or another version, or otherwise redis-server. The error describes how to install one.
 func RedisServer() (string, error) {
 	if name := os.Getenv("REDIS_SERVER"); name != "" {
 		path, err := exec.LookPath(name)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Slots is the number of slots of a cluster.
+// Slots is the number of a cluster's slots.
 const Slots = 16384
 
 // Cluster is a cluster of servers. The masters come first, each with an equal part of the slots.

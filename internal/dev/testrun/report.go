@@ -69,7 +69,7 @@ func (c counts) print(out io.Writer) {
 	}
 }
 
-// event is an event of test2json or of go build.
+// event is an event from test2json or go build.
 type event struct {
 	Action, Package, Test, Output string
 }

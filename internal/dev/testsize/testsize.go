@@ -83,8 +83,8 @@ func Sequential(t testing.TB) {
 	leaveOut(t, Racing)
 }
 
-// Client must be the first call of a test of the client's code, for
-// which any server will do. Another version of the server leaves it out.
+// Client must be the first call in a test of the client's code. Any server will
+// do for such a test, so runs with another version of the server leave it out.
 func Client(t testing.TB) {
 	t.Helper()
 	leaveOut(t, Server)

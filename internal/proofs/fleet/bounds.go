@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// trial is one row of the table of bounds.
+// trial is one row in the table of bounds.
 type trial struct {
 	name   string
 	what   string // describes the demand

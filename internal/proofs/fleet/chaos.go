@@ -111,7 +111,7 @@ type ordeal struct {
 	result   *result
 	healed   time.Duration // the time since the start
 	closed   time.Duration // the time after healed until each breaker had been closed
-	worst    float64       // the admitted cost of the worst key, as a share of the bound
+	worst    float64       // the worst key's admitted cost, as a share of the bound
 	grown    int           // goroutines that were left
 	slowness time.Duration // p99.9 of a decision
 	lateness time.Duration // p99.9 of a timer at the same time

@@ -25,7 +25,7 @@ const slotsVariable = "RATELIMIT_FLEET_SLOTS"
 
 // slotsSetup configures such a process.
 type slotsSetup struct {
-	Redis, Partner string // the addresses of Redis and of the partner
+	Redis, Partner string // the addresses of Redis and the partner
 	Limit          int
 	Hold           time.Duration
 	Callers        int // callers for one slot each, beside a caller for all slots

@@ -216,7 +216,7 @@ func names(all []*ast.Ident) string {
 	return strings.Join(list, ", ")
 }
 
-// base returns the name of the type of a receiver or an embedded field.
+// base returns the type name of a receiver or an embedded field.
 func base(e ast.Expr) string {
 	switch t := e.(type) {
 	case *ast.StarExpr:

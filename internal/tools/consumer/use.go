@@ -36,7 +36,7 @@ func count(n int, what string) string {
 	return fmt.Sprint(n, " ", what)
 }
 
-// env returns the environment of a user who has no module of this repository.
+// env returns the environment of a user without any of this repository's modules.
 func (p packed) env() ([]string, error) {
 	text, err := repo.Run(p.dir, nil, "go", "env", "GOPROXY", "GOMODCACHE")
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/tools/source"
 )
 
-// use is one use of a declaration in another file of the same package.
+// use is one use of a declaration in another file of its package.
 type use struct {
 	from, to string // files
 	id       string // the declaration's name

@@ -27,7 +27,7 @@ const (
 
 var kinds = [...]string{"Go", "Go tests", "Lua", "shell", "pages", "strings of Go"}
 
-// figures are the number of words and the number of each rule's hits.
+// figures are the number of words and each rule's number of hits.
 type figures struct {
 	words    int
 	hits     [len(rules)]int
@@ -56,7 +56,7 @@ type counted struct {
 	folders map[string]*figures // without strings
 	hits    []hit
 
-	identifiers, speech int // the number of names that Go files declare, and of those that describe speech
+	identifiers, speech int // how many names Go files declare, and how many of them describe speech
 }
 
 // countFolder counts all files below a folder. It skips Git's own

@@ -41,8 +41,7 @@ func main() {
 	found.table(os.Stdout)
 }
 
-// table writes the figures of each folder and of each kind of
-// text, and their sum. The sum does not include programs' strings.
+// table writes the figures for each folder and each kind of text, and their sum. The sum does not include programs' strings.
 func (c *counted) table(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
 	head := "\twords\t"
@@ -71,7 +70,7 @@ func (c *counted) table(out io.Writer) {
 	c.chains(out)
 }
 
-// chains writes the figures of the measured words for 1,000 words of each kind of text, and those of the models.
+// chains writes the measured words' figures for 1,000 words in each kind of text, and the models' figures.
 func (c *counted) chains(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
 	head, models := "\nfor 1,000 words\t", "models\t"
@@ -95,7 +94,7 @@ func (c *counted) chains(out io.Writer) {
 	fmt.Fprintf(out, "\n%d of %d identifiers are named by speech\n", c.speech, c.identifiers)
 }
 
-// row writes the figures of one folder or of one kind of text.
+// row writes the figures for one folder or one kind of text.
 func row(w io.Writer, name string, f figures) {
 	fmt.Fprintf(w, "%s\t%d\t", name, f.words)
 	for _, n := range f.hits {

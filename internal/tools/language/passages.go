@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// passage is consecutive prose of one file: a comment, a paragraph or a string.
-// Each of its lines is a line of the file. It is blank if that line has only code.
+// passage is consecutive prose in one file: a comment, a paragraph or a string.
+// Each of its lines is a line of the file. It is blank if the line has only code.
 type passage struct {
 	kind  kind
 	first int // the number of its first line

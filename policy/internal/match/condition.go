@@ -21,7 +21,7 @@ type Condition struct {
 	wildcard  string     // the wildcard's name
 }
 
-// Of returns the same condition on a wildcard of some patterns instead of an attribute.
+// Of returns the same condition on some patterns' wildcard instead of an attribute.
 func (c Condition) Of(w *Wildcards, wildcard string) Condition {
 	c.wildcards, c.wildcard = w, wildcard
 	return c
@@ -30,8 +30,8 @@ func (c Condition) Of(w *Wildcards, wildcard string) Condition {
 // Kind is how a value is compared.
 type Kind uint8
 
-// The kinds of conditions. If the attribute is "ip", a network among the values of OneOf and NoneOf
-// stands for its addresses. The spelling of an address or a host does not matter: see [Spelt].
+// The kinds of conditions. If the attribute is "ip", a network among the values of OneOf and
+// NoneOf stands for its addresses. An address's or a host's spelling does not matter: see [Spelt].
 const (
 	OneOf      Kind = iota // the value is one of the given values
 	NoneOf                 // the value is none of them, or the request lacks the attribute
@@ -182,7 +182,7 @@ func Client(v string) string {
 	return v
 }
 
-// clientBits returns the minimum number of bits of a network that belongs to one client.
+// clientBits returns the minimum number of bits in one client's network.
 func clientBits(addr netip.Addr) int {
 	if addr.Is4() {
 		return 32

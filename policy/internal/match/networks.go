@@ -10,7 +10,7 @@ import (
 // below an address can contain it. A look-up among 10,000 networks compares 14 addresses.
 type networks []netip.Prefix
 
-// newNetworks returns a set of networks, some of which may be nested or equal.
+// newNetworks returns a set of networks. Some may be nested or equal.
 func newNetworks(all []netip.Prefix) networks {
 	sorted := make(networks, len(all))
 	for i, n := range all {

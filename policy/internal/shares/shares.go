@@ -23,7 +23,7 @@ type Terms struct {
 	Rest  int            // the weight of all other keys
 }
 
-// Of returns a key's weight, and whether the weight is that of its plan.
+// Of returns a key's weight, and whether it is its plan's weight.
 func (t *Terms) Of(key, plan string) (weight int, ofPlan bool) {
 	if weight, ok := t.Keys[key]; ok {
 		return weight, false

@@ -19,7 +19,7 @@ const (
 	// Window is a window's length. Counts cover the present window and the one before, so 5 to 10 minutes.
 	Window = 5 * time.Minute
 
-	// Counters is the number of counters in a window of a shard.
+	// Counters is the number of counters in a shard's window.
 	Counters = 256
 
 	// shards is the number of shards among which keys are divided,

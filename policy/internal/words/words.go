@@ -1,5 +1,5 @@
-// Package words has the fields of a rule that are only shown by name and text: in the differences
-// between two sets, on the page of package admin, and in the column more of a table of rules.
+// Package words has a rule's fields that are only shown by name and text: in the differences
+// between two sets, on package admin's page, and in the column more of a rules table.
 package words
 
 import (

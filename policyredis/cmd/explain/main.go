@@ -4,7 +4,7 @@
 //	explain [-json] [-cost N] [-redis URL] [-cluster] [-prefix PREFIX] [-tenant ATTRIBUTE] FILE [ATTRIBUTE=VALUE]…
 //
 // Give -prefix and -tenant the Prefix and the Tenant of the service's [policyredis.Options]. They are part of the
-// names of budgets on Redis: with other values, the command looks up other budgets, of which nothing is spent. It does
+// budgets' names on Redis: with other values, the command looks up other budgets, of which nothing is spent. It does
 // not find the budgets of a service with a Slot of its own, nor budgets on a Ring. A service's leases count as spent.
 //
 // The exit status is 0; 1 if the request would be refused with any remaining budget; 2 if the call is wrong, the file is

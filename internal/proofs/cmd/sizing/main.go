@@ -1,5 +1,5 @@
-// Sizing measures the figures of docs/sizing.md: each key's memory, decisions of each core,
-// memory and processor time of Redis, and the latency of single decisions. Run it in proofs:
+// Sizing measures the figures of docs/sizing.md: each key's memory, each core's decisions,
+// Redis's memory and processor time, and single decisions' latency. Run it in proofs:
 //
 //	go run ./cmd/sizing                  all tables, as Markdown: some minutes
 //	go run ./cmd/sizing -only latency    one of memory, cores, redis, latency
@@ -23,7 +23,7 @@ import (
 type settings struct {
 	keys   int           // keys in a large table
 	rounds int           // rounds for a median
-	per    time.Duration // the duration of one round of a row
+	per    time.Duration // how long one round of a row takes
 }
 
 var tables = []struct {

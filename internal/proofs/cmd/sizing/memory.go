@@ -101,7 +101,7 @@ func cores(_ context.Context, out io.Writer, s settings) error {
 	return nil
 }
 
-// rate returns the number of decisions a second of n goroutines.
+// rate returns how many decisions n goroutines make in a second.
 func rate(l *ratelimit.Keyed[string], keys []string, n int, per time.Duration) float64 {
 	var decisions atomic.Int64
 	var group sync.WaitGroup

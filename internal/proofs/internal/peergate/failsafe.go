@@ -1,4 +1,4 @@
-// Package peergate has gates of the overload simulation that use limits of other libraries.
+// Package peergate has gates for the overload simulation, with other libraries' limits.
 package peergate
 
 import (

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/perf/benchfmt"
 )
 
-// results are the lines of a file of benchmark output, in order.
+// results are the lines of benchmark output in a file, in order.
 type results struct {
 	lines  []line
 	config map[string]string // for example cpu, go and date

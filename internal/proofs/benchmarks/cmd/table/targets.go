@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// target is a goal: a bound of one of this library's figures, or of its ratio to redisBase's.
+// target is a goal: a bound for one of this library's figures, or for its ratio to redisBase's.
 type target struct {
 	what             string
 	base, unit, row  string
