@@ -48,9 +48,9 @@ func newPeriod(unit calendar.Unit, zone string, from int) Period {
 }
 
 // At returns the period whose windows begin when the zone's clock shows the given time, instead of at midnight. For
-// example, Day("Europe/Berlin").At(4*time.Hour) are days from 4:00 to 4:00. If the clock skips that time, the window
-// begins at the step. If the clock shows that time twice, the window begins at the first. The time must be whole
-// minutes below 24 h. Any other time makes the Period invalid, and so does At on [Hour] and [Minute]. Zero is midnight.
+// example, Day("Europe/Berlin").At(4*time.Hour) are days from 4:00 to 4:00. If the clock skips the time, the window
+// begins at the step. If it shows the time twice, the window begins at the first. The time must be whole minutes
+// below 24 h. Any other time makes the Period invalid, and so does At on [Hour] and [Minute]. Zero is midnight.
 func (p Period) At(after time.Duration) Period {
 	if p == (Period{}) {
 		return p

@@ -26,8 +26,8 @@ func (systemClock) Wall() time.Time { return time.Now() }
 // maxReading leaves room to add a century to a reading, and to subtract any two.
 const maxReading = math.MaxInt64 / 2
 
-// century bounds every time span in which a budget is counted: the time in which
-// a whole capacity is regained, how far ahead is booked, and one key's debt.
+// century bounds every time span for a budget: the time to regain
+// a whole capacity, how far ahead is booked, and one key's debt.
 const century = 876_600 * int64(time.Hour)
 
 // mostCounted is a key's maximum spending. The sum of two such debts does not overflow.

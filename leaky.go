@@ -17,8 +17,8 @@ package ratelimit
 // An entering cost is counted as in a token bucket whose burst is the queue. So the token bucket's
 // bound holds. Each cost leaves when all earlier costs have drained. See internal/meter/leaky.go.
 
-// LeakyBucket returns a limit that takes in up to queue at once and lets it out evenly, at the rate. [Decision.Delay] is the
-// time until the work may start; [Keyed.Wait] waits that long. Over any interval t at most queue + rate·t enters.
+// LeakyBucket returns a limit that takes in up to queue at once and lets it out evenly, at the rate. [Decision.Delay]
+// is the time until the work may start; [Keyed.Wait] waits for it. Over any interval t at most queue + rate·t enters.
 func LeakyBucket(r Rate, queue int) Limit {
 	return Limit{Algorithm: AlgorithmLeakyBucket, Rate: r, Burst: queue}
 }

@@ -236,8 +236,8 @@ func (m *memory) place(s slots, x slot, now int64) (at *atomic.Uint64, old slot,
 // mergeRemembered returns a record not below a or b. Either may be an older record of the same key.
 func mergeRemembered(p *plan, a, b meter.Remembered, now int64) meter.Remembered {
 	if p.wall != nil && a.Dated && b.Dated {
-		// The wall clock may have been set back. Then a key that has spent in a later
-		// window begins in that window, and its earlier spending makes no difference.
+		// The wall clock may have been set back. Then a key begins in its
+		// later window, and its earlier spending makes no difference.
 		if p.wall.follows(a.Until, b.Until) {
 			return a
 		} else if p.wall.follows(b.Until, a.Until) {

@@ -74,8 +74,8 @@ func init() {
 type local interface {
 	// settleLocal replaces the charged cost.
 	settleLocal(actual int64) error
-	// await sleeps until the work may begin, which is no later than the given instant, and returns
-	// nil. It returns an error if the context ends before that, or if too many calls wait already.
+	// await sleeps until the work may begin, no later than the given instant, and returns
+	// nil. It returns an error if the context ends first, or if too many calls wait already.
 	await(ctx context.Context, latest time.Time) error
 	// extendLocal restarts the hold of units under Concurrent, and reports whether they are still held.
 	extendLocal() bool
@@ -279,8 +279,8 @@ func spendingOf(o meter.Offer, cost int64, keep meter.Keep) spending {
 }
 
 // settleAt replaces a charge by the actual cost. If the key was dropped because it was fresh, there is nothing to give
-// back, and settleAt returns the excess, which its caller charges. If the key was reset or evicted, there is nothing
-// to settle. f, the request that follows the key, receives the change, unless it is nil or there is an excess.
+// back, and settleAt returns the excess for its caller to charge. If the key was reset or evicted, there is nothing to
+// settle. f, the request that follows the key, receives the change, unless it is nil or there is an excess.
 func (a *account) settleAt(clock Clock, charged *spending, actual int64, f *followed) (late int64) {
 	now := reading(clock)
 	a.mu.Lock()

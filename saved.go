@@ -15,9 +15,9 @@ import (
 )
 
 // All returns an iterator over the tracked keys, in no order, with [Keyed.Peek]'s answer to a
-// cost of 1. If a key's last request had its own limit, as in a layer with a Limit function,
-// the answer is by that limit. A key may be tracked for some time after it is fresh. No lock is
-// held in the loop's body. A key that comes or goes during the loop appears once or not at all.
+// cost of 1. If a key's last request had its own limit, as in a layer with a Limit function, the
+// answer is by that limit. A key may be tracked for some time after it is fresh. No lock is held
+// in the loop's body. If a key comes or goes during the loop, it appears once or not at all.
 func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 	t := l.table()
 	return func(yield func(K, Decision) bool) {
@@ -74,7 +74,7 @@ func (l *Keyed[K]) Saved() iter.Seq2[K, Saved] {
 
 // saver saves a table's keys. Meanwhile it determines each calendar's floor: the window before which no key may be
 // created anew. The floor covers the windows of dropped keys, and the windows of fresh keys, which are not saved.
-// For each calendar saver holds one key back until the floor is known, and appends the floor to that key's Saved.
+// For each calendar saver holds one key back until the floor is known, and appends the floor to this key's Saved.
 type saver[K comparable] struct {
 	table  *table[K]
 	now    int64 // the reading for all saved keys

@@ -24,10 +24,10 @@ package ratelimit
 //	1m30s  3     true     0          0s           1m30s
 //	1m50s  2     true     0          0s           1m10s
 //
-// Windows are from 0s to 1m and from 1m to 2m. At 1m all 6 units of the first window still count, and 4 more
-// pass. At 1m30s half the first window is within the last minute, so 3 of its 6 units count: with the 4 of this
-// window that is 7, and 3 remain. At 1m50s a sixth of the first window counts, which is 1 unit, and 7 of this
-// window. A share that is no whole number is rounded up. It is counted in internal/meter/slidingcounter.go.
+// Windows are from 0s to 1m and from 1m to 2m. At 1m all 6 units of the first window still count, and 4
+// more pass. At 1m30s half the first window is within the last minute, so 3 of its 6 units count: with the
+// 4 of this window the sum is 7, and 3 remain. At 1m50s a sixth of the first window counts, 1 unit, and 7
+// of this window. A fractional share is rounded up. It is counted in internal/meter/slidingcounter.go.
 
 // FixedWindow returns a limit of r.Units in each window of r.Per. A key's window begins with its first spending, and
 // its next with the first spending after the window's end. So up to twice r.Units may pass around a window's end.

@@ -33,7 +33,7 @@ type Limiter[K any] struct {
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
-// New returns a limiter that decides as limiter does, and bans keys that are denied too often:
+// New returns a limiter that decides as limiter does, and bans keys denied too often:
 //
 //   - limiter is the limit itself. Nil means none: then only [Limiter.Strike] counts strikes.
 //   - strikes limits the strikes of a key: with FixedWindow(PerHour(3)), the third within an hour begins a ban.

@@ -80,5 +80,5 @@ func (m *Metrics) Register(limiter string, source any) error {
 	return nil
 }
 
-// valid replaces bytes of a label's value that are not UTF-8, which Prometheus does not accept.
+// valid replaces bytes outside UTF-8 in a label's value, because Prometheus does not accept them.
 func valid(label string) string { return strings.ToValidUTF8(label, "\uFFFD") }

@@ -8,9 +8,9 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// A call on which the engine could not decide may have charged its cost or not. If Config.Retries permits such calls, the
-// suite peeks at the key before each call that may charge it, and again after a failed call. The difference shows whether
-// the call has charged, or has to be made again. If the difference cannot show that, the history ends and is played again.
+// If the engine could not decide on a call, the call may have charged its cost or not. If Config.Retries permits such calls,
+// the suite peeks at the key before each call that may charge it, and again after a failed call. The difference shows whether
+// the call has charged, or has to be made again. If the difference is not conclusive, the history ends and is played again.
 
 // before returns a key's state before a call that may charge it. For an
 // engine whose calls do not fail it is not needed, and known is false.

@@ -119,8 +119,8 @@ func (h *history) countable() time.Duration {
 	return time.Duration(min(n, float64(math.MaxInt64/2)))
 }
 
-// leastDebt returns the minimum time of the largest debt. That is 100 years, less the
-// rounding of windows, or the time in which 2^51 units are regained if that is less.
+// leastDebt returns the minimum time of the largest debt. It is 100 years,
+// less the rounding of windows, or the time to regain 2^51 units if less.
 func (h *history) leastDebt() time.Duration {
 	least := min(float64(99*year), float64(h.countable()))
 	if isCalendar(h.limit) {

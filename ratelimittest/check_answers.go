@@ -227,7 +227,7 @@ func playPeekTake(h *history) {
 	}
 }
 
-// playUnseen checks that calls which charge nothing create no key, if the limiter counts its keys.
+// playUnseen checks that uncharged calls create no key, if the limiter counts its keys.
 func playUnseen(h *history) {
 	p := h.newKey()
 	before := h.has.count()

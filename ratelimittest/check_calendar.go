@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// lookAgain is the time within which an engine must notice that the wall clock was set.
+// lookAgain is how soon an engine must notice a change of the wall clock.
 const lookAgain = time.Minute
 
 // setWall sets the wall clock by a span, and then waits until engines have noticed that.

@@ -115,7 +115,7 @@ func playFarLook(h *history) {
 }
 
 // playReads checks that a decision reads the clock once. It leaves out
-// calendars, for which engines may read the clock again to find a window's end.
+// calendars: for these, engines may read the clock again to find a window's end.
 func playReads(h *history) {
 	if isCalendar(h.limit) {
 		return

@@ -113,7 +113,7 @@ func (m *crowdOfKeys) take(i, cost int) (ratelimit.Decision, error) {
 	return d, nil
 }
 
-// remembers checks that a key which has spent its whole budget is still denied.
+// remembers checks that a key is still denied after it has spent its whole budget.
 func (m *crowdOfKeys) remembers(i, of int) {
 	if m.unknown[i] {
 		return

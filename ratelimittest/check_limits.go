@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// playLimits passes limits to New: one that a fresh key must satisfy, and some that no engine could enforce.
+// playLimits passes limits to New: one for a fresh key to satisfy, and some unenforceable ones.
 func playLimits(h *history) {
 	p := h.newKey()
 	d := p.spend(h.limit.Capacity())

@@ -127,8 +127,8 @@ func playSetLimit(h *history) {
 	}
 }
 
-// playLowered lowers the capacity below the spending. The key must wait no longer than a key that
-// spends the whole lower capacity at that instant. An immediate raise must restore the former budget.
+// playLowered lowers the capacity below the spending. The key must wait no longer than if it spent
+// the whole lower capacity at this instant. An immediate raise must restore the former budget.
 func playLowered(h *history) {
 	p := h.newKey()
 	before := h.limit
@@ -210,7 +210,7 @@ func playSetOften(h *history) {
 	}
 }
 
-// playSetUnpaid changes the limit, and then makes only calls that charge nothing. The times that they return must be true.
+// playSetUnpaid changes the limit, and then makes only uncharged calls. Their returned times must be true.
 func playSetUnpaid(h *history) {
 	p := h.newKey()
 	p.spend(h.cost(h.limit.Capacity()))
@@ -250,7 +250,7 @@ func (p *testedKey) unpaid(peek bool) ratelimit.Decision {
 }
 
 // playTighten sets a limit under which a key is fresh much later than under the
-// former. A denial's RetryAfter must be true after the key was idle for that long.
+// former. A denial's RetryAfter must be true after the key was idle for so long.
 func playTighten(h *history) {
 	p := h.newKey()
 	p.spend(h.cost(h.limit.Capacity()))

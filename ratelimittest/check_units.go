@@ -165,7 +165,7 @@ func playUnits(h *history) {
 	}
 }
 
-// playNoEnd makes calls that have no end, at which units could be given back. They must fail.
+// playNoEnd makes calls without an end for giving units back. They must fail.
 func playNoEnd(h *history) {
 	p := h.newKey()
 	for range 3 {

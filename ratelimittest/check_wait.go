@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// hung is the maximum real time of a call that must return at once. Only a call that hangs comes near it.
+// hung is the maximum real time of a call that must return at once. Only hanging calls come near it.
 const hung = time.Minute
 
 // waiting calls Wait, and ends the history if the call hangs.
@@ -97,7 +97,7 @@ func playWaitFull(h *history) {
 }
 
 // slow returns a limit under which a denied cost fits after an hour at the earliest, or false
-// if the engine has none. A leaky bucket has room for a cost that it delays for that long.
+// if the engine has none. A leaky bucket has room for the cost, and delays it for as long.
 func (h *history) slow() (ratelimit.Limit, bool) {
 	a := h.limit.Algorithm
 	l := h.newLimit(a, ratelimit.PerDay(1+h.rng.IntN(5)), 1+h.rng.IntN(5))
@@ -153,7 +153,7 @@ func playWaitCancelled(h *history) {
 	h.alike(waitIsTrue, a, b, "one has waited until its context was cancelled")
 }
 
-// playWaitEnded calls Wait for a cost that fits, with a context that has already ended.
+// playWaitEnded calls Wait for a fitting cost, with an already ended context.
 func playWaitEnded(h *history) {
 	a, b := h.twins()
 	cancelled, stop := context.WithCancel(h.ctx())
@@ -332,8 +332,8 @@ func (h *history) booksFar() bool {
 }
 
 // playWaitLength measures some waits in real time. None may be shorter than required, and one must not be much
-// longer. The limiter's time stands still, so a Wait that polls instead of booking never ends. A machine that stops
-// for a moment can hide a Wait that returns too early. So two more follow the first one that is not too long.
+// longer. The limiter's time stands still, so a Wait that polls instead of booking never ends. If a machine stops
+// for a moment, it can hide a Wait that returns too early. So two more follow the first one that is not too long.
 func playWaitLength(h *history) {
 	ended, right := 0, 0
 	for gap := 10 * time.Millisecond; ; gap *= 2 {
@@ -365,8 +365,7 @@ func (h *history) paced(gap time.Duration) (ratelimit.Limit, bool) {
 	return l, h.cfg.accepts(l)
 }
 
-// timed waits for a cost of 1 under an exhausted limit. It returns
-// the time that the Wait took, and the time that it was due to take.
+// timed waits for a cost of 1 under an exhausted limit. It returns how long the Wait took, and how long it was due to take.
 func (h *history) timed(l ratelimit.Limit, gap time.Duration) (took, due time.Duration, err error) {
 	h.limit = l
 	h.use(h.newLimiter(l))

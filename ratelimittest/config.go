@@ -30,8 +30,8 @@ type Config struct {
 	Advance func(d time.Duration)
 
 	// TryAdvance is Advance for an engine whose time may fail to move, for example because a call to a server
-	// moves it. An error that wraps [ratelimit.ErrUnavailable] means that time has not moved. The suite then
-	// tries again, ten times at most. Any other error is a failure. If Advance is set too, TryAdvance is used.
+	// moves it. After an error wrapping [ratelimit.ErrUnavailable], time has not moved. The suite then tries
+	// again, ten times at most. Any other error is a failure. If Advance is set too, TryAdvance is used.
 	TryAdvance func(d time.Duration) error
 
 	// Resolution is the engine's unit of time. It defaults to a nanosecond. With a microsecond,
@@ -54,9 +54,9 @@ type Config struct {
 	// Reset, SetLimit, Sweep, Len and Join. Calendar and Concurrent stand for these algorithms' limits.
 	Skip []string
 
-	// Want names methods that the limiters must have. If the suite does not find one with a known signature,
-	// the run fails. If a method outside Want has an unknown signature, it is not tested, and only [Run]'s log
-	// reports that. With Calendar or Concurrent in Want, the run fails if that algorithm's limits are left out.
+	// Want names the limiters' required methods. If the suite does not find one with a known signature, the
+	// run fails. If a method outside Want has an unknown signature, it is not tested, and only [Run]'s log
+	// reports it. With Calendar or Concurrent in Want, the run fails if the algorithm's limits are left out.
 	Want []string
 
 	// Close is called once for each limiter that New, NewBounded and NewPair have made,
@@ -69,8 +69,8 @@ type Config struct {
 
 	// Retries is for an engine whose calls sometimes fail. If it is above zero, the suite repeats a failed call. It
 	// calls Peek before each call that may charge a key and after a failed one, to determine whether the call has
-	// charged its cost. That includes Allow, which cannot return a denial's reason. If a history breaks a promise, the
-	// suite also plays it again with other keys, up to Retries times, before the failure counts. The maximum is 9.
+	// charged its cost. This includes Allow, because it cannot return a denial's reason. If a history breaks a promise,
+	// the suite also plays it again with other keys, up to Retries times, before the failure counts. The maximum is 9.
 	//
 	// If zero, every failure counts. A call that returns [ratelimit.ErrUnavailable] ends the history, and the suite
 	// plays it again. In any case an engine fails if it cannot answer a call 10 times in a row.
@@ -191,8 +191,8 @@ func (c *Config) accepts(l ratelimit.Limit) bool {
 // reach is the longest span of a history if time cannot be set back.
 const reach = 10 * 24 * time.Hour
 
-// whole returns an upper bound of the time in which a key regains its whole
-// capacity. If that time is above 146 years, the result is a lower bound.
+// whole returns an upper bound of a key's time to regain its whole
+// capacity. If the time is above 146 years, the result is a lower bound.
 func whole(l ratelimit.Limit) time.Duration {
 	if l.Rate.Units == 0 {
 		return 0 // the limit is unlimited or blocked

@@ -11,9 +11,9 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// dates computes a Period's windows by reading a wall calendar. A window begins with the first minute whose date in
-// the zone is the window's first date, or a later one. With a time of the day, it begins with the first minute at
-// which the clock shows that time of that date, or a later one. The limiters of this module share none of this code.
+// dates computes a Period's windows by reading a wall calendar. A window begins with the first minute whose date
+// in the zone is the window's first date, or a later one. With a time of the day, it begins with the first minute
+// when the clock shows this time of the date, or a later one. The limiters of this module share none of this code.
 type dates struct {
 	loc   *time.Location
 	unit  string        // minute, hour, day, week, month or year
@@ -60,8 +60,7 @@ func datesOf(p ratelimit.Period) *dates {
 	return kept.(*dates)
 }
 
-// at returns the window that contains an instant. If clocks that are
-// set back show the old date again, it is the window that has begun.
+// at returns an instant's window. If clocks are set back and show the old date again, it is the window already begun.
 func (d *dates) at(instant time.Time) window {
 	if length := d.clock(); length > 0 {
 		from := instant.Truncate(time.Minute)
@@ -155,7 +154,7 @@ func (d *dates) next(date time.Time) time.Time {
 	return date
 }
 
-// inMonth returns the date on which a month's window begins. In a month that is too short, it is the last date.
+// inMonth returns the date on which a month's window begins. In a too short month, it is the last date.
 func (d *dates) inMonth(y int, m time.Month) time.Time {
 	last := time.Date(y, m+1, 0, 0, 0, 0, 0, time.UTC)
 	return last.AddDate(0, 0, min(0, d.day-last.Day()))

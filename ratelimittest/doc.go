@@ -29,9 +29,9 @@
 //  3. ResetAfter is true: then the key has its full budget, and one unit
 //     of time before it has not. So is NextAfter, if the engine fills it in: then Remaining
 //     is above 0, and one unit of time before it is 0.
-//  4. A denial charges nothing. Nor do a Peek, a cost of 0 (always allowed, creates no key), a
-//     negative cost (ErrNegativeCost), a cost above the capacity (ErrExceedsLimit), a
-//     key that is not equal to itself (ErrInvalidKey), and a Wait that fails.
+//  4. A denial charges nothing. Nor do a Peek, a cost of 0 (always allowed, creates
+//     no key), a negative cost (ErrNegativeCost), a cost above the capacity
+//     (ErrExceedsLimit), a key unequal to itself (ErrInvalidKey), and a failed Wait.
 //  5. The bound holds after any reservations and settlements, and for any number of goroutines.
 //     Token bucket: at most burst + rate·t over any interval t. Leaky bucket: the same
 //     on entry, and work leaves evenly spaced by Delay. Sliding log: at most Units
@@ -41,9 +41,8 @@
 //     Units in each window of the Period, even if the wall clock is set.
 //  6. Exact in integers: a greedy caller gets burst + floor(rate·t), for all figures.
 //     New refuses an invalid limit with ErrInvalidLimit.
-//  7. Time: a decision reads the clock once, unless its limit is a calendar. A reading below the highest that the key
-//     has seen counts as that highest; RetryAfter and ResetAfter include the gap.
-//     Readings may be negative. A Peek and a Sweep record nothing.
+//  7. Time: a decision reads the clock once, unless its limit is a calendar. A reading below the key's highest counts as
+//     the highest; RetryAfter and ResetAfter include the gap. Readings may be negative. A Peek and a Sweep record nothing.
 //  8. Saturation: debt is regained as the algorithm regains, at the rate or as its windows
 //     pass. It is capped at 100 years; nothing wraps around.
 //

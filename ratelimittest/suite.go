@@ -190,8 +190,8 @@ const (
 	maxPlays       = 50 // how often a history is played at most while the engine cannot decide
 )
 
-// playOne plays one history. It plays the history again with other keys if the engine could not decide, or if Config.Retries
-// permits failures that do not repeat. It reports whether the limiters have the methods that the check needs.
+// playOne plays one history. It plays the history again with other keys if the engine could not decide, or if
+// Config.Retries permits unrepeated failures. It reports whether the limiters have the check's required methods.
 func (c *Config) playOne(a ratelimit.Algorithm, k check, n int) (v *violation, played bool) {
 	failed := 0
 	for try := range maxPlays {
@@ -226,7 +226,7 @@ func (c *Config) playTry(a ratelimit.Algorithm, k check, n, try int) (v *violati
 	}()
 	h.begin()
 	for range try {
-		h.newKey().left() // so that an engine that fails at regular intervals does not fail at the same step again
+		h.newKey().left() // so an engine failing at regular intervals does not fail at the same step again
 	}
 	if played = k.needs == nil || k.needs(h); played {
 		k.play(h)

@@ -3,11 +3,9 @@
 // surplus is given back at once, as if the real count had been reserved. A shortfall is charged, and may become a
 // debt. The same reservation holds a team to 1000 dollars a day: that layer settles at the answer's price.
 //
-// Choose the burst for estimates that are too high. With estimates e, real costs a
-// and calls of length d at the rate r, the whole rate is used if the burst is at
-// least e·r·d/a − r·d + e. At 100 tokens a second, estimates of 4000 for 900 tokens
-// used in calls of 5 s need a burst of 5723. It is 6000: more than the largest
-// estimate that may pass here, 5000.
+// Choose the burst for too high estimates. With estimates e, real costs a and calls of length d at the rate r, the whole
+// rate is used if the burst is at least e·r·d/a − r·d + e. At 100 tokens a second, estimates of 4000 for 900 tokens used
+// in calls of 5 s need a burst of 5723. It is 6000: more than the largest estimate that may pass here, 5000.
 package main
 
 import (

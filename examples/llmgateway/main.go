@@ -126,10 +126,10 @@ func (u *usage) add(now time.Time, tokens int) (sum int64) {
 }
 
 func newGateway(upstream, key string, perMinute int, transport http.RoundTripper) (*gateway, error) {
-	// The model counts a request slightly later than the gateway. So it sees more tokens at once, by
-	// the number that the rate regains in that time. A tenth of its burst is left for them. The burst
-	// must also be large enough for estimates that are too high. With estimates e, real costs a, the
-	// rate r and calls of length d, the whole rate is used if the burst is at least e·r·d/a − r·d + e.
+	// The model counts a request slightly later than the gateway. So it sees more tokens at once,
+	// by the number regained in between. A tenth of its burst is left for them. The burst must
+	// also be large enough for too high estimates. With estimates e, real costs a, the rate r and
+	// calls of length d, the whole rate is used if the burst is at least e·r·d/a − r·d + e.
 	limit := ratelimit.TokenBucket(ratelimit.PerMinute(perMinute), perMinute*9/10)
 	limiter, err := fair.New(limit, &fair.Options[tenant]{Weight: func(t tenant) int { return t.weight }})
 	if err != nil {

@@ -1,5 +1,5 @@
 // Login protects a login against guessed passwords. The fifth wrong password for an account from one address within
-// 15 minutes bans that address from that account for an hour. Other addresses can still log in, so no client can lock
+// 15 minutes bans the address from the account for an hour. Other addresses can still log in, so no client can lock
 // out an account's owner. An address with 50 failures, for any accounts, is denied until the 15 minutes are over.
 //
 //	go run ./examples/login

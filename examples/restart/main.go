@@ -6,9 +6,9 @@
 //	go run ./examples/restart     # goes on
 //
 // The wall clock measures the time between two runs. If it is set back in between, too little time seems to have passed,
-// or none, and a client waits longer than necessary. If it is set forward, clients regain that step's budget without
-// waiting. A program that is killed, or whose machine stops, writes nothing. The next run then reads the file from
-// before, if there is one, and the spending since is lost. If that matters, keep the budgets on Redis or in a database.
+// or none, and a client waits longer than necessary. If it is set forward, clients regain the step's budget without
+// waiting. If a program is killed, or its machine stops, it writes nothing. The next run then reads the file from
+// before, if there is one, and the spending since is lost. If this matters, keep the budgets on Redis or in a database.
 package main
 
 import (

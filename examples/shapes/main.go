@@ -113,7 +113,7 @@ func (c *clock) Now() time.Duration { return c.now }
 // trace is the stream's result under one limit.
 type trace struct {
 	arrived  []time.Duration // the arrivals of admitted requests
-	left     []time.Duration // the instants at which they are passed on, which in a leaky bucket are later
+	left     []time.Duration // the instants of their departure, in a leaky bucket later
 	denied   []time.Duration
 	anew     []time.Duration // the instants at which a fresh key was charged
 	mostEver int             // the maximum number of requests passed on within a window's length

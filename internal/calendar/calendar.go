@@ -1,11 +1,11 @@
 // Package calendar divides time into the minutes, hours, days, weeks, months or years
 // of a time zone. It computes with instants in Unix seconds, and reads no clock.
 //
-// A window of a minute or an hour begins when the zone's clock shows a full minute or hour: see [clockWindows]. A
-// longer window begins at the first instant whose local date is at least the window's first day. With a time of the
-// day, it begins at the first instant when the clock shows at least that time of that day. Therefore windows follow
-// each other without gaps or overlaps, even where clocks are set at midnight. A skipped midnight counts as the step's
-// instant, and of a repeated midnight the first one counts. A date that a zone has skipped altogether has no window.
+// A window of a minute or an hour begins when the zone's clock shows a full minute or hour: see [clockWindows]. A longer
+// window begins at the first instant whose local date is at least the window's first day. With a time of the day, it
+// begins at the first instant when the clock shows at least this time of the day. Therefore windows follow each other
+// without gaps or overlaps, even where clocks are set at midnight. A skipped midnight counts as the step's instant, and
+// of a repeated midnight the first one counts. If a zone has skipped a date altogether, the date has no window.
 package calendar
 
 import (
@@ -149,8 +149,8 @@ func (c *Calendar) After(unix, k int64) Window { return c.window(c.index(unix) +
 // Count counts the windows from the first instant's window to the second instant's.
 func (c *Calendar) Count(first, second int64) int64 { return c.index(second) - c.index(first) }
 
-// Longest returns a window's maximum length. That is its days' length, plus the largest step by
-// which the zone's clocks are set back, for example an hour. Steps before 1970 do not count.
+// Longest returns a window's maximum length. This is its days' length, plus the
+// zone's largest step back, for example an hour. Steps before 1970 do not count.
 func (c *Calendar) Longest() time.Duration {
 	if c.clock != nil {
 		return time.Duration(c.clock.longest) * time.Second

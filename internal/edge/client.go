@@ -45,7 +45,7 @@ func (c Client[R]) ClientIP(o clientaddr.Options) (func(R) (netip.Addr, error), 
 }
 
 // Identity returns a text that distinguishes clients well enough to spread them. Clients
-// may spoof it: a client that invents another identity waits at least as long as before.
+// may spoof it: with an invented identity, a client waits at least as long as before.
 func (c Client[R]) Identity(r R) string {
 	parts := []string{c.Peer(r).Addr.String()} // without the port, which changes with each connection
 	for _, name := range []string{"X-Forwarded-For", "Forwarded", "Authorization"} {

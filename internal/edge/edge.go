@@ -97,7 +97,7 @@ type Core[R Request] struct {
 const century = 876_600 * time.Hour
 
 // New checks the limiter and the options, and determines which charges use Reserve. If a limiter books ahead, its Reserve
-// cannot delay a request as its Take does. So requests that may be delayed use Reserve only if charges are settled.
+// cannot delay a request as its Take does. So if requests may be delayed, they use Reserve only if charges are settled.
 func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error) {
 	err := cmp.Or(
 		Check(o.Package, "New", o.Thing, limiter),
@@ -145,8 +145,7 @@ func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error
 	return c, nil
 }
 
-// Check returns an error for a limiter that can only be a mistake.
-// constructor is the name of the function to which the limiter was passed.
+// Check returns an error if the limiter can only be a mistake. constructor names the function that it was passed to.
 func Check[R Request](pkg, constructor, thing string, limiter ratelimit.Limiter[R]) error {
 	if optional.IsNil(limiter) {
 		return optional.Nil(pkg + ": " + constructor + ": limiter")

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// jitterSeed spreads the times at which clients return that were denied at the same time.
+// jitterSeed spreads the clients' times of return after denials at the same time.
 type jitterSeed struct{ seed maphash.Seed }
 
 // newJitterSeed returns a random seed.
@@ -15,8 +15,8 @@ func newJitterSeed() jitterSeed { return jitterSeed{maphash.MakeSeed()} }
 // jitterPeriod is how long a client's share stays the same. After it the share changes, so that no client is always the last.
 const jitterPeriod = 10 * time.Minute
 
-// share returns the client's share of a span, at least 0 and less than the span. The caller adds it to a wait that begins
-// now. The share depends on the period in which the wait ends, because that end stays the same while the client waits.
+// share returns the client's share of a span, at least 0 and less than the span. The caller adds it to a wait from now
+// on. The share depends on the period in which the wait ends, because the end stays the same while the client waits.
 func (s jitterSeed) share(client string, now time.Time, wait, span time.Duration) time.Duration {
 	hash := maphash.Comparable(s.seed, struct {
 		client string

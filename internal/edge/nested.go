@@ -46,9 +46,9 @@ func nestOf(ctx context.Context) *Nest {
 	return n
 }
 
-// MarkRefused reports to all outer middlewares that this one refuses a request, and why.
-// If clients can provoke the refusal, the charge stays. Otherwise a client could avoid an
-// outer limit by address: it would omit its key, so that an inner limit by key refuses it.
+// MarkRefused reports to all outer middlewares that this one refuses a request, and why. If
+// clients can provoke the refusal, the charge stays. Otherwise a client could avoid an
+// outer limit by address: it would omit its key, and an inner limit by key would refuse it.
 func MarkRefused(ctx context.Context, why outcome.Cause) {
 	if why.ByClient() {
 		return
@@ -76,8 +76,7 @@ func WasRefused(ctx context.Context) bool {
 // Returns reports whether charges can be given back.
 func (c *Core[R]) Returns() bool { return c.returns || c.adjusts }
 
-// Refused gives back the charge of a request that an inner limiter
-// has refused. A reservation is left to its owner, which settles it.
+// Refused gives back a request's charge after an inner limiter has refused it. A reservation is left to its owner to settle.
 func (c *Core[R]) Refused(e *Event[R], res *ratelimit.Reservation) {
 	if !c.nests.Load() {
 		c.nests.Store(true)

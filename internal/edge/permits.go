@@ -55,7 +55,7 @@ func (p *Permits) Depart() {
 // Land counts an answer.
 func (p *Permits) Land() { p.inFlight.Add(^uint64(0)) }
 
-// Counted returns the numbers of requests that were sent, that got no permit, and that are in flight.
+// Counted returns how many requests were sent, how many got no permit, and how many are in flight.
 func (p *Permits) Counted() (sent, failed, inFlight uint64) {
 	return p.sent.Load(), p.failed.Load(), p.inFlight.Load()
 }

@@ -1,6 +1,6 @@
 // Package failures records the limiters that have failed during one decision. A decision may take
-// several calls, and must not wait twice for a limiter that has failed. Package lease adds the record
-// to the context, and package failover reads it. Both also use this package to describe panics.
+// several calls, and must not wait twice for a failed limiter. Package lease adds the record to
+// the context, and package failover reads it. Both also use this package to describe panics.
 package failures
 
 import (
@@ -35,8 +35,8 @@ type memory struct {
 	now    *Set
 }
 
-// With returns a context for one call of a decision. The context holds the limiters that
-// failed before, and the set to which later failures are added. The set may be nil.
+// With returns a context for one call of a decision. The context holds the earlier
+// failed limiters, and the set to add later failures to. The set may be nil.
 func With(ctx context.Context, before List, now *Set) context.Context {
 	return context.WithValue(ctx, key{}, memory{before, now})
 }

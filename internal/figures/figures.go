@@ -21,8 +21,8 @@ type Figure struct {
 // OpenTelemetry returns the metric's name by OpenTelemetry's conventions, such as ratelimit.keys.expired.
 func (f Figure) OpenTelemetry() string { return "ratelimit." + f.Name }
 
-// Prometheus returns the metric's name by Prometheus' conventions, such as ratelimit_keys_expired_total. It equals the
-// name that OpenTelemetry's exporters produce, except that {unit} is the only annotation that becomes a part of the name.
+// Prometheus returns the metric's name by Prometheus' conventions, such as ratelimit_keys_expired_total.
+// It equals the name from OpenTelemetry's exporters, except that {unit} is the only annotation in it.
 func (f Figure) Prometheus() string {
 	name := "ratelimit_" + strings.ReplaceAll(f.Name, ".", "_")
 	switch f.Unit {

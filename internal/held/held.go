@@ -11,8 +11,8 @@ import (
 // ErrNoEnd matches every [NoEnd], so that [errors.Is] finds one without an allocation.
 var ErrNoEnd = errors.New("a call without an end")
 
-// NoEnd is a call's error, for example Take, that charges units and
-// has no end at which they could be given back. [errors.As] finds it.
+// NoEnd is the error of a call, for example Take, if it charges
+// units and has no end to give them back at. [errors.As] finds it.
 type NoEnd struct {
 	Name string // the limit's name; may be empty
 	Text string // the limit as text; empty if only the reservation is known
@@ -36,8 +36,8 @@ func (e *NoEnd) Error() string {
 // time. Call Extend before the reservation is returned to the user. Package ratelimit sets it.
 var Extend func(reservation any, hold time.Duration, extend func(context.Context) error)
 
-// Follow registers the inner reservations of a *ratelimit.Reservation. When that is extended, it
-// calls extend for each inner reservation that holds units, and extend calls the inner one's Extend.
+// Follow registers the inner reservations of a *ratelimit.Reservation. When the outer one is extended,
+// it calls extend for each inner reservation with units, and extend calls the inner one's Extend.
 func Follow[R any](reservation R, extend func(ctx context.Context, inner R) error, inner ...R) {
 	shortest := time.Duration(0)
 	var holding []R

@@ -24,9 +24,9 @@ type array[K comparable, V any] struct {
 // slotsInBucket makes a bucket fill one cache line of a 64-bit processor.
 const slotsInBucket = 7
 
-// bucket holds up to seven entries. The low seven bytes of word are the slots' tags. A tag is a part of the
-// entry's hash, or 0 for an empty slot. The high byte counts the entries that found this bucket full and
-// went on to another one. At 255 it stops counting, and lookups that find nothing here always continue.
+// bucket holds up to seven entries. The low seven bytes of word are the slots' tags. A tag is a part of
+// the entry's hash, or 0 for an empty slot. The high byte counts the entries that found this bucket full
+// and went on to another one. At 255 it stops counting, and unsuccessful lookups here always continue.
 //
 // An insertion writes the slot before the tag, and a removal clears the tag before the slot. So a
 // goroutine that reads a tag may find the entry, a later entry or none. Therefore it compares the key.

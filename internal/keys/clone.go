@@ -134,5 +134,5 @@ func stringIn[K comparable](key *K, at uintptr) *string {
 	return (*string)(unsafe.Add(unsafe.Pointer(key), at))
 }
 
-// keepText copies a text to memory that has room for it, and that only Replace may write again.
+// keepText copies a text to memory with room for it. Only Replace may write this memory again.
 func keepText(s *string, to []byte) { *s = unsafe.String(&to[0], copy(to, *s)) }

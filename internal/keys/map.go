@@ -15,9 +15,9 @@ import (
 // has its own buckets, and a key never leaves its shard. So one lock guards everything that a call writes.
 //
 // When an array is too small or too large, a call links an array of another size behind it. Each later
-// write to a shard copies the entries of that shard and of one other to the new array. So no call copies
-// the whole table. The old array keeps its entries for lookups under way. A lookup that finds nothing in
-// one array continues in the next. When all shards are copied, lookups begin at the next array.
+// write to a shard copies the shard's and one other shard's entries to the new array. So no call copies
+// the whole table. The old array keeps its entries for lookups under way. If a lookup finds nothing in
+// one array, it continues in the next. When all shards are copied, lookups begin at the next array.
 //
 // Invariants: all keys of a shard are in the shard's array. An array has no entry of a shard until the shard is
 // copied to it. A removal removes the key from all arrays. An entry keeps its slot in an array until it is removed.
@@ -141,9 +141,9 @@ func (m *Map[K, V]) Lookup(key K) *Entry[K, V] {
 	return nil
 }
 
-// Candidate returns an entry with the key's hash, or nil if the key is not there. It does not read the entry's
-// key, because [Maker.Replace] may replace that at any time. The caller compares the key under the lock that
-// guards it. If the key is another one, the caller calls Lookup under a lock that prevents replacements.
+// Candidate returns an entry with the key's hash, or nil if the key is not there. It does not read the
+// entry's key, because [Maker.Replace] may replace the key at any time. The caller compares it under the
+// key's lock. If the key is another one, the caller calls Lookup under a lock that prevents replacements.
 func (m *Map[K, V]) Candidate(key K) *Entry[K, V] {
 	hash := m.hasher.hash(key)
 	tag := tagOf(hash)
@@ -220,8 +220,8 @@ func (m *Map[K, V]) Len() (n int) {
 	return n
 }
 
-// All returns an iterator over the entries, in no particular order. It yields a key that stays in the map
-// exactly once, and an entry that is added or removed meanwhile at most once. The body runs without a lock.
+// All returns an iterator over the entries, in no particular order. It yields a staying key exactly
+// once, and an entry added or removed during the iteration at most once. The body runs without a lock.
 func (m *Map[K, V]) All() iter.Seq[*Entry[K, V]] {
 	return func(yield func(*Entry[K, V]) bool) {
 		var entries []*Entry[K, V]

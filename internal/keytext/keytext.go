@@ -37,8 +37,8 @@ func Single(values []string, what string) (string, error) {
 // server by default accepts a megabyte of header, so 65,536 keys could take 65 GB.
 const maxKept = 1 << 10
 
-// Short returns a text that is short enough to be kept as a key. The error about a longer text has a
-// method Whole, which returns that text. keyfunc hashes it, because the hash of a long secret is short.
+// Short returns a text short enough for a key. The error about a longer text has a method
+// Whole for the text. keyfunc hashes it, because the hash of a long secret is short.
 func Short(value, what string) (string, error) {
 	if len(value) > maxKept {
 		return "", tooLong{what: what, size: len(value), whole: func() string { return value }}

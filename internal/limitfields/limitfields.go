@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// Views caches limits' text. These are the limits that the limiter's Describe returns,
-// and further limits of its decisions, which belong to single keys or have changed.
+// Views caches limits' text. These are the limits from the limiter's Describe, and
+// further limits in its decisions: they belong to single keys or have changed.
 type Views struct {
 	writer
 	limits func() []ratelimit.Limit // returns the limiter's limits; nil if they are not known
@@ -60,8 +60,8 @@ type View struct {
 	rest   string // the item's parameters in RateLimit-Policy
 	list   *list
 
-	// Denied, Exceeds and Blocked are for the code that answers requests.
-	// They store its last answers to requests that this limit has denied.
+	// Denied, Exceeds and Blocked are for the code answering requests.
+	// They store its last answers to requests denied by this limit.
 	Denied, Exceeds, Blocked atomic.Value
 }
 
@@ -119,10 +119,10 @@ func (v *Views) refresh() {
 // outerKey is the context key of the names that outer interceptors have used.
 type outerKey struct{}
 
-// Fields returns the values of RateLimit-Policy and RateLimit for a decision. It returns "" for a field that
-// is not sent. If a cost exceeds its limit, its decision has no remaining budget, unless that is always zero.
+// Fields returns the values of RateLimit-Policy and RateLimit for a decision. It returns "" for an omitted
+// field. If a cost exceeds its limit, its decision has no remaining budget, unless the budget is always zero.
 // Neither has the decision of a layer with its own cost. In one response, a name stands for one policy, so
-// names that outer interceptors have used get a number. Pass the returned context to inner interceptors.
+// names already used by outer interceptors get a number. Pass the returned context to inner interceptors.
 func (v *Views) Fields(ctx context.Context, d *ratelimit.Decision, exceeds bool) (policies, standing string, inner context.Context) {
 	w := v.Of(&d.Limit)
 	if w.Name == "" {
@@ -177,7 +177,7 @@ func (v *View) effective(d *ratelimit.Decision) int64 {
 	return v.window
 }
 
-// Refill returns the number of seconds after which a key that has spent everything is fresh.
+// Refill returns how many seconds a key takes to be fresh after it has spent everything.
 func (v *View) Refill() int64 {
 	if v.Limit.Algorithm == ratelimit.AlgorithmSlidingCounter {
 		return Clamp(Seconds(2 * min(v.Limit.Rate.Per, math.MaxInt64/2)))

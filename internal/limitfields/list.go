@@ -116,8 +116,8 @@ func (l *list) same(limits []ratelimit.Limit) bool {
 	return slices.EqualFunc(l.views, limits, func(v *View, limit ratelimit.Limit) bool { return v.Limit == limit })
 }
 
-// with returns the view of a key's own limit. In the list, that limit replaces the one
-// of the same name or, without one, the first limit that differs from key to key. If
+// with returns the view of a key's own limit. In the list, it replaces the limit with
+// the same name or, without one, the first limit that differs from key to key. If
 // there is neither, it is not known which limit it replaces, so it is listed alone.
 func (l *list) with(limit ratelimit.Limit, w writer) *View {
 	at := slices.IndexFunc(l.views, func(v *View) bool { return v.Name != "" && strings.EqualFold(v.Name, policyName(limit)) })

@@ -184,8 +184,7 @@ func (c *Calls[K, V]) Take(key K, v V) {
 	}
 }
 
-// Put keeps a result that f returned earlier, unless there is one or
-// valid returns false. valid is called under the lock that Drop takes.
+// Put keeps an earlier result of f, unless there is one or valid returns false. valid is called under Drop's lock.
 func (c *Calls[K, V]) Put(key K, version uint64, v V, valid func() bool) {
 	s := c.shard(key)
 	s.mu.Lock()

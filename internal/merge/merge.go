@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Decision has the fields of ratelimit.Decision, so that pointers convert from one to the other. If
-// ratelimit.Decision gains a field, the conversion does not compile until this package combines that field, too.
+// Decision has the fields of ratelimit.Decision, so pointers convert from one to the other. If
+// ratelimit.Decision gains a field, the conversion does not compile until this package combines it, too.
 type Decision[L any] struct {
 	Allowed    bool
 	Degraded   bool

@@ -1,7 +1,7 @@
 package merge
 
-// Source holds the limiter and the key function of a layer. Only the package that made the layer can read them.
-// A layer embeds Source under an unexported name, so that other modules can neither see nor call its method.
+// Source holds the limiter and the key function of a layer. Only the layer's own package can read them.
+// A layer embeds Source under an unexported name, so other modules can neither see nor call its method.
 type Source struct{ value any }
 
 // Sourced is a pointer to a layer that embeds a [Source].

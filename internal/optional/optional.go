@@ -1,6 +1,6 @@
-// Package optional finds the methods that a limiter may have besides Take and Reserve. It also
-// finds arguments that a constructor must reject, because the first call through them would
-// panic. Limits and decisions are type parameters, so that ratelimit can import the package.
+// Package optional finds the methods that a limiter may have besides Take and Reserve. It
+// also finds arguments that a constructor must reject, because the first call through them
+// would panic. Limits and decisions are type parameters: so ratelimit can import the package.
 package optional
 
 import (

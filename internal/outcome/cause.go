@@ -112,8 +112,8 @@ func (c Cause) Level() slog.Level {
 	return slog.LevelError
 }
 
-// Plain returns the error of a key function in its original form: without the number of the layer that a stack adds, and
-// without the part that a ban adds.
+// Plain returns the error of a key function in its original form:
+// without a stack's number of the layer, and without a ban's addition.
 func Plain(err error) error {
 	for !errors.Is(err, ratelimit.ErrInvalidKey) { // which means nothing without the layer
 		inner := errors.Unwrap(err)

@@ -30,10 +30,9 @@ func (o Outcome) String() string {
 
 // Of returns a decision's outcome with the result d and err.
 //
-// The end of the caller's context is a denial only if a limiter has denied: a Wait whose turn would
-// come after the deadline, or that was waiting for its turn. A Take that exceeded the caller's own
-// deadline has no result, and so it is Failed. A store that exceeded its own timeout
-// is Unavailable, although such an error may also wrap [context.DeadlineExceeded].
+// The end of the caller's context is a denial only if a limiter has denied: a Wait was waiting for its turn, or its turn
+// would come after the deadline. If a Take exceeded the caller's own deadline, it has no result, and so it is Failed. If
+// a store exceeded its own timeout, it is Unavailable, although such an error may also wrap [context.DeadlineExceeded].
 func Of(d ratelimit.Decision, err error) Outcome {
 	switch cause := CauseOf(err); {
 	case cause == CauseNone && d.Allowed:

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Undecided is the error of a call that a remote limiter could not decide: [ratelimit.ErrUnavailable], and
-// [ratelimit.ErrUnanswered] if it was sent, so that it may have been charged.
+// Undecided is the error of a call if the remote limiter could not decide: [ratelimit.ErrUnavailable],
+// and [ratelimit.ErrUnanswered] if the call was sent, because it may then have been charged.
 type Undecided struct {
 	Cause error
 	Sent  bool

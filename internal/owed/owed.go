@@ -1,6 +1,6 @@
-// Package owed records the units that a stand-in lets pass while a store is down. Afterwards the store is
-// charged with the units that still count, which may be fewer. For example, under a limit by the minute
-// it is charged with at most a minute's spending, and under a quota by the month with the whole spending.
+// Package owed records the units allowed by a stand-in while a store is down. Afterwards the store is
+// charged with the units that still count, perhaps fewer. For example, under a limit by the minute it
+// is charged with at most a minute's spending, and under a quota by the month with the whole spending.
 package owed
 
 import (
@@ -16,8 +16,8 @@ import (
 // Beyond it, the debt of the least recently used key is forgiven.
 const maxKeys = 1 << 16
 
-// Ledger records the units that keys owe to a store. It counts under the limits of the stand-in's
-// decisions, so it forgets the units that these limits have regained. It is safe for concurrent use.
+// Ledger records the keys' units owed to a store. It counts under the limits of the stand-in's
+// decisions, so it forgets units once these limits have regained them. It is safe for concurrent use.
 type Ledger[K comparable] struct {
 	keys   *ratelimit.Keyed[K]
 	stack  *ratelimit.Layered[debt[K]]
@@ -46,8 +46,8 @@ func New[K comparable](clock ratelimit.Clock) *Ledger[K] {
 	return &Ledger[K]{keys: keys, stack: stack}
 }
 
-// Charge records that a key has spent a cost under a limit of the stand-in. Units that are held until a call ends, as under
-// [ratelimit.Concurrent], come back by themselves and are not owed.
+// Charge records a key's spending under a limit of the stand-in. If units are held until a
+// call ends, as under [ratelimit.Concurrent], they come back by themselves and are not owed.
 func (l *Ledger[K]) Charge(key K, cost int, limit ratelimit.Limit) {
 	switch limit.Algorithm {
 	case 0, ratelimit.AlgorithmConcurrent, ratelimit.AlgorithmUnlimited, ratelimit.AlgorithmBlocked:
@@ -61,7 +61,7 @@ func (l *Ledger[K]) Charge(key K, cost int, limit ratelimit.Limit) {
 // Owing reports whether a key may owe something.
 func (l *Ledger[K]) Owing() bool { return l.owing.Load() }
 
-// Repay charges the store with each key's units that count by now. An error that wraps
+// Repay charges the store with each key's units, as far as they still count. An error wrapping
 // [ratelimit.ErrUnavailable] ends it, and the remaining units stay owed. After any other error the key owes
 // nothing, because the charge would fail again. If another call to Repay is running, Repay does nothing.
 func (l *Ledger[K]) Repay(ctx context.Context, charge func(ctx context.Context, key K, units int) error) error {

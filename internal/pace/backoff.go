@@ -19,7 +19,7 @@ type backoff struct {
 	wideAt   time.Time // when the window ends at the latest; see narrowFor
 }
 
-// refusals counts refusals that name a time to wait, and refusals that do not.
+// refusals counts refusals with a time to wait, and refusals without one.
 type refusals struct{ timed, timeless int }
 
 // wideEnough is the window at which the number of requests in flight is no longer bounded.
@@ -41,10 +41,10 @@ const (
 const maxBroken = 15 * time.Second
 
 // refuse begins a wait after a refusal, and returns it: the server's time or, without one, its own. It
-// obeys the server's time, except if a request that obeyed such a time is refused again. Then the
-// server's times are too short, and refuse closes the line for longer. gap is the time between two
-// requests if a pace was measured, else 0. With a gap, the wait after the first refusal without a time is
-// at most twice the gap. A refusal of a request sent before the last refusal arrived counts as that one.
+// obeys the server's time, unless a request is refused again after it has obeyed one. Then the server's
+// times are too short, and refuse closes the line for longer. gap is the time between two requests if a
+// pace was measured, else 0. With a gap, the wait after the first refusal without a time is at most
+// twice the gap. If a request sent before the last refusal arrived is refused, the two count as one.
 func (b *backoff) refuse(seq uint64, a Advice, sent uint64, gap time.Duration, now time.Time) (wait time.Duration, counts bool) {
 	if seq <= b.backedAt {
 		return 0, false
@@ -72,9 +72,9 @@ func (b *backoff) refuse(seq uint64, a Advice, sent uint64, gap time.Duration, n
 	return wait, true
 }
 
-// fail begins a wait after the second connection error in a row, and after each later one. The wait
-// is one second at first, and doubles each time. The first error may only mean that the server has
-// closed an idle connection. An error of a request sent before the last error counts as that one.
+// fail begins a wait after the second connection error in a row, and after each later one. The
+// wait is one second at first, and doubles each time. At the first error, the server may only have
+// closed an idle connection. If a request sent before the last error fails, the two count as one.
 func (b *backoff) fail(seq, sent uint64, now time.Time) {
 	if seq <= b.brokenAt {
 		return

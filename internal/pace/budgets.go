@@ -144,7 +144,7 @@ func (b *Budget) others(later Budget) int64 {
 	return b.leftAt(later.received) - int64(later.seq-b.seq) - b.flying - later.Left
 }
 
-// spend counts a request that has left the flight in the budgets that its answer does not contain.
+// spend counts a request, after it has left the flight, in the budgets missing in its answer.
 func (bs *budgets) spend(f flight, answered []Budget) {
 	for i := range bs.list {
 		b := &bs.list[i]
@@ -225,8 +225,8 @@ func (l *latest) learnKind(b *Budget) {
 	b.Refills, b.inferred = l.refills, l.refills
 }
 
-// refused records that a request was refused until an instant. Budgets that come back bit by bit are empty
-// until then. Other budgets are forgotten, because the server's time is more precise than a window's end.
+// refused records a request's refusal until an instant. Budgets are empty until then if they come back
+// bit by bit. Other budgets are forgotten, because the server's time is more precise than a window's end.
 func (bs *budgets) refused(seq uint64, until, now time.Time) {
 	kept := bs.list[:0]
 	for _, b := range bs.list {
@@ -246,9 +246,9 @@ func (bs *budgets) refused(seq uint64, until, now time.Time) {
 	bs.list = kept
 }
 
-// paceUnits determines the time in which one unit of a refilling budget comes back. That is the unit's
-// share of the window, or of the time until the budget is whole. If an answer leaves nothing, its reset
-// may belong to the next unit or to the whole budget. Then paceUnits uses the time from an earlier answer.
+// paceUnits determines how long one unit of a refilling budget takes to come back. It is the unit's share
+// of the window, or of the time until the budget is whole. If an answer leaves nothing, its reset may
+// belong to the next unit or to the whole budget. Then paceUnits uses the time from an earlier answer.
 func (b *Budget) paceUnits(known time.Duration) {
 	if !b.Refills || b.Limit <= 0 {
 		return

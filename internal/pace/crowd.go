@@ -21,8 +21,8 @@ const (
 	suspicious = 16
 )
 
-// send counts a request that is sent. The time to the next request varies by up to a quarter, so
-// that processes that received the same figure at the same time do not send at the same time.
+// send counts a sent request. The time to the next request varies by up to a quarter: otherwise
+// processes that received the same figure at the same time would send at the same time.
 func (c *crowd) send(now time.Time) { c.last, c.jitter = now, .75+.5*rand.Float64() }
 
 // serve counts a served request.

@@ -14,17 +14,17 @@ import (
 // line is the queue of one key's requests. It obeys the key's server: it stays
 // within the budgets in the server's answers, and backs off after refusals.
 //
-// A request arrives, books an instant in the limiter, is sent at that instant, and is answered. Requests book in the
-// order of their arrival, one at a time, and are sent in that order. If the head's booking is more than bookAhead
-// ahead, the head waits with its reservation, whose instant moves when the key or its limit changes. When the server
+// A request arrives, books an instant in the limiter, is sent at this instant, and is answered. Requests book in the
+// order of their arrival, one at a time, and are sent in the same order. If the head's booking is more than bookAhead
+// ahead, the head waits with its reservation: its instant moves when the key or its limit changes. When the server
 // demands a wait, all bookings are cancelled. After the wait, all requests in the queue book again, in order.
 //
 // The queue is ordered by tickets, and its first places have the bookings. So the head is in one of two states. In
 // the first, it has a booking and a timer for it. In the second, it may book next, and either has a timer or waits
 // for a call to end: a call to the limiter, a cancellation, or a request in flight. The end of each wakes the head.
 //
-// Only the head has a timer. A goroutine that holds the lock sends the head and all places behind it whose
-// time has come. So many places that wait for the same instant wake once each, and need no lock for it.
+// Only the head has a timer. While a goroutine holds the lock, it sends the head and all places behind it whose
+// time has come. So if many places wait for the same instant, they wake once each, and need no lock for it.
 type line struct {
 	pkg   string // the package's name at the beginning of errors
 	key   string
@@ -42,7 +42,7 @@ type line struct {
 	tickets uint64                   // tickets issued
 	booking *Place                   // the place that is calling the limiter, or nil
 	undone  []*ratelimit.Reservation // to be cancelled when the limiter has answered the booking place
-	vacant  []vacancy                // bookings of places that left during that call
+	vacant  []vacancy                // bookings of places that left during the call
 	undoing int                      // cancellations under way
 	held    int                      // slots of sent requests; each booking has a slot, too
 
@@ -73,9 +73,8 @@ const (
 	stepFail               // fail, because the request cannot be sent in time
 )
 
-// misledFor is the number of served requests for which a server's figures are ignored
-// after it refused a request while most of the budget was left. Then another limit has
-// refused the request: for example, an even spacing, or a limit that no field reports.
+// misledFor is for how many served requests a server's figures are ignored after it refused a request while most of the
+// budget was left. Then another limit has refused the request: for example, an even spacing, or an unreported limit.
 const misledFor = 256
 
 // bookAhead is the largest distance of the last booking at which another place books. All later places have no booking.
@@ -104,8 +103,8 @@ func (l *line) arrive(ctx context.Context, units int64, maxWait time.Duration) *
 	return p
 }
 
-// again puts a request that was sent back into the queue, before all later ones. It
-// returns the bookings of these, which must be cancelled, because the request books first.
+// again puts a sent request back into the queue, before all later ones. It returns
+// the bookings of these. They must be cancelled, because the request books first.
 func (p *Place) again() []*ratelimit.Reservation {
 	l := p.line
 	p.repeated, p.flies = true, false
@@ -130,8 +129,7 @@ func (l *line) indexLocked(p *Place) int {
 	return at
 }
 
-// next returns the next step, and the instant until which that step
-// is valid. If the step is stepSend, the place has left the queue.
+// next returns the next step, and until when it is valid. If the step is stepSend, the place has left the queue.
 func (p *Place) next(now time.Time) (todo step, until time.Time) {
 	if p.sent.Load() {
 		return stepSend, never
@@ -168,7 +166,7 @@ func (l *line) sendLocked(now time.Time) {
 	p.rouse()
 }
 
-// stepLocked returns a place's next step in the queue, and the instant until which that step is valid.
+// stepLocked returns a place's next step in the queue, and until when it is valid.
 func (l *line) stepLocked(p *Place, now time.Time) (step, time.Time) {
 	l.expireLocked(now)
 	l.backoff.widenForSilent(&l.flights, now)
@@ -345,13 +343,13 @@ func (l *line) removeLocked(p *Place) (res *ratelimit.Reservation) {
 	return res
 }
 
-// maxRebook is the maximum number of places that book again when a place of another cost leaves
-// before them. In a longer queue that would take too long, so the places keep their bookings.
+// maxRebook is how many places book again at most when a place with another cost leaves
+// before them. In a longer queue this would take too long, so the places keep their bookings.
 const maxRebook = 512
 
-// handDownLocked passes the booking of a leaving place to the next place. The next place's booking goes to the one after it,
-// and so on while the costs are equal. The leaving place gets the last of these bookings. handDownLocked returns the index
-// that the first place of another cost will have after the leaving place is removed. That place must book again to move up.
+// handDownLocked passes the booking of a leaving place to the next place. The next place's booking goes to the one after
+// it, and so on while the costs are equal. The leaving place gets the last of these bookings. handDownLocked returns the
+// index of the first place with another cost, after the leaving place is removed. This place must book again to move up.
 func (l *line) handDownLocked(p *Place) (rebook int) {
 	if p.res == nil {
 		return l.booked
@@ -394,12 +392,12 @@ func (l *line) firstLocked() *Place {
 	return l.queue[l.booked]
 }
 
-// maxSent is the maximum number of places that are sent while the lock is held once. The next head sends the
-// others. A mutex held for long is handed from one waiting goroutine to the next, which costs more than their work.
+// maxSent is how many places are sent at most while the lock is held once. The next head sends the others. A
+// mutex held for long is handed from one waiting goroutine to the next, and this costs more than their work.
 const maxSent = 32
 
-// wakeLocked sends the first places whose time has come. Then it wakes places that may have
-// a next step: a new head, which sets its timer, and the first place without a booking.
+// wakeLocked sends the first places whose time has come. Then it wakes places with a
+// possible next step: a new head, to set its timer, and the first place without a booking.
 func (l *line) wakeLocked(now time.Time) {
 	for n := 0; l.booked > 0 && n < maxSent; n++ {
 		if todo, _ := l.stepLocked(l.queue[0], now); todo != stepSend {

@@ -132,9 +132,9 @@ func (pc *Pacer[R]) Await(p *Place, r R) error {
 	}
 }
 
-// book reserves an instant in the limiter, as far ahead as the request can wait. If a limiter that books
-// ahead denies, its RetryAfter is the time until it could book equally far ahead, which would be too late. So
-// book calls it again without booking ahead: then RetryAfter is the time until the cost is allowed at once.
+// book reserves an instant in the limiter, as far ahead as the request can wait. If a limiter with bookings
+// ahead denies, its RetryAfter is the time until it could book equally far ahead: too late. So book calls
+// it again without booking ahead: then RetryAfter is the time until the cost is allowed at once.
 func (pc *Pacer[R]) book(p *Place, r R) error {
 	cost := 1
 	if pc.opts.Cost != nil {

@@ -88,8 +88,8 @@ func (h *Held) end(s state) []func() {
 	return list
 }
 
-// Send calls f with e now, or adds that call to the reports held for ctx. It
-// is a function with type parameters so that reports at once allocate nothing.
+// Send calls f with e now, or adds the call to the reports held for ctx. It
+// is a function with type parameters: so reports at once allocate nothing.
 func Send[E any](ctx context.Context, f func(E), e E) {
 	if h := Of(ctx); h != nil {
 		hold(h, f, e)

@@ -1,13 +1,14 @@
 // Package tentative keeps a process's tentative bookings in a store.
 //
-// A booking of a waiting caller that is far ahead is tentative: beside it the store has a record. The record is removed once: by the process
-// that has booked, shortly before the instant, and then the booking lasts; or by whoever finds that process silent, and gives the booking
-// back. A caller is served only after the former. So nothing depends on whether a process that seems dead is dead, nor on clocks.
+// A waiting caller's booking far ahead is tentative: beside it the store has a record. The record is removed
+// once. Either the booking process removes it, shortly before the instant, and then the booking lasts. Or
+// another process finds the first one silent, removes the record, and gives the booking back. A caller is
+// served only in the first case. So nothing depends on whether a seemingly dead process is dead, nor on clocks.
 //
 // A process beats while it has such bookings, once for all keys of a limiter. Each beat returns the
-// processes that have fallen silent: then the bookings behind theirs may move up. Whoever is denied
-// by a booking far ahead looks whether a process is silent, and then at the key's records. So as long
-// as no process dies, that costs a few calls a second for each process, whatever the number of keys.
+// processes that have fallen silent: then the bookings behind theirs may move up. If a booking far ahead
+// denies a caller, the caller looks for silent processes, and then at the key's records. So as long as
+// no process dies, this costs a few calls a second for each process, whatever the number of keys.
 package tentative
 
 import (
@@ -27,7 +28,7 @@ const (
 	// the last beat.
 	Near = time.Second - Holds
 
-	// Late is the time after its instant for which a store keeps the record of a booking that was not confirmed.
+	// Late is how long after its instant a store keeps the record of an unconfirmed booking.
 	Late = time.Minute
 
 	IDSize     = 8
@@ -40,8 +41,8 @@ const (
 
 // Store has the beats of all of a limiter's processes.
 type Store interface {
-	// Beat shows that a process is alive, and how long it is until the instant of its last booking. It returns the processes that are silent,
-	// as Silent does.
+	// Beat shows that a process is alive, and how long it is until the instant
+	// of its last booking. It returns the silent processes, as Silent does.
 	Beat(process string, left time.Duration) (silent []string, err error)
 
 	// Silent returns the processes whose last beat is longer ago than Holds. It leaves out those whose bookings can have no record any more.
@@ -86,7 +87,7 @@ type Record struct {
 
 // Booking is a tentative booking of this process. Its methods are safe for concurrent use.
 type Booking struct {
-	Number string // NumberSize bytes that begin with the process's ID, and that no other record has
+	Number string // NumberSize bytes; they begin with the process's ID, and no other record has them
 
 	// The lock of its process guards these fields.
 	of      *Process
@@ -178,8 +179,8 @@ func (b *Booking) confirmHeld() (bool, error) {
 	return lasts, err
 }
 
-// Settle settles the booking by a function, unless it was given back. One that does not last yet, and costs nothing, is canceled. If that
-// fails, it is repeated: see [Booking.Lost].
+// Settle settles the booking by a function, unless it was given back. If the booking does not
+// last yet, and costs nothing, it is canceled. If this fails, it is repeated: see [Booking.Lost].
 func (b *Booking) Settle(actual int, settle func(actual int) error) error {
 	b.calls <- struct{}{}
 	defer func() { <-b.calls }()
@@ -301,8 +302,8 @@ func (p *Process) leftLocked() (left time.Duration) {
 	return left
 }
 
-// follow records a beat. It returns the calls that follow it: for the bookings that may be behind those of the processes which have fallen
-// silent since the last beat, and for those of which it is unknown whether they were made.
+// follow records a beat. It returns the calls to make after it. They are for two kinds
+// of bookings: possibly behind newly silent processes' bookings, or unknown to be made.
 func (p *Process) follow(begin time.Time, silent []string) (calls []func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

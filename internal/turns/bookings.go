@@ -14,10 +14,10 @@ const (
 	maxVain   = 2                     // calls without room after which a look ends
 )
 
-// Bookings are the reservations of one process that wait for instants which a store has booked. A
-// booking keeps its instant until the store has earlier room for it. Then the store replaces it, in one
-// decision, so no reservation loses its place. Reservations of the same cost are served in the order of
-// their instants. When a caller leaves, its instant passes to those behind it, without a call.
+// Bookings are one process's reservations while they wait for instants booked in a store. A booking
+// keeps its instant until the store has earlier room for it. Then the store replaces it, in one
+// decision, so no reservation loses its place. Reservations of the same cost are served in the order
+// of their instants. When a caller leaves, its instant passes to those behind it, without a call.
 //
 // Bookings look for room when this process changes the limit or the budget, and once a second, because
 // other processes may have changed them. A look without success costs one or two calls for each key.
@@ -430,9 +430,9 @@ func (l *list[K]) replace(b *Booking[K], h held) {
 	l.sort()
 }
 
-// pass gives an instant to the first booking with a later one, that booking's instant to the next,
-// and so on. It stops at a booking of another cost, and at one that is being moved. It returns the
-// remaining instant, and whether giving that instant back to the store may make room for others.
+// pass gives an instant to the first booking with a later one, that booking's instant to the
+// next, and so on. It stops at a booking with another cost, and at one being moved. It returns
+// the remaining instant, and whether giving it back to the store may make room for others.
 func (l *list[K]) pass(h held, cost int) (rest held, room bool) {
 	for _, b := range l.waiting {
 		switch {

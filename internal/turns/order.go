@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// Callers of a line are served in the order of their arrival. Their bookings may come in another
-// order, for three reasons. Concurrent calls reach the store in any order. A caller that leaves
-// has booked an instant before those of others. And a store that has forgotten its bookings has
-// room for whoever calls next. Then the callers exchange the units that they have booked.
+// Callers of a line are served in the order of their arrival. Their bookings may come in another order, for three reasons.
+// Concurrent calls reach the store in any order. A leaving caller has booked an instant before the others'. And after a
+// store has forgotten its bookings, it has room for whoever calls next. Then the callers exchange their booked units.
 
 // orderLocked distributes the booked units, the callers' and the pool's, in the order of the callers' arrival.
 func (ls *Lines[K]) orderLocked(l *line[K], now time.Time) {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// confirmLocked has the tentative bookings confirmed that a caller holds, and for which it is time. It reports whether all are lasting, and
-// after which time to look again if the caller waits for a delay. The error is that of a confirmation that has failed until the last instant.
+// confirmLocked has a caller's due tentative bookings confirmed. It reports whether all are lasting, and when to look
+// again if the caller waits for a delay. The error comes from a confirmation that has failed until the last instant.
 func (ls *Lines[K]) confirmLocked(l *line[K], c *caller[K], delay time.Duration) (lasting bool, next time.Duration, err error) {
 	lasting, next = true, delay
 	for _, s := range c.shares {
@@ -63,7 +63,7 @@ func (ls *Lines[K]) confirm(l *line[K], p *part) {
 	goBack(l.spare(time.Now()))
 }
 
-// Earlier records that the store has moved a tentative booking up, which it identifies by its [Answer.Ref].
+// Earlier records a tentative booking's earlier instant in the store. The booking is identified by its [Answer.Ref].
 func (ls *Lines[K]) Earlier(key K, ref any, by time.Duration) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

@@ -1,16 +1,16 @@
 // Package turns implements the line of one process's callers that wait for a budget in a store, such as Redis.
 //
-// The store keeps nothing for a caller that waits far behind: only the first callers of a line call the store,
-// and the others wait in this process. So a caller that leaves costs no call and leaves no hole, and a changed
+// The store keeps nothing for a caller waiting far behind: only the first callers of a line call the store,
+// and the others wait in this process. So a leaving caller costs no call and leaves no hole, and a changed
 // limit reaches all callers. The store keeps a few bookings for each process, however long the line is.
 //
 // A call to the store either books an instant or is denied. A denied caller stays first, and calls again when it
-// may succeed. The first caller of a line books as far ahead as necessary, so that it keeps its place. The callers
-// behind it book at most [Horizon] ahead. A stack of limits books nothing: a denial names the line in which the
-// caller has to wait. In a line of bookings, the next caller books when the last booking is nearly due: one and a
-// half round trips before, to bridge the time of its own call. The later it books, the fewer callers leave with a
-// booking. As many calls are under way as the rate serves in that time, fewer if other processes book, too. If a
-// caller leaves during its call, the next one takes what the call books. Processes take turns at a budget.
+// may succeed. The first caller of a line books as far ahead as necessary, so it keeps its place. The callers
+// behind it book at most [Horizon] ahead. A stack of limits books nothing: a denial names the line for the
+// caller to wait in. In a line of bookings, the next caller books when the last booking is nearly due: one and a
+// half round trips before, to bridge the time of its own call. The later it books, the fewer callers leave with
+// a booking. As many calls are under way as the rate serves in this time, fewer if other processes book, too. If
+// a caller leaves during its call, the next one takes the call's booking. Processes take turns at a budget.
 //
 // A booking further ahead than [Horizon] may be tentative: the store gives it back if the process falls silent, so that nobody waits for
 // the dead. A caller is served by such a booking only once the line has confirmed it, shortly before its instant.
@@ -44,8 +44,8 @@ const (
 	slack     = 50 * time.Microsecond  // a retry's delay after the announced instant, because another clock has measured that
 )
 
-// Pace is a limit's rate: Units in each Per. If AtOnce, the limit has windows, and regains all units at the same time.
-// Otherwise it regains them one by one. The zero Pace means that the rate is not known, or that there is no limit.
+// Pace is a limit's rate: Units in each Per. If AtOnce, the limit has windows, and regains all units at the
+// same time. Otherwise it regains them one by one. The zero Pace stands for an unknown rate, or for no limit.
 type Pace struct {
 	Units  int
 	Per    time.Duration
@@ -96,8 +96,8 @@ type Answer[K comparable] struct {
 	Line K
 	Cost int
 
-	// Late is the time until a denied try can be served at the earliest, if that is after Retry. If a booking is denied,
-	// it is the time until the earliest instant that the store can book, if the store can do so only after Retry.
+	// Late is the time until a denied try can be served at the earliest, if later than Retry. If a booking is
+	// denied, it is the time until the store's earliest bookable instant, if the store can book it only after Retry.
 	Late time.Duration
 
 	// Settle replaces the booked cost by the actual one. It may be nil.
@@ -151,7 +151,7 @@ type line[K comparable] struct {
 	bookings    int           // the number of these callers
 	regain      int64         // the units that the budget regains in a round trip
 	room        int64         // the units that the last answer has reported and no call has used since
-	remaining   int64         // the units that remained after the last call that the store has decided on, when its answer came
+	remaining   int64         // the remaining units when the answer to the last decided call came
 	remainedAt  time.Time     // that answer's time
 	known       bool          // an answer has set the room: a call for which there is no room could be overtaken by another one
 	equal       int           // the cost of each call under way, 0 if they differ
@@ -191,13 +191,13 @@ type caller[K comparable] struct {
 	since      uint64        // the number of the latest booking when its call began
 	budgets    []Budget[K]   // all budgets that its calls charge, if they book nothing
 	wake       chan struct{} // has a buffer of one
-	panics     any           // the value with which a call has panicked that was to move its booking up
+	panics     any           // the value of a panic in a call to move its booking up
 	state      state
 	prev, next *caller[K] // its neighbours in the line, or in the list of callers with bookings
 }
 
-// part is a number of units that one call has booked. When their caller leaves, the next callers take them.
-// So a caller that leaves costs no call, and leaves no hole that would be lost to the bookings behind it.
+// part is a number of units booked by one call. When their caller leaves, the next callers take
+// them. So a leaving caller costs no call, and leaves no hole before the bookings behind it.
 type part struct {
 	settle     func(actual int) error
 	due        time.Time
@@ -601,8 +601,8 @@ func (ls *Lines[K]) moveLocked(l *line[K], c *caller[K], a Answer[K], left time.
 	return to, nil
 }
 
-// sleep waits until a caller's units are due. It reports false if the caller has to call again, because its booking is
-// gone or an earlier one may be possible. A caller that yields gives way to earlier callers that a change has reached.
+// sleep waits until a caller's units are due. It reports false if the caller has to call again, because its booking
+// is gone or an earlier one may be possible. A yielding caller gives way to earlier callers reached by a change.
 func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields bool, call func(Request) (Answer[K], error)) (done bool, _ error) {
 	left, err := wait.Left(ctx)
 	ls.mu.Lock()
@@ -791,8 +791,8 @@ func (l *line[K]) use(c *caller[K]) {
 	c.shares = nil
 }
 
-// spare removes the parts from the pool that must be given back to the store:
-// the void ones, and, if nobody waits, all that do not stay for a while.
+// spare removes parts from the pool if they must be given back to the store:
+// the void ones, and, if nobody waits, all but the ones staying for a while.
 func (l *line[K]) spare(now time.Time) (parts []*part) {
 	l.pool = slices.DeleteFunc(l.pool, func(p *part) bool {
 		switch {
@@ -1013,8 +1013,7 @@ func (ls *Lines[K]) pumpLocked(l *line[K], now time.Time) {
 	}
 }
 
-// ready reports whether the first caller may call now, or else the
-// time from which it may. That time is zero if it depends on others.
+// ready reports whether the first caller may call now, or else when it may. The time is zero if it depends on others.
 func (l *line[K]) ready(c *caller[K], now time.Time) (ok bool, at time.Time) {
 	switch {
 	case l.anew > 0 || l.stale > 0:
@@ -1117,8 +1116,8 @@ func (l *line[K]) taken(now time.Time, remaining int) {
 	l.due = now.Add(-l.trip/2 - l.pace.span(int64(remaining)-l.called))
 }
 
-// remains returns the units that remain after a call was allowed. If another answer has come since the call began, the store may have decided
-// on that other call later. Then the lower figure holds, except for what has been regained since.
+// remains returns the remaining units after an allowed call. If another answer has come since the call began, the
+// store may have decided on the other call later. Then the lower figure holds, except for units regained since.
 func (l *line[K]) remains(now time.Time, c *caller[K], a Answer[K]) int64 {
 	remaining := int64(a.Remaining)
 	if a.Delay > 0 {

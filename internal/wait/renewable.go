@@ -45,7 +45,7 @@ func (r *Renewable) Begin() *Attempt {
 	return a
 }
 
-// Clear forgets the attempts, none of which has waited, so that another call can use r.
+// Clear forgets the attempts, for another call to use r. None of them has waited.
 func (r *Renewable) Clear() {
 	r.Context, r.Number, r.Place = nil, 0, nil
 	r.first.Context = nil

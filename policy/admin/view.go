@@ -41,7 +41,7 @@ type view struct {
 	Failed      string             `json:"failed,omitempty"`        // why a POST has failed
 
 	form fields
-	sent []string // texts of a POST that may be keys, and the keys that codes stand for
+	sent []string // a POST's texts, possibly keys, and the keys of codes
 }
 
 // Listed reports whether keys were searched.

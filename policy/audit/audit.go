@@ -164,7 +164,7 @@ func (a *Log) mustBeMade() {
 	}
 }
 
-// OnDecision records denials, including that of a Wait that has given up. Pass it as
+// OnDecision records denials, also after a Wait has given up. Pass it as
 // [policy.Options.OnDecision]. It does not keep the decision's Rules, so ReuseRules may be set.
 func (a *Log) OnDecision(d policy.Decision) {
 	a.mustBeMade()
@@ -181,8 +181,8 @@ func (a *Log) OnDecision(d policy.Decision) {
 	}
 }
 
-// Of returns a function that records denials for a limiter without rules. Pass it as [ratelimit.Options.OnDecision],
-// or as another engine's option with that name. The limiter's name replaces the rule's, and key returns a key's text.
+// Of returns a function that records denials for a limiter without rules. Pass it as [ratelimit.Options.OnDecision], or
+// as another engine's option of the same name. The limiter's name replaces the rule's, and key returns a key's text.
 func Of[K any](a *Log, limiter string, key func(K) string) func(ratelimit.Event[K]) {
 	a.mustBeMade()
 	if key == nil {
@@ -238,8 +238,8 @@ func attribute(r policy.Request, name string) string {
 	return v
 }
 
-// routeOf returns the form in which a request's route is stored: the pattern that
-// routed it or, without one, the method and path. The path may contain a key.
+// routeOf returns the form in which a request's route is stored: its
+// pattern or, without one, the method and path. The path may contain a key.
 func (a *Log) routeOf(r policy.Request) string {
 	if route := attribute(r, "route"); route != "" {
 		return clean(route)

@@ -104,8 +104,8 @@ type Violation struct {
 	Degraded        bool
 }
 
-// Query returns the rows that the filter selects, or their sums. Rows that still wait in this process are not included: see
-// [Log.Flush]. With MySQL the data source needs parseTime=true to return rows. The error is the filter's or the database's.
+// Query returns the filter's rows, or their sums. Rows still waiting in this process are not included: see [Log.Flush].
+// With MySQL the data source needs parseTime=true to return rows. The error is the filter's or the database's.
 func (a *Log) Query(ctx context.Context, f Filter) (all []Violation, err error) {
 	a.mustBeMade()
 	if f.ByKey && f.ByRule {

@@ -50,8 +50,8 @@ func (a *Log) Flush(parent context.Context) error {
 	return err
 }
 
-// take takes the waiting rows out, sorted by key, so that two processes that write the same rows
-// lock them in the same order. Rows that were refused come last, so that they do not delay others.
+// take takes the waiting rows out, sorted by key: so two processes writing the same rows
+// lock them in the same order. Refused rows come last, so they do not delay others.
 func (a *Log) take() []*violation {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -142,7 +142,7 @@ func (a *Log) writeSingly(ctx context.Context, rows []*violation, whole error) e
 			return whole
 		}
 	}
-	if good.Count > 0 && len(refused) > 0 { // check that the database still accepts a row, with one that counts nothing
+	if good.Count > 0 && len(refused) > 0 { // check that the database still accepts a row, with an empty one
 		good.Count = 0
 		if a.insert(ctx, []*violation{&good}) == nil {
 			a.taken++

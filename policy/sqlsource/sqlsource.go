@@ -6,11 +6,11 @@
 //
 //	ALTER TABLE rate_limit_rule ADD COLUMN more text NOT NULL DEFAULT ''
 //
-// in PostgreSQL. The files in migrations end with the other dialects' statements. A row with an empty plan is a rule.
-// A row with a plan is that plan's limit or, with a share, the weight for the plan's keys. Rules are sorted by name.
-// The setting kill_switch is true or false; attributes lists the attributes that the program supplies, separated by
-// commas. There are no lists: a value such as "@bad" in match_attributes is an error in that field. While the database
-// is down or a row is wrong, the last good rules stay in force. The kill switch is read even if a row is wrong.
+// in PostgreSQL. The files in migrations end with the other dialects' statements. A row with an empty plan is a
+// rule. A row with a plan is the plan's limit or, with a share, the weight for the plan's keys. Rules are sorted by
+// name. The setting kill_switch is true or false; attributes lists the program's attributes, separated by commas.
+// There are no lists: a value such as "@bad" in match_attributes is an error in this field. While the database is
+// down or a row is wrong, the last good rules stay in force. The kill switch is read even if a row is wrong.
 package sqlsource
 
 import (

@@ -21,11 +21,11 @@ import (
 )
 
 // ShouldRateLimit answers Envoy. The entries of all descriptors with one addend are one request's attributes,
-// because a decision for each descriptor would charge a rule that matches two of them twice. Descriptors that
-// have different values of one key, or different addends, are separate requests, which are decided all or
-// none. So a request of 90 tokens is still one request. A rule with "charge: always" counts the requests that
-// it denies. While its budget is exhausted, it also denies an addend of 0, which Envoy sends before a stream;
-// it charges the stream at its end. On an error Envoy lets requests pass, unless failure_mode_deny is set.
+// because with a decision for each descriptor, a rule matching two of them would be charged twice.
+// Descriptors with different values of one key, or with different addends, are separate requests, decided all
+// or none. So a request of 90 tokens is still one request. A rule with "charge: always" counts its denied
+// requests. While its budget is exhausted, it also denies an addend of 0. Envoy sends one before a stream,
+// and charges the stream at its end. On an error Envoy lets requests pass, unless failure_mode_deny is set.
 func (s *service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
 	if len(r.GetDescriptors()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "the request has no descriptors")

@@ -19,7 +19,7 @@ import (
 )
 
 // handler returns the handler of all endpoints. Each kind of gateway has its own endpoint. Gateways pass their
-// clients' header fields on. So an endpoint reads only the fields that its gateway sets, which clients cannot spoof.
+// clients' header fields on. So an endpoint reads only the fields set by its gateway: clients cannot spoof these.
 func (s *service) handler(metrics *promlimit.Metrics) (*http.ServeMux, error) {
 	mux := http.NewServeMux()
 	for path, fields := range map[string]originalFields{

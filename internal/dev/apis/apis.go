@@ -30,8 +30,8 @@ type API struct {
 // PerHour returns the maximum number of requests that the limit serves in an hour, including its burst.
 func (a API) PerHour() int { return within(a.Limit, time.Hour, true) }
 
-// Cycle returns the time in which each of several processes gets room for one
-// request. In it, a bucket regains that many units, and a window its whole capacity.
+// Cycle returns the time in which each of several processes gets room for one request.
+// In it, a bucket regains a unit for each process, and a window its whole capacity.
 func (a API) Cycle(processes int) time.Duration {
 	per, units := a.Limit.Rate.Per, a.Limit.Rate.Units
 	switch a.Limit.Algorithm {

@@ -82,7 +82,7 @@ type Play struct {
 // Result contains the server's counts.
 type Result struct {
 	Served, Refused, Failed int
-	Goodput                 float64       // Served, divided by the number that the limit allows or that the workers requested, if that is lower
+	Goodput                 float64       // Served, divided by the limit's number or the workers' requests, whichever is lower
 	Silence                 time.Duration // the longest time without a served request, while there were requests
 	By                      []int         // the parts of Served, by process
 }

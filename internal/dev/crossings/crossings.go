@@ -1,5 +1,5 @@
-// Package crossings plays random traffic of a fleet under a rule that sends notices when shares of its limit are spent. It
-// compares the notices with those of a model, which adds up the settled costs. Packages policy and policyredis test with it.
+// Package crossings plays random traffic of a fleet under a rule with notices for spent shares of its limit. It compares
+// the notices with a model's. The model adds up the settled costs. Packages policy and policyredis test with it.
 package crossings
 
 import (

@@ -109,8 +109,8 @@ func (r Result) Check(t testing.TB, name string, limit ratelimit.Limit, retryAft
 	rate := float64(limit.Rate.Units) / limit.Rate.Per.Seconds()
 	assert.LessOrEqual(t, float64(r.Served), 1.02*rate*r.Took.Seconds()+float64(limit.Capacity()), "%s: the limit holds", name)
 	if r.Unsure == 0 { // otherwise some callers' bookings may stay
-		// The callers that arrived last would have waited for about the whole
-		// patience. Only the spending of callers that were just served may remain.
+		// The last callers would have waited for about the whole
+		// patience. Only the spending of just served callers may remain.
 		assert.Less(t, retryAfter, 50*time.Millisecond, "%s: nothing stays booked", name)
 	}
 	least := 0.85

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// dying are limits under which a call books far ahead, with a cost that uses the limit up and that of the call.
+// dying are limits under which a call books far ahead, with a cost to use the limit up and the call's cost.
 var dying = map[string]struct {
 	limit       ratelimit.Limit
 	spent, cost int
@@ -24,9 +24,9 @@ var dying = map[string]struct {
 	"sliding counter": {ratelimit.SlidingCounter(ratelimit.Rate{Units: 3, Per: 20 * time.Second}), 3, 3},
 }
 
-// Dies tests that a process which dies while its call waits for an instant far ahead bars the
-// others for no longer than a second: a call that waits behind it is served when one unit fits
-// without it, and so is one that does not wait. The function kill ends a process's calls.
+// Dies tests a process that dies while its call waits for an instant far ahead. It must
+// bar the others for no longer than a second: a call waiting behind it is served when one
+// unit fits without it, and so is another call. The function kill ends a process's calls.
 func (s Bubble) Dies(t *testing.T, kill func(Process)) {
 	for name, c := range dying {
 		for _, waits := range []bool{true, false} {

@@ -437,8 +437,8 @@ func (h *history) settles() {
 	require.NoError(h, r.store.Settle(actual))
 }
 
-// improved records a change that only one process knows, and that would let other
-// processes serve calls earlier. Those calls keep their bookings until new calls come.
+// improved records a change known to one process alone. It would let other processes
+// serve calls earlier, but these calls keep their bookings until new calls come.
 func (h *history) improved() {
 	if len(h.fleet) == 1 {
 		return

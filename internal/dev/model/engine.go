@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Engine is a limiter that returns the decisions and errors that a test sets.
+// Engine is a limiter whose decisions and errors a test sets.
 type Engine struct {
 	Answer     func() (ratelimit.Decision, error)
 	Settled    []int // settlements' actual costs

@@ -181,7 +181,7 @@ func (f *flips) step(t testing.TB, key string) {
 	f.open = append(f.open, c)
 }
 
-// bound requires that the real costs of any interval are at most the larger capacity and the units that both limits regain.
+// bound fails unless any interval's real costs are at most the larger capacity and the units regained by both limits.
 func (f *flips) bound(t testing.TB) {
 	most := max(f.limits[0].Capacity(), f.limits[1].Capacity())
 	windows, fixed := 0, false
@@ -204,7 +204,7 @@ func (f *flips) bound(t testing.TB) {
 	}
 }
 
-// regain returns the maximum number of units spent within a span that a limit regains in that span.
+// regain returns how many units a limit regains within a span at most, if they are spent in it.
 func regain(l ratelimit.Limit, span time.Duration) int {
 	units, per := l.Rate.Units, l.Rate.Per
 	if l.Algorithm == ratelimit.AlgorithmCalendar {

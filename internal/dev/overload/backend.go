@@ -45,11 +45,11 @@ type Phase struct {
 	Service time.Duration // the mean time that a server takes
 	Spread  Spread
 	Load    float64       // the rate at which requests arrive (Poisson), as a multiple of Capacity
-	Each    time.Duration // the interval between bursts, outside of which no requests arrive; 0 means that they always arrive
+	Each    time.Duration // the interval between bursts, without other requests; 0 stands for steady requests
 	Burst   time.Duration // a burst's length
 	Queue   int           // requests that may wait at the gate for a permit; others without a permit are lost
 
-	Leave     time.Duration // the time after which clients cancel, which the backend ignores; 0 means never
+	Leave     time.Duration // the time after which clients cancel, ignored by the backend; 0 means never
 	LeaveVary bool          // Leave is a mean: times are uniform between half of it and one and a half
 	Deadline  bool          // clients leave because of a deadline, which counts as Dropped
 	Abort     bool          // the backend does not begin cancelled requests
@@ -65,7 +65,7 @@ type Phase struct {
 	FailAs   inflight.Outcome // the outcome of requests that fail by a bug; 0 means Cancelled
 	FailIn   time.Duration    // the time after which Fail fails a request
 	FailTo   float64          // the share to which Fail grows
-	FailOver time.Duration    // the time in which Fail grows; 0 means that it stays the same
+	FailOver time.Duration    // the time in which Fail grows; 0 if it stays the same
 	Short    float64          // the share of requests whose clients leave after ShortIn
 	ShortIn  time.Duration
 	Cap      int           // requests in the backend above which it refuses others as Dropped; 0 means no cap

@@ -212,7 +212,7 @@ type Gated interface {
 }
 
 // Allows is a gate with a mean latency above which the backend counts as overloaded. It is compared with the best
-// fixed limit that keeps this latency. If there is none, because the backend itself is slower, the gate cannot fail.
+// fixed limit within this latency. If there is none, because the backend itself is slower, the gate cannot fail.
 type Allows interface {
 	Allows() time.Duration // 0 means that there is no such latency
 }

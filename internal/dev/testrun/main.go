@@ -2,8 +2,8 @@
 // a module ends, it prints the output of go test and a line of progress. Tests that bound a time (testsize.Alone) run when
 // all others have ended. The last lines list the failed tests, and the skipped tests with the reasons. See scripts/test.
 //
-// If the first argument is not -all, it leaves out the modules in internal, except the package that tests sqllimit
-// and policy on PostgreSQL. It also leaves out the tests that call testsize.Extra. A last line counts them.
+// If the first argument is not -all, it leaves out the modules in internal, except the package with the tests of sqllimit
+// and policy on PostgreSQL. It also leaves out the tests with a call to testsize.Extra. A last line counts them.
 package main
 
 import (
@@ -47,9 +47,8 @@ func main() {
 	}
 }
 
-// find returns the modules' folders, sorted by their tests' expected duration, the
-// longest first. The estimate is their files' size. The root's tests do not wait for
-// servers, and take about a sixth of the time that other tests of that size take.
+// find returns the modules' folders, sorted by their tests' expected duration, the longest first. The estimate is their
+// files' size. The root's tests do not wait for servers, and take about a sixth of other tests' time for their size.
 func find(root string) ([]string, error) {
 	sizes := make(map[string]int64)
 	var open []string // the modules that contain the folder, the innermost last
@@ -92,8 +91,8 @@ func within(path, dir string) bool {
 	return dir == "." || strings.HasPrefix(path, dir+string(filepath.Separator))
 }
 
-// ofQuick returns the packages of a module that run without -all, or "" if none do. The modules that
-// users can require have no driver of PostgreSQL, so the tests that need one are in the proofs.
+// ofQuick returns the packages of a module that run without -all, or "" if none do. Users'
+// modules have no driver for PostgreSQL, so the tests with a driver are in the proofs.
 func ofQuick(dir string) string {
 	switch {
 	case dir == filepath.FromSlash("internal/proofs"):
@@ -159,7 +158,7 @@ func (r *runner) all(modules []string) {
 	}
 }
 
-// module runs a module's tests, except those that must run alone, which it returns by package.
+// module runs a module's tests, except the ones that must run alone. It returns these by package.
 func (r *runner) module(dir, packages, of string) map[string][]string {
 	began := time.Now()
 	out, result := r.test(dir, "later", packages)

@@ -6,7 +6,7 @@ import (
 )
 
 // Running is a clock that advances while this process runs. If the process or the machine
-// stops for seconds, that counts as 50 ms. Tests use it to bound a call's duration.
+// stops for seconds, the stop counts as 50 ms. Tests use it to bound a call's duration.
 type Running struct {
 	ran  atomic.Int64
 	last time.Time

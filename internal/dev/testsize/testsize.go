@@ -1,5 +1,5 @@
 // Package testsize determines the size of a test run: the length of random histories, when tests
-// that bound a time run, and which tests a variant leaves out. scripts/test and .ci/run set it
+// with bounds on time run, and which tests a variant leaves out. scripts/test and .ci/run set it
 // with environment variables, because a flag fails in each package that does not define it.
 package testsize
 
@@ -76,8 +76,8 @@ func Arithmetic(t testing.TB) {
 	leaveOut(t, Racing, OldestGo, Bits32)
 }
 
-// Sequential must be the first call of a test that simulates or calls a server from one goroutine, or that repeats
-// a suite on another server. The race detector leaves it out, because other tests run the same code concurrently.
+// Sequential must be the first call in a test if it simulates or calls a server from one goroutine, or repeats a
+// suite on another server. The race detector leaves it out, because other tests run the same code concurrently.
 func Sequential(t testing.TB) {
 	t.Helper()
 	leaveOut(t, Racing)

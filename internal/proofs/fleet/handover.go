@@ -401,7 +401,7 @@ func (s *server) cpu(ctx context.Context) (sum float64, err error) {
 	return sum, err
 }
 
-// manyWait returns the part of a core that the server uses while 1,000 callers wait for 2,000 slots that are taken.
+// manyWait returns the server's part of a core while 1,000 callers wait for 2,000 taken slots.
 func manyWait(ctx context.Context, server *server) (ofCore float64, err error) {
 	if err := server.do(ctx, "FLUSHALL"); err != nil {
 		return 0, err

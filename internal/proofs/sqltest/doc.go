@@ -1,3 +1,3 @@
-// Package sqltest tests the packages policy and sqllimit on real databases: on SQLite, and on PostgreSQL and MariaDB
-// servers that it starts. It is in this module so that users of those packages need not require the drivers.
+// Package sqltest tests the packages policy and sqllimit on real databases: on SQLite, and on its own PostgreSQL
+// and MariaDB servers. It is in this module because users of the two packages need not require the drivers.
 package sqltest

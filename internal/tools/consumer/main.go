@@ -1,8 +1,8 @@
 // Consumer checks that other modules can use these modules. It packs each as a module proxy does, fetches each by name
 // from an empty module elsewhere, and builds the repository's packages and examples there. Run it by scripts/consumer.
 //
-// It packs the work tree, including files that git does not know yet, at the version at which the modules
-// require each other. So a replace in a go.mod file, which only works in this repository, cannot hide an error.
+// It packs the work tree, including files not yet in git, at the version at which the modules require
+// each other. A replace in a go.mod file only works in this repository, so it cannot hide an error.
 package main
 
 import (

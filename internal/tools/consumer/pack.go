@@ -56,9 +56,8 @@ func pack(root, dir string) (packed, error) {
 	return p, nil
 }
 
-// scratch makes a repository in dir with all files of the work tree that git does not
-// ignore. It returns their tree's id. A repository is needed because the zip package
-// cannot read a linked work tree. Files that are not committed must be included, too.
+// scratch makes a repository in dir with all files of the work tree, except files ignored by git. It returns their tree's id.
+// A repository is needed because the zip package cannot read a linked work tree. Uncommitted files must be included, too.
 func scratch(root, dir string) (tree string, err error) {
 	if _, err := repo.Run("", nil, "git", "init", "-q", dir); err != nil {
 		return "", err

@@ -136,7 +136,7 @@ func (c *counted) countPassage(name string, p passage) figures {
 	return f
 }
 
-// countNames counts the identifiers that a Go file declares, and records those that describe speech as hits.
+// countNames counts a Go file's declared identifiers, and records the ones describing speech as hits.
 func (c *counted) countNames(root, path string, content []byte) error {
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, path, content, parser.SkipObjectResolution)

@@ -1,6 +1,6 @@
-// Language counts phrases that make comments and pages hard to read: clauses that stand for a noun,
+// Language counts phrases that make comments and pages hard to read: clauses in a noun's place,
 // data flow described as speech, pronouns far from their noun, and dated adverbs. It also counts
-// words of chains (of, which, that, whose), "for example", and identifiers that describe speech. It
+// words of chains (of, which, that, whose), "for example", and identifiers describing speech. It
 // prints the figures for 1,000 words, beside those of four models. No check fails because of them.
 //
 //	go -C internal/tools run ./language -dir ../..          # a table of folders

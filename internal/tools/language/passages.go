@@ -143,8 +143,8 @@ func lineComments(content string, k kind, mark string) []passage {
 	return all
 }
 
-// commentAt returns the index at which a line's comment begins, or −1. A comment begins
-// at the first mark outside of quotes that is at the line's beginning or after a space.
+// commentAt returns the index at which a line's comment begins, or −1. A comment
+// begins at the first mark outside quotes, at the line's beginning or after a space.
 func commentAt(line, mark string) int {
 	var quote byte
 	for i := 0; i < len(line); i++ {

@@ -17,9 +17,9 @@ var rules = [...]struct {
 	{"adverbs", regexp.MustCompile(`(?i)\b(tak(e|es|en|ing) note|took note|in vain|meanwhile|nobody|somebody|as good as|mistakes? of ours)\b`), nil},
 }
 
-// measured are words that are good English. They make a text hard to read if there are too many, or
-// help a reader if they are rare. They are counted, but not listed as hits. The ranges are from the
-// Go comments of four models, as this program counts them: log/slog of Go 1.26, zap 1.27.0 with its
+// measured are words of good English. They make a text hard to read if there are too many, or help
+// a reader if they are rare. They are counted, but not listed as hits. The ranges are from the Go
+// comments of four models, as this program counts them: log/slog of Go 1.26, zap 1.27.0 with its
 // licence headers, otter 2.2.1 and bbolt 1.4.0. These have no identifier that describes speech.
 var measured = [...]struct {
 	name   string
@@ -36,9 +36,8 @@ var measured = [...]struct {
 // speech matches the parts of an identifier that describe data flow as speech.
 var speech = regexp.MustCompile(`(?i)^(tell|tells|told|say|says|said|ask|asks|asked|hear|hears|heard)$`)
 
-// notNounClause reports whether a "what" or "who" does not begin a clause that stands
-// for a noun. There are three such cases: a question, "whatever" followed by a noun, as
-// in "whatever the limit", and a "who" that follows its noun, as in "callers who leave".
+// notNounClause reports whether a "what" or "who" does not begin a clause in a noun's place. There are three such cases: a
+// question, "whatever" followed by a noun, as in "whatever the limit", and a "who" after its noun, as in "callers who leave".
 func notNounClause(before, after string) bool {
 	if end := strings.IndexAny(after, ".?!"); end >= 0 && after[end] == '?' {
 		return true

@@ -6,12 +6,12 @@
 //	go -C internal/tools run ./mutate -only 'rounded'         mutants whose names match
 //	go -C internal/tools run ./mutate -list                   prints where each is, and runs nothing
 //
-// The mutants are in mutants.txt. The command works in copies of the repository with its present files, and never
-// in the checkout. The tests of the mutant's own package run first, with -failfast, beginning with tests that
-// have killed other mutants. If a mutant survives them with all seeds, the tests of all packages that depend on
-// it run, except proofs and examples. A failure counts only if the test fails twice, and so does a run that takes
-// three times as long as without a mutant. A test that fails with only one seed must pass without the mutant. The
-// exit status is 1 if a mutant survives or does not compile, or if its text is not found exactly once.
+// The mutants are in mutants.txt. The command works in copies of the repository with its present files, and
+// never in the checkout. The tests of the mutant's own package run first, with -failfast, beginning with tests
+// that have killed other mutants. If a mutant survives them with all seeds, the tests of all dependent packages
+// run, except proofs and examples. A failure counts only if the test fails twice, and so does a run three times
+// as long as without a mutant. If a test fails with only one seed, it must pass without the mutant. The exit
+// status is 1 if a mutant survives or does not compile, or if its text is not found exactly once.
 package main
 
 import (
@@ -92,7 +92,7 @@ type fate struct {
 	took     time.Duration
 }
 
-// run tries all mutants that are not explained, and returns the number of those that survived.
+// run tries all unexplained mutants, and returns how many survived.
 func (o options) run(ctx context.Context, all []*mutant, out io.Writer) (int, error) {
 	tried := slices.DeleteFunc(slices.Clone(all), func(m *mutant) bool { return m.explained != "" })
 	queue := make(chan *mutant)

@@ -92,8 +92,8 @@ func (w *worker) copy(repo string) error {
 	return nil
 }
 
-// try runs the tests on a mutant. First it runs the tests of its package that have killed others,
-// then all tests of its package with each seed, and then the tests of packages that depend on it.
+// try runs the tests on a mutant. First it runs its package's tests that have killed others,
+// then all of its package's tests with each seed, and then the tests of dependent packages.
 func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err error) {
 	packages := []string{m.pkg}
 	if !o.near {
@@ -106,7 +106,7 @@ func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err err
 	path := filepath.Join(w.dir, m.file)
 	defer func() { err = errors.Join(err, os.WriteFile(path, []byte(m.plain), 0o755)) }()
 	begin := time.Now()
-	near := 1 // packages that run with all seeds: only the mutant's own, or all if that has no tests
+	near := 1 // packages to run with all seeds: only the mutant's own, or all if it has no tests
 	for i, pkg := range packages {
 		if err := w.measure(ctx, pkg, m); err != nil {
 			return f, err
@@ -141,8 +141,8 @@ func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err err
 	return fate{survived: true, took: time.Since(begin)}, nil
 }
 
-// tests runs one package's tests on a mutant, with each seed. It returns the test that has killed
-// the mutant, or "" if none has. With killersFirst, tests that have killed other mutants run first.
+// tests runs one package's tests on a mutant, with each seed. It returns the test that has
+// killed the mutant, or "" if none has. With killersFirst, tests with earlier kills run first.
 func (w *worker) tests(ctx context.Context, pkg, test string, m *mutant, seeds int, killersFirst bool) (by string, err error) {
 	bound := 3*w.clean[pkg] + 5*time.Second
 	if first := w.killers.of(pkg); first != "" && killersFirst {

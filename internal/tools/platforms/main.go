@@ -78,7 +78,7 @@ func check(root, platform string, out io.Writer) (failures int, err error) {
 		for _, p := range all {
 			checked++
 			for _, e := range p.Errors {
-				// Files that go test generates use declarations that declarationsOnly has removed.
+				// Files from go test use declarations removed by declarationsOnly.
 				if text := e.Error(); !reported[text] && !generated(e, root) {
 					reported[text] = true
 					failures++

@@ -12,12 +12,13 @@
 //	policy explain rules.yaml method=POST path=/v1/charges user=ann plan=free
 //	policy explain -service http://localhost:8081/admin path=/v1/charges user=ann
 //
-// With -service it queries a running service, at the URL of package policy/admin, which also returns the remaining budget and
-// the time until a retry can succeed. -header "Name: value" adds a header field to the query, such as for authentication; it
-// may be repeated. Without a service, the command explain of package policyredis reads budgets on Redis. check reports all
-// errors of a file, as file:line:column, and warns of valid entries that are unlikely to be meant: see [policy.Check]. With -engine
-// it also refuses the limits that budgets in memory, on Redis (policyredis) or in a database (sqllimit) refuse; it needs no server. A
-// cluster, and a Tenant of policyredis, restrict rules further: policy.Check with the service's own engine finds that, too.
+// With -service it queries a running service, at the URL of package policy/admin. The service also returns the
+// remaining budget and the time until a retry can succeed. -header "Name: value" adds a header field to the query,
+// such as for authentication; it may be repeated. Without a service, the command explain of package policyredis
+// reads budgets on Redis. check reports all errors of a file, as file:line:column, and warns of valid entries that
+// are unlikely to be meant: see [policy.Check]. With -engine it also refuses limits impossible for budgets in
+// memory, on Redis (policyredis) or in a database (sqllimit); it needs no server. A cluster, and a Tenant of
+// policyredis, restrict rules further: policy.Check with the service's own engine finds these mistakes, too.
 package main
 
 import (

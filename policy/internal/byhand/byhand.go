@@ -15,9 +15,9 @@ var (
 	Check func(path string, data []byte, engines any) (set, found any)
 )
 
-// Complete returns the rules of a *policy.Set with their defaults as a []policy.Rule, which callers must not
-// change. Validate returns nil, or the *policy.Error about the first mistake for which policy.New refuses
-// the set. CheckCost returns an error if a policy.Cost is invalid. Package policy sets these variables.
+// Complete returns the rules of a *policy.Set with their defaults as a []policy.Rule. Callers must not
+// change it. Validate returns nil, or the *policy.Error about the set's first mistake, as policy.New
+// does. CheckCost returns an error if a policy.Cost is invalid. Package policy sets these variables.
 var (
 	Complete  func(set any) (rules any)
 	Validate  func(set any) error

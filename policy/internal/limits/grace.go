@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Grace is the share of a limit, in per cent, that a rule allows above it. 0 allows nothing more. A rule with a grace holds
-// its budgets under a larger limit, the enforced one, and denies under that. Its decisions are shown under the file's limit.
+// Grace is a rule's additional share of its limit, in per cent. 0 allows nothing more. A rule with a grace holds its
+// budgets under a larger limit, the enforced one, and denies under it. Its decisions are shown under the file's limit.
 type Grace int
 
 // of returns how many units a grace adds to units.

@@ -2,8 +2,8 @@
 // each other's values. Other modules cannot name these types.
 package mark
 
-// Validated is the result type of a method of a source. The method means that
-// the source's Load validates each set, so that nobody need validate it again.
+// Validated is the result type of a source's method. With this method, the
+// source's Load validates each set, so it need not be validated again.
 type Validated struct{}
 
 // Switched is a source's error about a set whose kill switch could be read nevertheless.

@@ -143,8 +143,8 @@ func Spelt(attribute, v string) string {
 	return v
 }
 
-// address returns an address in the spelling in which addresses are compared. An IPv4 address in IPv6 becomes the
-// IPv4 address, and zones, ports and brackets are removed. A text that is not an address is returned unchanged.
+// address returns an address in the spelling for comparisons. An IPv4 address in IPv6 becomes the
+// IPv4 address, and zones, ports and brackets are removed. Any other text is returned unchanged.
 func address(v string) string {
 	if !strings.ContainsAny(v, ": ") {
 		return v // IPv4 has only one spelling
@@ -164,9 +164,8 @@ func textOf(addr netip.Addr, v string) string {
 	return v
 }
 
-// Client returns the client to which a program's ip belongs, in one spelling. It cuts an
-// IPv6 address to its /64, as [httplimit.RemoteIP] does. A network that is one client,
-// such as a /64, is returned as that client. Any other text is returned unchanged.
+// Client returns the client of a program's ip, in one spelling. It cuts an IPv6 address to its /64, as [httplimit.RemoteIP]
+// does. One client's network, for example a /64, is returned as this client. Any other text is returned unchanged.
 func Client(v string) string {
 	if !strings.ContainsAny(v, ":/ ") {
 		return v

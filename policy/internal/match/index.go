@@ -50,8 +50,8 @@ func (r *Rule) holdsAll(request Request) bool {
 	return r.Except == nil || !r.excepts(request)
 }
 
-// excepts reports whether a request matches a pattern of Except. A rule that limits excepts a
-// request only if all readings of its path match. A rule that exempts excepts it if one does.
+// excepts reports whether a request matches a pattern of Except. A limiting rule excepts a
+// request only if all readings of its path match. An exempting rule excepts it if one does.
 func (r *Rule) excepts(request Request) bool {
 	path, ok := request.Attribute(attrPath)
 	if !ok {
@@ -141,9 +141,9 @@ type Memory struct {
 	several []int // the rules that several readings of a path find
 }
 
-// Candidates returns rules in order, without duplicates. All rules that match the request are among them.
-// The others have a route that matches, but they have conditions on attributes that were not checked: see
-// [Rule.Holds]. The caller must not change the result, which is valid until memory is used again.
+// Candidates returns rules in order, without duplicates. All rules matching the request are
+// among them. The others have a matching route, but unchecked conditions on attributes: see
+// [Rule.Holds]. The caller must not change the result. It is valid until memory is used again.
 func (x *Index) Candidates(r Request, memory *Memory) []int {
 	if x.tree.empty() {
 		return x.anywhere.Candidates(r, memory)
@@ -168,8 +168,8 @@ func (x *Index) Candidates(r Request, memory *Memory) []int {
 	return found
 }
 
-// ofReadings is Candidates for a path that can be read in several ways. A rule is found if one
-// reading matches its patterns. A rule that exempts requests is found only if all readings do.
+// ofReadings is Candidates for a path that can be read in several ways. A rule is found if
+// one reading matches its patterns. An exempting rule is found only if all readings do.
 func (x *Index) ofReadings(r Request, host *node, method, path string, memory *Memory) []int {
 	several, n := memory.several[:0], 0
 	for reading := range readings(path) {

@@ -54,7 +54,7 @@ func (g *merger) merge(places []*place) *merged {
 	return m
 }
 
-// methodsOf returns the methods for which places have rules that other methods do not find.
+// methodsOf returns the methods for which places have additional rules.
 func methodsOf(places []*place) (names []string) {
 	seen := map[string]bool{}
 	add := func(name string) {
@@ -96,8 +96,7 @@ func (g *merger) add(sum, part *group) {
 	sum.by = append(sum.by, part.by...)
 }
 
-// paths returns the merged groups of paths that patterns without
-// wildcards name, for requests to a host that no pattern names.
+// paths returns the merged groups of paths in patterns without wildcards, for requests to a host not named by any pattern.
 func (g *merger) paths(rules []*Rule, x *Tree) map[string]*merged {
 	ready := map[string]*merged{} // nil if the rules are too many
 	for _, r := range rules {

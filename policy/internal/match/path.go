@@ -12,9 +12,9 @@ type reading struct {
 	decoded bool // whether its segments are decoded
 }
 
-// readings returns the ways in which servers read a path that is not plain. Some servers split it into segments
-// before they decode it, and others decode it first. Some route it as it was sent, and others clean it first. If
-// rules read a path in only one way, a client could reach a server by a spelling that the rules do not limit.
+// readings returns the servers' ways of reading a path, unless it is plain. Some servers split it into
+// segments before they decode it, and others decode it first. Some route it as it was sent, and others clean
+// it first. If rules read a path in only one way, a client could reach a server by an unlimited spelling.
 func readings(escaped string) iter.Seq[reading] {
 	return func(yield func(reading) bool) {
 		decoded := unescape(escaped)
@@ -36,8 +36,7 @@ func readings(escaped string) iter.Seq[reading] {
 // isPlain reports whether a path has only one reading.
 func isPlain(p string) bool { return isClean(p) && strings.IndexByte(p, '%') < 0 }
 
-// plainPath returns the path that conditions and keys use, which is decoded
-// and then cleaned. A text that is not a path is returned unchanged.
+// plainPath returns the path for conditions and keys, decoded and then cleaned. Any other text is returned unchanged.
 func plainPath(p string) string {
 	if isPlain(p) || !strings.HasPrefix(p, "/") {
 		return p

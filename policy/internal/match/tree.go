@@ -253,8 +253,8 @@ func (n *node) walk(p string, decoded bool, places []*place) []*place {
 	return places
 }
 
-// Worst returns an upper bound of the number of nodes at which a request is looked up. It may be too
-// high, because it assumes that a wildcard's branch contains the same words as the literal branches.
+// Worst returns an upper bound of the number of nodes for one request's look-up. It may be
+// too high, because it assumes the literal branches' words in a wildcard's branch, too.
 func (x *Tree) Worst() int {
 	most := 0
 	for _, n := range x.hosts {

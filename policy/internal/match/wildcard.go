@@ -18,8 +18,8 @@ func NewWildcards(patterns []Pattern) *Wildcards {
 	return w
 }
 
-// moreSpecific compares two patterns that match the same request. The lower one is the one that a mux
-// would choose. If a mux would not accept both, the pattern whose literal segment comes first is lower.
+// moreSpecific compares two patterns matching the same request. The lower one is a mux's choice.
+// If a mux would not accept both, the pattern whose literal segment comes first is lower.
 func moreSpecific(a, b Pattern) int {
 	if c := cmp.Compare(len(b.host), len(a.host)); c != 0 && (a.host == "" || b.host == "") {
 		return c

@@ -1,5 +1,4 @@
-// Package notices finds the shares of a limit that a key's spending
-// has crossed, and remembers which notices a process has sent.
+// Package notices finds the shares of a limit crossed by a key's spending, and remembers a process's sent notices.
 //
 // A notice reports a crossing: a charge, a settlement or an adjustment by which a key's settled spending reaches a
 // share of its limit. Settled spending excludes the estimates of open reservations: see [Opens]. A key's changes have
@@ -45,7 +44,7 @@ func crossed(thresholds []int, before, after int64, capacity int) []int {
 const maxNotices = 1 << 16
 
 // Notices remember this process's notices until keys have regained their budgets. They are needed for denials,
-// and for limits that regain all the time, under which traffic may cross a share back and forth for hours.
+// and for limits that regain all the time: under these, traffic may cross a share back and forth for hours.
 type Notices struct {
 	n    atomic.Int64
 	mu   sync.Mutex // never held while a notice is sent
@@ -106,7 +105,7 @@ type Change struct {
 	Lacks         bool               // whether the key was denied for lack of budget
 }
 
-// Due returns the thresholds for which notices are due after a change, and records that these are sent.
+// Due returns the thresholds with due notices after a change, and records these notices as sent.
 func (n *Notices) Due(id Key, thresholds []int, x *Change, now time.Duration) []int {
 	capacity := x.Decision.Limit.Capacity()
 	all := crossed(thresholds, x.Before, x.After, capacity)

@@ -148,8 +148,7 @@ func inSeconds(seconds float64) time.Duration {
 	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
-// Visible escapes a text's invisible characters, and characters
-// that change the order in which others are displayed, as Go does.
+// Visible escapes a text's invisible characters, and characters that change the order of others on a screen, as Go does.
 func Visible(text string) string {
 	if strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
 		return text

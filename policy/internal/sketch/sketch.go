@@ -22,8 +22,7 @@ const (
 	// Counters is the number of counters in a shard's window.
 	Counters = 256
 
-	// shards is the number of shards among which keys are divided,
-	// so that denials of many keys seldom wait for the same lock.
+	// shards is how many shards the keys are divided into: so denials of many keys seldom wait for the same lock.
 	shards = 8
 )
 

@@ -160,7 +160,7 @@ func ListText(l policy.List) string {
 	return fmt.Sprintf("%d values", len(l.Values))
 }
 
-// List joins texts so that no two lists have the same result. Texts that are not plain are quoted.
+// List joins texts, with a different result for each list. Texts are quoted unless they are plain.
 func List(list []string, between string) string {
 	out := make([]string, len(list))
 	for i, s := range list {
@@ -171,5 +171,5 @@ func List(list []string, between string) string {
 	return strings.Join(out, between)
 }
 
-// plain matches texts that need no quotes in a list, which are words and routes with methods.
+// plain matches texts without need for quotes in a list: words, and routes with methods.
 var plain = regexp.MustCompile(`^([A-Z]+ )?[^\s,"]+$`)

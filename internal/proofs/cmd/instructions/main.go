@@ -50,8 +50,8 @@ var rows = []row{
 	{"`redislimit`, eight token buckets, allowed", decision(8, true)},
 }
 
-// Both limiters have two buckets, of which only one is ever exhausted. Units are regained so slowly
-// that the stored time to live is long enough for all calls, as for the keys of most limits.
+// Both limiters have two buckets, of which only one is ever exhausted. Units are regained
+// slowly: the stored time to live is long enough for all calls, as for most limits' keys.
 const (
 	perHour = 10
 	large   = 100_000

@@ -16,8 +16,8 @@ type account struct {
 	marks []mark
 }
 
-// mark is the spending at a check, and the lowest reading of the clock since. A key
-// that was not used before the clock was set back may spend from that reading on.
+// mark is the spending at a check, and the lowest reading of the clock since. If a
+// key was not used before the clock was set back, it may spend from this reading on.
 type mark struct {
 	low   time.Duration
 	spent int64

@@ -32,7 +32,7 @@ type setup struct {
 	maxKeys int
 	workers int
 	every   time.Duration // the time between two checks
-	calm    int           // turns in which the driver sweeps and changes nothing, for each nine in which it does
+	calm    int           // turns without the driver's sweeps and changes, for each nine with them
 	out     io.Writer
 	make    func(limit ratelimit.Limit, opts *ratelimit.Options[uint64]) (limiter, error)
 }

@@ -15,8 +15,8 @@ import (
 // Take charges one unit to a key of an engine.
 type Take func(ctx context.Context, key string) (allowed bool, err error)
 
-// Cases returns limits that are never reached and a limit reached at
-// once, by Name, each with the number of keys that share the calls.
+// Cases returns limits that are never reached and a limit reached
+// at once, by Name, each with the number of keys for the calls.
 func Cases() []Case {
 	all := []Case{{name: "one key, allowed", most: 1 << 30, keys: 1}, {name: "1000 keys, allowed", most: 1 << 30, keys: 1000}, {name: "one key, denied", most: 1, keys: 1}}
 	for i, c := range all {

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 )
 
-// Run starts a server that saves no data, in a folder. It returns a client
-// with default options, and a function that stops the client and the server.
+// Run starts a server without saved data, in a folder. It returns a client
+// with default options, and a function to stop the client and the server.
 func Run(dir string) (client *redis.Client, stop func(), err error) {
 	path, err := proc.RedisServer()
 	if err != nil {

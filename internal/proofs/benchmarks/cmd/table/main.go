@@ -8,8 +8,8 @@
 //
 // It also draws docs/scale.svg from the output of the suite scale.
 //
-// A round runs each benchmark once, so that other load on the machine affects
-// all alike. The raw output is kept in files, which benchstat can read.
+// A round runs each benchmark once, so other load on the machine
+// affects all alike. The raw output is kept in files for benchstat.
 package main
 
 import (
