@@ -33,7 +33,7 @@ func TokenBucket(r Rate, burst int) Limit {
 }
 
 // validateBucket is for token and leaky buckets: it bounds their
-// figures, for a whole capacity must be regained within a century.
+// figures, so that a whole capacity is regained within a century.
 func (l Limit) validateBucket() error {
 	if err := l.validateRate(); err != nil {
 		return err

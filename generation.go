@@ -47,7 +47,7 @@ func newGeneration(limit Limit, seq uint64, dirty *dirtyList, dates *calendars) 
 	return g, err
 }
 
-// newPlan returns a plan of this generation for its cache to add.
+// newPlan returns a plan of this generation, for its cache.
 func (g *generation) newPlan(k planKey) (*plan, error) {
 	p, err := newPlan(k.limit, k.seq, g.dates)
 	if err == nil {

@@ -553,7 +553,7 @@ func (p *part) remove(a *demand) {
 	}
 }
 
-// costs returns each charge's real cost, given the caller's real cost. If it is 0, nothing was done, and all costs are 0.
+// costs returns each charge's real cost, given the caller's real cost. If that is 0, nothing was done, and all costs are 0.
 func (all actuals) costs(parts []part, given int) ([]int, error) {
 	own, err := all.read(given)
 	if err != nil {

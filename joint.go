@@ -44,8 +44,8 @@ type Joint interface {
 	// Each charge has a counting limit, and costs at most its capacity. Two charges have the same key
 	// and limiter only if one is a shadow's. A charge under [Concurrent] comes only with Settled.
 	//
-	// After an error nothing was charged. If something may have been charged,
-	// the error wraps [ErrUnanswered] and [ErrUnavailable], as for a Limiter.
+	// If something may have been charged, the error wraps [ErrUnanswered] and
+	// [ErrUnavailable], as for a Limiter. After any other error nothing was charged.
 	//
 	// If the request is Settled and allowed, settle replaces the costs. It is called at
 	// most once, with a cost for each charge, in order. No cost is negative, and under

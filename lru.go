@@ -441,8 +441,8 @@ func (t *table[K]) takeOut(key K) bool {
 	return true
 }
 
-// withdraw unpins a key whose insertion served a decision, when it became a denial. If no other decision
-// has charged the key, withdraw removes it. The key is then fresh, or the table remembers all its spending.
+// withdraw unpins a key inserted for a decision that became a denial. If no other decision has charged
+// the key, withdraw removes it. The key is then fresh, or the table remembers all its spending.
 func (t *table[K]) withdraw(key K, a *account, clock Clock) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

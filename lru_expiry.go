@@ -212,7 +212,8 @@ func newExpiryHeap[K comparable]() *expiryHeap[K] {
 	return &expiryHeap[K]{keys: make(map[*account]*dueKey[K])}
 }
 
-// insert adds the table's new key. While there is room, no call needs next, so insert also keeps the dirty list short.
+// insert adds a key that is new in the table. While there is room,
+// no call needs next, so insert also keeps the dirty list short.
 func (h *expiryHeap[K]) insert(e *entry[K], at int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

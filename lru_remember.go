@@ -151,7 +151,7 @@ func (m *memory) untilRare(x slot, now int64) int64 {
 	return maxReading
 }
 
-// store stores the spending of a key, not fresh at a reading. The lock of the key's shard is held.
+// store stores a key's spending as of a reading. The key is not fresh. The lock of the key's shard is held.
 func (m *memory) store(hash uint64, p *plan, r meter.Remembered, now int64) {
 	if m.shortens() { // shorten the key's slot from another limit, if there is one
 		u := unseen{now, m, hash}
@@ -236,8 +236,8 @@ func (m *memory) place(s slots, x slot, now int64) (at *atomic.Uint64, old slot,
 // mergeRemembered returns a record not below a or b. Either may be an older record of the same key.
 func mergeRemembered(p *plan, a, b meter.Remembered, now int64) meter.Remembered {
 	if p.wall != nil && a.Dated && b.Dated {
-		// The wall clock may have been set back. Then a key begins in its
-		// later window, and its earlier spending makes no difference.
+		// The wall clock may have been set back. Then a key with spending in a later
+		// window begins in that window, and its earlier spending makes no difference.
 		if p.wall.follows(a.Until, b.Until) {
 			return a
 		} else if p.wall.follows(b.Until, a.Until) {

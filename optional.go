@@ -115,12 +115,12 @@ func Reset[K any](ctx context.Context, l Limiter[K], key K) error {
 	return optional.Unsupported("ratelimit", l, "Reset")
 }
 
-// upToTries is how often TakeUpTo tries to take the remaining budget at most.
+// upToTries is the maximum number of TakeUpTo's attempts.
 const upToTries = 4
 
-// TakeUpTo spends a key's remaining budget, up to most, on any limiter, and returns how
-// many units it was granted. It is for divisible work. A most above the capacity is no
-// error. If most is 0, it grants 0; if negative, it returns an [ErrNegativeCost].
+// TakeUpTo spends a key's remaining budget, up to most, on any limiter, and returns how many
+// units it was granted. It is for work that can be done in parts. A most above the capacity
+// is no error. If most is 0, it grants 0; if negative, it returns an [ErrNegativeCost].
 //
 // The Decision comes from the granting Take. If nothing is granted, it is a denial: after RetryAfter at least
 // 1 is granted. If other callers are faster, TakeUpTo tries again, at most four times; each denied attempt

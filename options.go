@@ -46,7 +46,7 @@ type Options[K comparable] struct {
 	OnFull Overflow
 
 	// Remember is how many evicted keys have their spending kept, at 16 bytes per key and at
-	// most 1<<30. Zero keeps none. Fresh keys need no memory. It cannot be set with RefuseNew.
+	// most 1<<30. Zero keeps none. Fresh keys are not kept. It cannot be set with RefuseNew.
 	//
 	// A returning key begins with no more than it had; debts above the capacity, grants and bookings
 	// are not remembered. While there is room, no key passes more than its limit's bound. Without room,

@@ -22,7 +22,7 @@ type Reserver[K any] interface {
 	Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error)
 }
 
-// Reservation is a charge, to be settled once the real cost is known. If its [Decision] is not Allowed, nothing
+// Reservation is a charge that can be settled once the real cost is known. If its [Decision] is not Allowed, nothing
 // was charged and there is nothing to settle. Its methods are safe for concurrent use, also on a nil Reservation.
 //
 // A Reservation keeps the caller's key in memory until it is dropped. A string cut from a longer

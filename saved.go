@@ -41,7 +41,7 @@ func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 	}
 }
 
-// Saved is one key's spending, as bytes to outlive the program, without
+// Saved is one key's spending, as bytes that outlive the program, without
 // the key. Later versions of this package read it. See [Keyed.Saved].
 type Saved []byte
 

@@ -300,7 +300,7 @@ type actual struct {
 
 type actuals []actual
 
-// read returns the layers' real costs in order, given the caller's real cost. If it is 0, nothing was done, and all are 0.
+// read returns the layers' real costs in order, given the caller's real cost. If that is 0, nothing was done, and all are 0.
 func (all actuals) read(given int) ([]int64, error) {
 	if len(all) == 0 {
 		return nil, nil

@@ -10,10 +10,10 @@ import (
 type locks []*account
 
 // lock locks all charges' accounts. If one was dropped, it locks none and reports
-// false. It also reports whether it has waited for an account of all requests.
+// false. It also reports whether it has waited for an account common to all requests.
 //
 // All decisions lock accounts in the same order: first the accounts of single keys, by their
-// addresses, and then the accounts of all requests, by their addresses. Go's collector does not
+// addresses, and then the accounts common to all requests, by their addresses. Go's collector does not
 // change addresses. So two decisions never wait for each other, in whatever order their layers are.
 //
 // lock takes a shared account last, and it is unlocked first, because all other

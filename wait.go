@@ -307,8 +307,8 @@ func (a *account) decideTurn(clock Clock, room *waitingRoom, m meter.Moment, cos
 	return o
 }
 
-// comes records the account of a turn new in its line, and both clocks' times. It reads the
-// clock again, because the call may have waited for the lock since the moment of the decision.
+// comes records the account of a turn that has come into its line, and both clocks' times. It reads
+// the clock again, because the call may have waited for the lock since the moment of the decision.
 func (t *turn) comes(a *account, clock Clock) {
 	t.Line.Owner.Store(a)
 	t.Line.At, t.Line.Due = reading(clock), time.Now()

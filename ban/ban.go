@@ -170,7 +170,7 @@ func (b *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return d, err
 }
 
-// Reserve is Take with a charge to settle. It books as far ahead as limiter does, but not past a ban.
+// Reserve is Take with a charge that can be settled. It books as far ahead as limiter does, but not past a ban.
 func (b *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	ctx = wait.OrBackground(ctx)
 	if d, ok, err := b.banned(ctx, key, cost); !ok {

@@ -130,8 +130,8 @@ func (c *Limiter[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decisio
 	return p.d, nil
 }
 
-// Reserve is Take with a charge to settle. A settlement settles all limiters. If the last
-// limiter is a leaky bucket, it may delay the work by up to maxDelay; 0 permits no delay.
+// Reserve is Take with a charge that can be settled. A settlement settles all limiters. If the
+// last limiter is a leaky bucket, it may delay the work by up to maxDelay; 0 permits no delay.
 func (c *Limiter[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	limiters := c.all()
 	last := len(limiters) - 1

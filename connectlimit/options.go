@@ -134,7 +134,7 @@ type Response struct {
 	Sent int
 }
 
-// Event is one decision. It is valid only until the function it is passed to returns.
+// Event is one decision. It is valid only until the function that receives it returns.
 type Event struct {
 	Call     *Call
 	Cost     int

@@ -147,8 +147,8 @@ func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return a.decision, a.err
 }
 
-// Reserve is like Take, but returns a charge to correct. It may book up to maxDelay ahead; 0 means now or
-// not at all. If the primary cannot settle in time, Settle returns an error, and the cost may stay charged.
+// Reserve is like Take, but returns a charge that can be corrected. It may book up to maxDelay ahead; 0 means now
+// or not at all. If the primary cannot settle in time, Settle returns an error, and the cost may stay charged.
 func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	a := l.decide(ctx, question[K]{key: key, cost: cost, charges: true, late: giveBack, call: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		res, err := engine.Reserve(ctx, key, cost, maxDelay)

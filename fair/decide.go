@@ -19,7 +19,7 @@ func (l *Limiter[K]) Allow(tenant K, cost int) bool {
 	return ok
 }
 
-// Take spends cost of the tenant's share, or nothing. Remaining is the largest cost to pass now. Debt is what the
+// Take spends cost of the tenant's share, or nothing. Remaining is the largest cost that passes now. Debt is what the
 // tenant's settlements and adjustments took above the shared budget. It is reported only while it bars the tenant.
 //
 // A denied cost of at most half the burst keeps a place in line, like a call of [Limiter.Wait]. When its turn comes,
@@ -38,9 +38,9 @@ func (l *Limiter[K]) Take(_ context.Context, tenant K, cost int) (d ratelimit.De
 	return d, err
 }
 
-// Reserve is like Take, but returns a charge, to be settled when the real cost is known. If maxDelay is above
-// 0, Reserve waits in line like [Limiter.Wait], for at most that time. It returns when the work may start, so
-// the reservation's Delay is 0. If a call is not served in time, or finds no room in line, it is denied.
+// Reserve is like Take, but returns a charge that can be settled when the real cost is known. If maxDelay is
+// above 0, Reserve waits in line like [Limiter.Wait], for at most that time. It returns when the work may start,
+// so the reservation's Delay is 0. If a call is not served in time, or finds no room in line, it is denied.
 //
 // A cost settled below the estimate is refunded. A cost settled above the estimate is an overrun. The total pays for as
 // much of the overrun as empties the burst. The rest bars only this tenant, until its share would have paid for the rest.

@@ -19,8 +19,8 @@
 //	  - A denied cost of at most half of the burst keeps a place in line, until 1.5 seconds after the time of RetryAfter. A larger
 //	    cost should Wait: Take denies it while others take all they can.
 //
-// Use tenants with a cost of creation, for example accounts. Otherwise a
-// client could invent names, and each returning name would get a share.
+// Use tenants that cost something to create, for example accounts. Otherwise
+// a client could invent names, and each returning name would get a share.
 //
 // All tenants share one lock. A decision takes up to 2.5 times as long as by
 // [ratelimit.Keyed], and 0.25 µs while thousands of tenants contend for each unit.

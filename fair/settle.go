@@ -13,8 +13,8 @@ import (
 const mostPrivate = 2 * mostBurst
 
 // Adjust corrects a tenant's spending. A positive delta is charged like an overrun in [Limiter.Reserve]: the total
-// is charged until the burst is empty, and the rest bars only this tenant. A negative delta refunds at most its
-// size. It first lowers the barring rest, and then the tenant's debt, also in the total. Its errors are Take's.
+// is charged until the burst is empty, and the rest bars only this tenant. A negative delta refunds at most -delta
+// units. It first lowers the barring rest, and then the tenant's debt, also in the total. Its errors are Take's.
 func (l *Limiter[K]) Adjust(_ context.Context, tenant K, delta int) error {
 	if err := l.check(tenant, 0); err != nil {
 		return err

@@ -114,7 +114,7 @@ func (i *Interceptor) Stats() httplimit.Stats {
 	return httplimit.Stats(i.core.Stats())
 }
 
-// Event is one decision. It is valid only until the function it is passed to returns.
+// Event is one decision. It is valid only until the function that receives it returns.
 type Event struct {
 	// Call is the call. For a decision on a message, Call.Request is the message.
 	Call     *Call

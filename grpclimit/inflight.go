@@ -28,10 +28,10 @@ type InflightOptions struct {
 	MaxWait time.Duration
 
 	// Outcome returns a call's outcome for an adaptive limit, given its code as in [Options].Settle, and the default
-	// outcome. By default, a call is Ignored if an inner limiter from this library refused it; so is a successful stream.
-	// A call is Cancelled if its client has gone or the client's own deadline has passed; so are Internal, Unknown and
-	// DataLoss. Unavailable, ResourceExhausted and any other DeadlineExceeded are Dropped. All else is a Success. If nil,
-	// the default outcome is used, and streams count as ignored from their beginning: see [inflight.Permit.Ignore].
+	// outcome. By default, a call is Ignored if an inner limiter from this library refused it; so is a stream that has not
+	// failed. A call is Cancelled if its client has gone or the client's own deadline has passed; so are Internal, Unknown
+	// and DataLoss. Unavailable, ResourceExhausted and any other DeadlineExceeded are Dropped. All else is a Success. If
+	// nil, the default outcome is used, and streams count as ignored from their beginning: see [inflight.Permit.Ignore].
 	Outcome func(c *Call, code codes.Code, usual inflight.Outcome) inflight.Outcome
 
 	// KeyCode is the code for calls without a valid key. It defaults to [codes.InvalidArgument].

@@ -5,12 +5,12 @@ package httplimit
 type Dialect uint8
 
 const (
-	// DialectDraft11 (draft-ietf-httpapi-ratelimit-headers-11) writes RateLimit-Policy, with all limits, and
-	// RateLimit, with one. In them q is the capacity, and w the window or the seconds to regain the capacity; r is the
-	// remaining budget. At most r may be used for t seconds. If r is 0, t is the time until the next unit, and after a
-	// denial the time until a retry. In RateLimit-Policy, the parameter weir-refill means: the budget comes back unit
-	// by unit, instead of whole at a window's end. RateLimit is omitted if a cost can never pass, or if the binding
-	// layer has its own cost. If outer middleware has used a name, a number is added to it, for example "default-2".
+	// DialectDraft11 (draft-ietf-httpapi-ratelimit-headers-11) writes RateLimit-Policy, with all limits, and RateLimit,
+	// with one. In them q is the capacity, and w the window or the seconds to regain the capacity; r is the remaining
+	// budget. At most r may be used for t seconds. If r is 0, t is the time until the next unit, and after a denial the
+	// time until a retry. In RateLimit-Policy, the parameter weir-refill reports that the budget comes back unit by
+	// unit, instead of whole at a window's end. RateLimit is omitted if a cost can never pass, or if the binding layer
+	// has its own cost. If outer middleware has used a name, a number is added to it, for example "default-2".
 	DialectDraft11 Dialect = iota
 	// DialectDraft06 writes RateLimit-Limit, -Remaining and -Reset, in seconds, for one limit. Reset
 	// is the time until the budget is whole. If nothing remains, it is the time until the next unit,
@@ -26,7 +26,7 @@ const (
 	dialects = iota
 )
 
-// The latest draft renames r and t: they are constants on one line of package limitfields. It also has a field
+// The latest draft renames r and t. Here these are constants on one line of package limitfields. It also has a field
 // RateLimit-Partition, the budget's key in the fields, and a parameter c, the request's cost. This package sends neither.
 
 // The fields' names, spelled as in http.Header.

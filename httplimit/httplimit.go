@@ -72,11 +72,11 @@ func PerKey[K comparable](limit ratelimit.Limit, key func(*http.Request) (K, err
 // Wrap returns a handler that passes allowed requests to next, and
 // answers the others. It panics if the Middleware is zero or next is nil.
 //
-// A request is held if a leaky bucket delays it. It gets 503 if its context ends first, and at once if
-// the delay is at least the server's WriteTimeout. Its charge is then given back, except by a leaky
-// bucket in a [ratelimit.Map]: use [PerKey], or [ratelimit.All] with one layer. After the hold, the
-// server's ReadTimeout and WriteTimeout restart, even if an outer handler has set other deadlines. Over
-// HTTP/1, net/http notices a client's leaving only after the body was read: read it before the limiter.
+// A request is held if a leaky bucket delays it. It gets 503 if its context ends first, and at once if the
+// delay is at least the server's WriteTimeout. Its charge is then given back, except by a leaky bucket in
+// a [ratelimit.Map]: use [PerKey], or [ratelimit.All] with one layer. After the hold, the server's
+// ReadTimeout and WriteTimeout restart, even if an outer handler has set other deadlines. Over HTTP/1,
+// net/http notices that a client has gone only after the body was read: read it before the limiter.
 //
 // Under net/http's server, next gets a ResponseWriter with the server's optional methods. This writer keeps the header
 // fields across informational responses: after these, [net/http/httputil.ReverseProxy] clears the header. Some frameworks,

@@ -43,7 +43,7 @@ type Options struct {
 	// them; Stats and OnDecision report each request's outcome without Shadow.
 	Shadow bool
 
-	// FailOpen lets a request pass if the limiter cannot decide. It does not apply to errors possibly due to a client: no
+	// FailOpen lets a request pass if the limiter cannot decide. It does not apply to errors that a client can cause: no
 	// valid key, a full key table, a negative cost, an ended context. Nor does it apply to [keyfunc.ErrMisconfigured].
 	FailOpen bool
 
@@ -73,14 +73,14 @@ type Options struct {
 	// [ratelimit.Decision].Degraded is set. If empty, there is no such field.
 	DegradedHeader string
 
-	// MaxHold bounds how long a request is held until it passes. If a request can pass within MaxHold, it waits in
-	// line for its turn; others get 429 at once. The limiter must be a [ratelimit.Reserver] with bookings ahead,
+	// MaxHold bounds how long a request is held until it passes. If a request can pass within MaxHold, it waits
+	// in line for its turn; others get 429 at once. The limiter must be a [ratelimit.Reserver] that books ahead,
 	// for example a [ratelimit.Map] or PerIP's limiter. For a [ratelimit.Layered], MaxHold bounds the delay of
 	// leaky buckets. If zero, only leaky buckets hold requests, for any time. [ratelimit.Options].MaxWaiting
 	// bounds how many requests are held, and [Middleware.RefuseHeld] ends their waits.
 	MaxHold time.Duration
 
-	// Jitter spreads clients after denials at the same time. Each client's share is added to its
+	// Jitter spreads clients that were denied at the same time. Each client's share is added to its
 	// Retry-After. The share is at most Jitter, and at most a tenth of the wait. If zero, nothing is added.
 	Jitter time.Duration
 

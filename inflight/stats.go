@@ -21,7 +21,7 @@ type Stats struct {
 	Wait time.Duration
 
 	// Oldest is the age of the oldest permit in flight, counted from the first call to Stats or Snapshot
-	// with it. It is 0 if nothing is in flight. If it grows without end, a permit was never released.
+	// that saw it. It is 0 if nothing is in flight. If it grows without end, a permit was never released.
 	Oldest time.Duration
 }
 

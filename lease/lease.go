@@ -5,7 +5,7 @@
 //	defer limiter.Flush(ctx) // on shutdown
 //
 // A [Limiter] reserves batches of a key's budget, and gives unused units back after [Options.HoldFor]. It admits at
-// most the remote limiter's bound plus processes × MaxBatch. If a process crashes, it loses its units for each key.
+// most the remote limiter's bound plus processes × MaxBatch. If a process crashes, its units are lost, for each key.
 // Costs of 0, costs above MaxBatch or the capacity, leaky buckets and bookings ahead go to the remote limiter directly.
 //
 // Remaining is this process's budget, or the remote limiter's as last seen. RetryAfter and ResetAfter are
@@ -155,9 +155,10 @@ func (l *Limiter[K]) take(ctx context.Context, key K, o want) (ratelimit.Decisio
 	return d, err
 }
 
-// Reserve is like Take, but returns a charge to correct. The remote limiter may book it up to maxDelay ahead; 0 means now or
-// not at all. If the batch is larger than the cost and the reservation stays open for longer than nine times HoldFor, it may
-// count as used. For longer work raise HoldFor, or reserve from the remote limiter. Settle may return that limiter's error.
+// Reserve is like Take, but returns a charge that can be corrected. The remote limiter may book
+// it up to maxDelay ahead; 0 means now or not at all. If the batch is larger than the cost and
+// the reservation stays open for longer than nine times HoldFor, it may count as used. For longer
+// work raise HoldFor, or reserve from the remote limiter. Settle may return that limiter's error.
 func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	res, err := l.reserve(wait.OrBackground(ctx), key, cost, maxDelay)
 	l.report(ctx, key, cost, res.Decision, err)

@@ -56,14 +56,14 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 	return d, err
 }
 
-// Reserve is Take with a charge to settle: see [ratelimit.Layered.Reserve]. It waits for at most maxDelay in the
-// line of a rule with Share. If a rule has a Cost, only Cancel refunds its charge. A rule with Actual settles at
-// the request's attribute of this name, and Settle reads it from r. For example, r is a map, completed by the
-// program by then. If the attribute is missing, the rule settles as one without Actual: at Settle's argument, or
-// at its Cost if it has one. Settle then returns [keyfunc.ErrNoKey], unless the rule is Optional. If the
-// attribute is no whole number, the charge stays, and Settle returns [keyfunc.ErrMisconfigured]. In both cases
-// it settles the other rules. Settle(0), and so Cancel, does not read the attribute, and neither do Take and
-// Wait. The reservation holds its charges' keys, and the request only if a rule in the set has Actual.
+// Reserve is Take with a charge that can be settled: see [ratelimit.Layered.Reserve]. It waits for at most
+// maxDelay in the line of a rule with Share. If a rule has a Cost, only Cancel refunds its charge. A rule with
+// Actual settles at the request's attribute of this name, and Settle reads it from r. For example, r is a map,
+// completed by the program by then. If the attribute is missing, the rule settles as one without Actual: at
+// Settle's argument, or at its Cost if it has one. Settle then returns [keyfunc.ErrNoKey], unless the rule is
+// Optional. If the attribute is no whole number, the charge stays, and Settle returns [keyfunc.ErrMisconfigured].
+// In both cases it settles the other rules. Settle(0), and so Cancel, does not read the attribute, and neither do
+// Take and Wait. The reservation holds its charges' keys, and the request only if a rule in the set has Actual.
 func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	q := p.newQuery(r, cost)
 	if q.answered() {
@@ -85,10 +85,10 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 	return res, err
 }
 
-// Wait is like Take, but waits until the rules allow the cost: see [ratelimit.Wait]. If another set comes
-// into force, or a rule's or an override's From or Until comes, it applies to waiting calls within a second,
-// too. They keep their places, for example in line for a raised limit. In the line of a rule with Share a
-// call holds its charges under the other rules. While another rule denies, the call tries again each second.
+// Wait is like Take, but waits until the rules allow the cost: see [ratelimit.Wait]. A new set applies to
+// waiting calls, too, and so does a rule or an override whose From or Until comes, within a second. They
+// keep their places, for example in line for a raised limit. In the line of a rule with Share a call
+// holds its charges under the other rules. While another rule denies, the call tries again each second.
 // Calls are then not served first come, first served. A call may read its request until it returns.
 func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	w := p.waits.newCall(ctx)
@@ -148,11 +148,11 @@ func (p *Policies) stays(q *query) (same bool) {
 }
 
 // Repay charges the store with a stand-in's spending during an outage. Call it on the [Options.StandIn]; on other
-// policies it does nothing. Package failover calls it when the store is back. Each key is charged with its still counting
-// spending under the stand-in's limits: for example at most a minute's spending under a limit by the minute, and all
+// policies it does nothing. Package failover calls it when the store is back. Each key is charged with the spending that
+// still counts under the stand-in's limits: for example at most a minute's spending under a limit by the minute, and all
 // under a month's quota. Spending above a budget's rest becomes Debt. A reservation is charged with its real cost, once
-// it is settled. Each charge is made once. Rules with Share, and keys beyond a rule's last 65,536, are left out. After an
-// error wrapping [ratelimit.ErrUnavailable], the rest is left for the next call. Repay is safe for concurrent use.
+// it is settled. Each charge is made once. Rules with Share, and keys beyond a rule's last 65,536, are left out. After
+// an error wrapping [ratelimit.ErrUnavailable], the rest is left for the next call. Repay is safe for concurrent use.
 func (p *Policies) Repay(ctx context.Context) error {
 	if b := p.debts.Load(); b != nil {
 		return b.repay(wait.OrBackground(ctx))

@@ -36,7 +36,7 @@ const (
 )
 
 // File returns a source that reads a policy file. It notices a change within 100 ms, or within 30 s if the operating
-// system reports no changes. The file may be replaced, and its path may contain moving links, as in a Kubernetes
+// system reports no changes. The file may be replaced, and its path may contain links that move, as in a Kubernetes
 // ConfigMap. A file written in place is read after half a second without a change, so it may be read half written. The
 // [Set.Lists] files are read and watched as the rules are. Their paths are relative to path's folder. Links are followed.
 func File(path string) Source { return &file{path: path, watch: fsnotify.NewWatcher} }

@@ -17,7 +17,7 @@ type Source interface {
 	// Load returns the newest set, or an error after a bounded time.
 	Load(ctx context.Context) (*Set, error)
 
-	// Changes returns a channel. It receives when there may be a new set, and
+	// Changes returns a channel that receives when there may be a new set, and
 	// is closed after the context has ended. It is called once, before Load.
 	Changes(ctx context.Context) <-chan struct{}
 }

@@ -20,7 +20,7 @@ const (
 	maxListed = 100_000 // the maximum number of values in one list
 )
 
-// List is values for a match to name by @NAME: see [Set.Lists]. In a file it is either another file's name or the values.
+// List is the values that a match names by @NAME: see [Set.Lists]. In a file it is either another file's name or the values.
 type List struct {
 	// File is a file's path beside the rules, with slashes, without ".." and not absolute. The file has a value on
 	// each line. Space around the value, empty lines and comments are ignored. A comment begins with "#" at a line's

@@ -38,7 +38,7 @@ func parseBeside(data []byte, beside func(file string) ([]byte, error)) (*Set, e
 
 // Check is like [Parse], but returns all errors, up to 100, in the file's order. If there are errors, the
 // set is nil. Otherwise Check returns the set and warnings. It warns of a fixed cost above the capacity, of
-// an ip, a route, a method, a host or a path without any requests, and of an attribute without a source.
+// an ip, a route, a method, a host or a path that no request has, and of an attribute that nothing supplies.
 //
 // With engines, it also returns [New]'s errors with each of them. It does not call a store,
 // so policyredis.New(client, opts) needs no server here. It does not change an engine in use.

@@ -55,10 +55,10 @@ type Options struct {
 	ReuseRules bool
 	// Logger logs [Follow]'s events. It defaults to slog.Default().
 	Logger *slog.Logger
-	// StandIn are the policies for times when these cannot decide, for example as the second limiter of package
-	// failover. New, Update and Follow put each set in force either in both or, if one engine refuses it, in neither.
-	// Update and Follow of the StandIn do the same. A StandIn may have its own StandIn. It can be the StandIn of only
-	// one Policies. When package failover calls Repay, the StandIn's spending is charged here. Nil means none.
+	// StandIn are the policies that decide while these cannot, for example as the second limiter of package failover.
+	// New, Update and Follow put each set in force either in both or, if one engine refuses it, in neither. Update
+	// and Follow of the StandIn do the same. A StandIn may have its own StandIn. It can be the StandIn of only one
+	// Policies. When package failover calls Repay, the StandIn's spending is charged here. Nil means none.
 	StandIn *Policies
 }
 
@@ -165,8 +165,9 @@ func (p *Policies) Stats() stats.Policies {
 	}
 }
 
-// Flush gives back the rules' limiters' units for this process, for example leases, and waits until they are back. Call it
-// on shutdown, after the last decision. Limiters from [Memory], for example, hold none. Flush returns all limiters' errors.
+// Flush gives back the units that the rules' limiters hold for this process, for example
+// leases, and waits until they are back. Call it on shutdown, after the last decision.
+// Limiters from [Memory], for example, hold none. Flush returns all limiters' errors.
 func (p *Policies) Flush(ctx context.Context) error {
 	return p.now().flush(ctx)
 }

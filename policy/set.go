@@ -18,9 +18,9 @@ type Set struct {
 	Version string `yaml:"version,omitempty" json:"version,omitempty"`
 	// KillSwitch lets every request pass, uncharged.
 	KillSwitch bool `yaml:"kill_switch,omitempty" json:"kill_switch,omitempty"`
-	// Attributes lists the program's attributes. If it is set, [Check] warns of other attributes.
+	// Attributes lists the attributes that the program supplies. If it is set, [Check] warns of other attributes.
 	Attributes []string `yaml:"attributes,omitempty" json:"attributes,omitempty"`
-	// Lists are values for a [Match] to name, even in costs. For example, "@bad" stands for the values
+	// Lists are values that a [Match] can name, even in costs. For example, "@bad" stands for the values
 	// in the list bad. For "ip" the values are addresses and networks. "@@bad" is the text "@bad".
 	Lists    map[string]List `yaml:"lists,omitempty" json:"lists,omitempty"`
 	Defaults *Defaults       `yaml:"defaults,omitempty" json:"defaults,omitempty"`

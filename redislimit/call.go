@@ -223,7 +223,7 @@ func withDeadline(parent context.Context, at time.Time) (context.Context, func()
 
 func (d *deadline) Deadline() (time.Time, bool) { return d.at, true }
 
-// Done returns a channel, closed at the deadline. The timer starts at the first call.
+// Done returns a channel that is closed at the deadline. The timer starts at the first call.
 func (d *deadline) Done() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()

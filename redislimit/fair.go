@@ -159,7 +159,7 @@ func (f *Fair) Take(ctx context.Context, tenant string, cost int) (ratelimit.Dec
 	return d, err
 }
 
-// Reserve is like Take, but returns a charge, to be settled when the real cost is known. With a maxDelay
+// Reserve is like Take, but returns a charge that can be settled when the real cost is known. With a maxDelay
 // above 0 it waits in line like [Fair.Wait], for at most that time, and returns when the work may start, so
 // the reservation's Delay is 0. If a call is not served in time, or finds no room in line, it is denied.
 //

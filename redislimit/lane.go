@@ -21,8 +21,8 @@ const maxStuck = 61
 // sent at once, together with other calls ready at the same moment. Otherwise it queues. When a
 // batch is answered, the next batch takes the whole queue, up to the batch size, as one pipeline.
 //
-// If a call need not queue, its context never ends and the client heeds deadlines, the caller itself
-// sends it. A goroutine sends all other calls, so a caller can leave when its context ends. A lane
+// The caller itself sends a call if it need not queue, its context never ends and the client heeds
+// deadlines. A goroutine sends all other calls, so a caller can leave when its context ends. A lane
 // has at most three such goroutines. Each ends when the queue is empty, so nothing has to be closed.
 //
 // If the client heeds deadlines, no goroutine outlives its calls' deadlines. If it does

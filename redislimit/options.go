@@ -52,7 +52,7 @@ type Options struct {
 	Slot func(key string) string
 
 	// Batch is the maximum number of concurrent decisions in a round trip to one server. If zero, it is
-	// 32. With 1 each decision has its own round trip. Behind a proxy with several servers it must be 1.
+	// 32. With 1 each decision has its own round trip. Behind a proxy that spreads keys over servers it must be 1.
 	Batch int
 
 	// DeclareKeys makes each script call declare its keys. In a cluster,

@@ -1,5 +1,5 @@
-// Package sqllimit keeps budgets in a PostgreSQL or MariaDB table,
-// shared by all processes: for billed quotas, not to be lost.
+// Package sqllimit keeps budgets in a PostgreSQL or MariaDB table, shared
+// by all processes: for quotas that are billed and must not be lost.
 //
 //	limit := ratelimit.Calendar(100_000, ratelimit.Month("UTC", 1)).Named("calls")
 //	limiter, err := sqllimit.New(db, limit, nil)

@@ -14,9 +14,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Each calls visit with each key in a row, and [Limiter.Peek]'s result for a cost of 1, until visit returns false. Some
-// keys are fresh. It writes nothing and holds no connection while visit runs. A key appears once or not at all if it comes
-// or goes. A key with an invalid limit or a damaged row is left out; Each then returns the first such error at the end.
+// Each calls visit with each key that has a row, and [Limiter.Peek]'s result for a cost of 1, until visit returns false. Some
+// keys are fresh. It writes nothing and holds no connection while visit runs. A key appears once or not at all if it comes or
+// goes. A key with an invalid limit or a damaged row is left out; Each then returns the first such error at the end.
 func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.Decision) bool) error {
 	l.check()
 	if visit == nil {

@@ -220,7 +220,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 	return d, err
 }
 
-// Reserve is Take for work from now or up to maxDelay later, with a charge to correct: see
+// Reserve is Take for work from now or up to maxDelay later, with a charge that can be corrected: see
 // [ratelimit.Keyed.Reserve]. A settlement takes one decision within [Options.Timeout], and none if the real cost
 // equals the reserved one. If it fails, the reserved cost stays charged. The reservation is never nil. Under a token
 // bucket, a key keeps up to 16 open reservations apart. Above this number, the two with the most similar refunds
