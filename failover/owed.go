@@ -15,7 +15,7 @@ import (
 
 // repayer is a stand-in. It records its spending during an outage, and charges the store itself.
 type repayer interface {
-	// Repay charges the store with the still counting spending. It is called
+	// Repay charges the store with the spending that still counts. It is called
 	// after the primary's decisions, at most once a second, until it returns nil.
 	Repay(ctx context.Context) error
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// settlementsPerCall is the maximum number of waiting settlements for each possible call. Further settlements fail at once.
+// settlementsPerCall is the maximum number of waiting settlements for
+// each call that may be under way. Further settlements fail at once.
 const settlementsPerCall = 64
 
 // settling returns a function to settle a reservation with its own engine.

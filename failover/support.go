@@ -18,8 +18,9 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return a.decision, a.err
 }
 
-// PeekEach returns each layer's decision, as [ratelimit.Layered.PeekEach] does. It uses the present limiter: the primary,
-// or the stand-in, whose Decisions are Degraded. The error wraps [errors.ErrUnsupported] if this is not a Layered.
+// PeekEach returns each layer's decision, as [ratelimit.Layered.PeekEach] does. It uses
+// the limiter that would decide now: the primary, or the stand-in, whose Decisions are
+// Degraded. The error wraps [errors.ErrUnsupported] if this is not a Layered.
 func (l *Limiter[K]) PeekEach(ctx context.Context, key K, cost int) ([]ratelimit.Decision, error) {
 	a := l.decide(ctx, question[K]{cost: cost, call: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		layers, ok := engine.(interface {

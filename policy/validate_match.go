@@ -127,7 +127,7 @@ func pattern(route string) (match.Pattern, error) {
 	return p, err
 }
 
-// withSlash returns the probably meant pattern if the path lacks a slash at its
+// withSlash returns the pattern that was probably meant, if the path lacks a slash at its
 // beginning: its first part would then be a host. It returns "" if no slash is missing,
 // or if the part may be a host. A host has a dot, a port or brackets, or is localhost.
 func withSlash(route string) string {

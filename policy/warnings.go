@@ -46,7 +46,7 @@ func (s *Set) warnings() (all []*Error) {
 	return all
 }
 
-// neverMatches reports routes, methods, hosts and paths without any requests.
+// neverMatches reports routes, methods, hosts and paths that no request has.
 func (r *Rule) neverMatches(named lists, report reporter) {
 	odd := func(route string, _ bool) error { return oddRoute(route) }
 	named.eachChecked("match.route", r.Match.Route, report, odd)
@@ -92,7 +92,7 @@ func (r *Rule) contradicts(named lists, report reporter) {
 // supplied is the list of attributes in warnings' texts.
 const supplied = "policy.HTTP supplies method, host, path, route, ip, header:NAME, query:NAME and cookie:NAME"
 
-// unsupplied reports attributes without any requests. If the set declares attributes, these are all names
+// unsupplied reports attributes that no request has. If the set declares attributes, these are all names
 // neither declared nor supplied by [HTTP]. Otherwise they are only names similar to an attribute of HTTP.
 func (r *Rule) unsupplied(set *Set, report reporter) {
 	seen := map[string]bool{}
@@ -145,7 +145,7 @@ func (r *Rule) unsupplied(set *Set, report reporter) {
 // wellKnownFields are header fields whose misspelled names are certainly mistakes.
 var wellKnownFields = []string{"Accept-Language", "Authorization", "Content-Type", "Proxy-Authorization", "Referer", "User-Agent", "X-Forwarded-For"}
 
-// neverSent returns a warning about a name seemingly, but never supplied by [HTTP]. It returns nil for other names.
+// neverSent returns a warning about a name that seems to be supplied by [HTTP] but never is. It returns nil for other names.
 func neverSent(name string) error {
 	word, rest, _ := strings.Cut(name, ":")
 	switch lower := strings.ToLower(rest); {

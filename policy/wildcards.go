@@ -59,7 +59,7 @@ func (r *Rule) checkWildcards(named lists, report reporter) {
 	})
 }
 
-// mayBeEmpty reports keys' wildcards with possibly empty texts. The rule would then refuse the request.
+// mayBeEmpty reports wildcards of keys that may match an empty text. The rule would then refuse the request.
 func (r *Rule) mayBeEmpty(named lists, report reporter) {
 	r.eachWildcard(func(field, name string, routes []string) {
 		if !strings.HasPrefix(field, "key[") || r.Optional {

@@ -1,7 +1,7 @@
 package ratelimittest
 
-// checks are the contract. Each is named by the shown behaviour. The file check_*.go of its
-// subject has the function to play it. New checks come last: the order determines which
+// checks are the contract. Each is named by the behaviour that it shows. The file check_*.go
+// of its subject has the function to play it. New checks come last: the order determines which
 // random figures a seed gives, and which of several failures of one promise Check returns.
 var checks []check
 

@@ -191,7 +191,7 @@ const (
 )
 
 // playOne plays one history. It plays the history again with other keys if the engine could not decide, or if
-// Config.Retries permits unrepeated failures. It reports whether the limiters have the check's required methods.
+// Config.Retries permits failures that do not repeat. It reports whether the limiters have the check's required methods.
 func (c *Config) playOne(a ratelimit.Algorithm, k check, n int) (v *violation, played bool) {
 	failed := 0
 	for try := range maxPlays {

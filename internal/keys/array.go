@@ -74,8 +74,8 @@ func (a *array[K, V]) makePart(shard int) {
 	a.parts[shard].Store(unsafe.SliceData(make([]bucket[K, V], a.mask+1)))
 }
 
-// part returns the first bucket of the hash's shard, or nil. It also returns
-// the number of the hash's bucket, modulo how many buckets there are.
+// part returns the first bucket of the hash's shard, or nil. It also
+// returns the number of the hash's bucket, modulo the number of buckets.
 func (a *array[K, V]) part(hash uint64) (first *bucket[K, V], at uint64) {
 	return a.parts[hash&uint64(len(a.parts)-1)].Load(), hash >> (a.shift & 63)
 }

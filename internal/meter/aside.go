@@ -11,7 +11,7 @@ type rest struct {
 // instants. So, however often the limit changes, they can count again until they would have lapsed.
 type older struct {
 	totals
-	per int64 // the longest window of their former logs: each lapses so long after its instant
+	per int64 // the longest window of their former logs: each lapses that long after its instant
 }
 
 // alive returns a log's rest without lapsed entries. It shares memory with r.

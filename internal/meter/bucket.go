@@ -13,7 +13,7 @@ import (
 // moves the instant by its whole price, and only time brings it closer.
 //
 // An example: 10 units each second, a burst of 30, ticks of 1 ms. A unit takes 100 ticks to regain, and the whole burst
-// 3 000. A fresh key at 5 000 spends 4: all is regained at 5 400. At 5 000 it may spend until all is regained at 8 000.
+// 3 000. A fresh key at 5 000 spends 4: all is regained at 5 400. At 5 000 it may spend until this instant is 8 000.
 type tokenBucket struct {
 	per, units int64 // one unit of cost takes per/units ticks to regain, in lowest terms
 	capacity   int64

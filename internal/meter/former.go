@@ -307,7 +307,7 @@ func (m *Meter) found(s State, now int64) State {
 	return s.setAside(r)
 }
 
-// lose notes units for which the state does not count.
+// lose notes units that the state does not count.
 func (s State) lose(n, until int64) State {
 	x := s.lostAt(never)
 	x.units, x.until = Add(x.units, n), max(x.until, until)

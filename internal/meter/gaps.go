@@ -47,7 +47,7 @@ func (m *Meter) first(s State, now, cost int64) int64 {
 	return m.earliest(st, from, cost)
 }
 
-// barred returns the instant of the last booking without room there, or never if all fit.
+// barred returns the instant of the last booking that does not fit at its instant, or never if all fit.
 func (m *Meter) barred(l *ledger) int64 {
 	if !l.barKnown {
 		l.bar, l.barKnown = math.MinInt64, true

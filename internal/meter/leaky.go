@@ -1,6 +1,6 @@
 package meter
 
-// leakyBucket is a queue. Its work leaves evenly, at the rate: the leaky bucket as a queue, as in
+// leakyBucket is a queue whose work leaves evenly, at the rate: the leaky bucket as a queue, as in
 // traffic shaping (J. S. Turner, "New directions in communications", 1986; RFC 2475 calls it a
 // shaper). Entering costs are counted as by a token bucket whose burst is the queue's capacity, so
 // over any interval t at most queue + rate·t enters. Each cost leaves when all before it has drained.

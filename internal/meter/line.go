@@ -35,7 +35,7 @@ type Line struct {
 type end struct {
 	known  bool
 	late   bool // turns have left since it was computed
-	left   int  // the cost of left turns since the end was exact: see Line.shorter
+	left   int  // how many turns have left since the end was exact: see Meter.shorter
 	state  State
 	detail detail
 	ledger ledger // begins with a booking of cost 0. Later costs queue behind it, before or behind the bookings after it

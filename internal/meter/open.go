@@ -8,11 +8,11 @@ import (
 
 // This file keeps a token bucket's open reservations, whose real cost is not known yet.
 //
-// A settlement below the cost gives back as much as if the real cost had been charged at the beginning.
-// At first the two debts differ by the price of the difference in cost. Passing time lowers both alike,
-// and brings them closer only while the smaller one is zero. So they still differ by the minimum debt
-// since the reservation, but at most by this price. Each open reservation therefore keeps the minimum
-// debt since it began, sampled just before each spending, after each grant, and at the settlement.
+// A settlement below the cost gives back the amount by which the key would owe less if the real cost had been
+// charged at the beginning. At first the two debts differ by the price of the difference in cost. Passing time
+// lowers both alike, and brings them closer only while the smaller one is zero. So they still differ by the
+// minimum debt since the reservation, but at most by this price. Each open reservation therefore keeps the
+// minimum debt since it began, sampled just before each spending, after each grant, and at the settlement.
 //
 // The amount given back lowers the debt at each instant since the reservation, as if it had never been charged.
 // So it also lowers the least debts of the other open reservations. The state then always equals the state in

@@ -302,8 +302,8 @@ func (p *Process) leftLocked() (left time.Duration) {
 	return left
 }
 
-// follow records a beat. It returns the calls to make after it. They are for two kinds
-// of bookings: possibly behind newly silent processes' bookings, or unknown to be made.
+// follow records a beat. It returns the calls to make after it. They are for bookings that may be behind
+// newly silent processes' bookings, and for bookings of which it is unknown whether they were made.
 func (p *Process) follow(begin time.Time, silent []string) (calls []func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -50,7 +50,7 @@ type Failover interface {
 //
 //   - key shows the state of a key. "key" has its values, one in each line; "rule", "plan" and "cost" are optional. Without a
 //     plan, the limit of the key's last decision applies: the last in memory or, if a store has the budgets, of this process.
-//   - limited lists at most 50 presently denied keys of "rule" or of all rules, by the plans of their last decisions.
+//   - limited lists at most 50 keys that are denied now, of "rule" or of all rules, by the plans of their last decisions.
 //     A store does not record plans: then "without_plans" lists the rules that judge all keys by their own limit.
 //   - explain shows the decision of each rule on "request", which has ATTRIBUTE=VALUE in each line; "cost" is optional.
 //   - reset, and adjust by "delta", change the budget of "rule" and "key", or of "code". They need [Options.Write]. A delta

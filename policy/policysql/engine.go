@@ -25,7 +25,7 @@ const defaultName = "policy"
 // rule's name does not matter. Options.Name defaults to "policy". Processes with common budgets need the same Name
 // and Table. Options.LimitFor must be nil, because rules have plans, overrides and limit_from instead. OnDecision
 // receives each rule's decision, with its key. No connection is used before the first decision. [policy.New] and
-// [policy.Check] report a nil db, wrong options, a limit unknown to sqllimit, and a rule with Share.
+// [policy.Check] report a nil db, wrong options, a limit that sqllimit cannot count, and a rule with Share.
 //
 // The rows of a removed rule are swept once they are fresh. If the rule comes back before that, its spending still counts.
 func New(db *sql.DB, opts *sqllimit.Options) policy.Engine {

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// dying are limits under which a call books far ahead, with a cost to use the limit up and the call's cost.
+// dying are limits under which a call books far ahead, with two costs: one uses the limit up, the other one is the call's.
 var dying = map[string]struct {
 	limit       ratelimit.Limit
 	spent, cost int

@@ -2,7 +2,7 @@
 // from an empty module elsewhere, and builds the repository's packages and examples there. Run it by scripts/consumer.
 //
 // It packs the work tree, including files not yet in git, at the version at which the modules require
-// each other. A replace in a go.mod file only works in this repository, so it cannot hide an error.
+// each other. So a replace in a go.mod file, which only works in this repository, cannot hide an error.
 package main
 
 import (

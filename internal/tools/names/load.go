@@ -11,7 +11,7 @@ import (
 )
 
 // load reads the packages of some modules, the tests of packages
-// with examples, and the standard packages with required methods.
+// with examples, and the standard packages that require methods.
 func load(root string, modules []repo.Module) (all, tests []*source.Package, foreign []*types.Package, err error) {
 	l, err := source.New(root, modules, standard...)
 	if err != nil {

@@ -12,9 +12,9 @@ type reading struct {
 	decoded bool // whether its segments are decoded
 }
 
-// readings returns the servers' ways of reading a path, unless it is plain. Some servers split it into
-// segments before they decode it, and others decode it first. Some route it as it was sent, and others clean
-// it first. If rules read a path in only one way, a client could reach a server by an unlimited spelling.
+// readings returns the servers' ways of reading a path, unless it is plain. Some servers split it into segments
+// before they decode it, and others decode it first. Some route it as it was sent, and others clean it first. If
+// rules read a path in only one way, a client could reach a server by a spelling that the rules do not limit.
 func readings(escaped string) iter.Seq[reading] {
 	return func(yield func(reading) bool) {
 		decoded := unescape(escaped)

@@ -65,7 +65,7 @@ type share struct {
 	denied            bool // whether the notice was of a denial
 }
 
-// maxShares is how many limits of one key have their notices remembered at most.
+// maxShares is the maximum number of limits of one key whose notices are remembered.
 const maxShares = 8
 
 // notified returns the limit's highest threshold that needs no notice, because one was sent for it, or for the same share of

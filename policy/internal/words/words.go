@@ -160,7 +160,7 @@ func ListText(l policy.List) string {
 	return fmt.Sprintf("%d values", len(l.Values))
 }
 
-// List joins texts, with a different result for each list. Texts are quoted unless they are plain.
+// List joins texts so that no two lists have the same result. Texts are quoted unless they are plain.
 func List(list []string, between string) string {
 	out := make([]string, len(list))
 	for i, s := range list {
