@@ -129,7 +129,7 @@ func (b *Limiter[K]) requireInit() {
 	}
 }
 
-// banned reports whether the key is banned. If ok is true, it is not,
+// banned looks up the key's bans. If ok is true, the key is not banned,
 // and limiter may decide. If ok is false, d and err are the answer.
 func (b *Limiter[K]) banned(ctx context.Context, key K, cost int) (d ratelimit.Decision, ok bool, err error) {
 	b.requireInit()

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/keys"
 )
 
-// keyCheck rejects keys unfit for a table.
+// keyCheck rejects keys that a table could not find again.
 type keyCheck[K comparable] struct {
 	checkKeys bool // keys contain interfaces, so their values may not be comparable
 }

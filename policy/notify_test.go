@@ -208,7 +208,7 @@ func TestAKeyWhoseLimitIsRaisedIsNotifiedOfSharesOfTheNewLimit(t *testing.T) {
 	assert.Equal(t, []string{"quota ann 80%, 400 left"}, charge("max", 301)[:1])
 }
 
-// A bucket that traffic keeps near a threshold is not notified of each crossing.
+// While traffic keeps a bucket near a threshold, only the first crossing causes a notice.
 func TestABucketNotifiesOnceUntilItIsFull(t *testing.T) {
 	n := newNotifying(t, `- {name: api, key: user, limit: token-bucket 10/s burst 100, notify: 80%}`)
 	r := policy.Attributes{"user": "ann"}

@@ -62,7 +62,8 @@ type booking struct {
 	changes  uint64
 }
 
-// followed is the answer to a followed correction: the spending and the sum before and after it, and the key's state then.
+// followed is the answer to a correction whose caller follows the key:
+// the spending and the sum before and after it, and the key's state then.
 type followed struct {
 	gone                  bool // the key has no spending, and nothing was corrected
 	before                int64

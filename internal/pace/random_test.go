@@ -230,7 +230,7 @@ func (w *world) run() {
 }
 
 // patience is longer than any wait in the test. A server that refuses all requests is called at ever longer
-// intervals. Refusals of up to 5 s lead to a gap of 64 times that, whose start varies by as much again.
+// intervals. After refusals of up to 5 s, a gap may be 64 times 5 s, and its start varies by as much again.
 const patience = 12 * time.Minute
 
 // watch checks the queues from time to time until the run is done. It fails if

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/turns"
 )
 
-// tries is a budget behind a round trip that calls charge or are denied by, without bookings.
+// tries is a budget behind a round trip. It allows or denies calls, and has no bookings.
 type tries struct {
 	l     *ratelimit.Keyed[string]
 	trip  time.Duration

@@ -63,7 +63,7 @@ func makeKeys(n int) []string {
 	return keys
 }
 
-// picks returns the order in which keys are requested. It has a power of two of elements, and is the same for every peer.
+// picks returns the order in which keys are requested. Its length is a power of two. It is the same for every peer.
 func (w workload) picks() []string {
 	keys := allKeys(w.keys)
 	r := rand.New(rand.NewPCG(1, 2))
