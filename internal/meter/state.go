@@ -46,8 +46,8 @@ type ledger struct {
 	barKnown bool  // whether bar is up to date
 	bar      int64 // see barred
 
-	// From changed on, to before unchanged, bookings' costs may have changed. No state
-	// from changed on shows it yet. If unchanged is 0, all states are up to date.
+	// The bookings from changed to before unchanged may have other costs now. The states
+	// from changed on do not show it yet. If unchanged is 0, all states are up to date.
 	changed, unchanged int32
 
 	rest rest  // the units set aside when the limit was lowered

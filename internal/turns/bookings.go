@@ -59,7 +59,7 @@ type Booking[K comparable] struct {
 	moved   chan struct{} // closed when the call that moves it has ended; nil if there is none
 }
 
-// held is the instant that the store has booked, with the facts about it.
+// held is a booking's instant in the store, with the facts about it.
 type held struct {
 	due    time.Time
 	settle func(actual int) error // may be nil
