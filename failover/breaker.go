@@ -73,19 +73,19 @@ type breaker struct {
 	report   func(change)
 	renew    func() // called under mu when the breaker closes
 
-	mu      sync.Mutex // guards the fields below
-	state   State
-	opened  uint64 // openings
-	forced  bool
-	era     uint64        // changes; results of an earlier era do not count
-	since   time.Time     // when the breaker left StateClosed; zero while it is closed
-	until   time.Time     // when an open breaker becomes half-open
-	probing bool          // whether the breaker is half-open and a call is under way
-	shut    chan struct{} // closed while the state is not StateClosed
-	parts   [partsPerWindow]part
-	row     int       // failures since the last success
-	began   time.Time // the time of the first
-	heard   time.Time // the time of the last success
+	mu        sync.Mutex // guards the fields below
+	state     State
+	opened    uint64 // openings
+	forced    bool
+	era       uint64        // changes; results of an earlier era do not count
+	since     time.Time     // when the breaker left StateClosed; zero while it is closed
+	until     time.Time     // when an open breaker becomes half-open
+	probing   bool          // whether the breaker is half-open and a call is under way
+	shut      chan struct{} // closed while the state is not StateClosed
+	parts     [partsPerWindow]part
+	row       int       // failures since the last success
+	began     time.Time // the time of the first
+	succeeded time.Time // the time of the last success
 
 	changes   []change // unreported changes
 	reporting bool     // whether a goroutine is reporting changes
@@ -169,7 +169,7 @@ func (b *breaker) done(t ticket, h health) {
 	switch {
 	case h == noEvidence || b.forced:
 	case t.probe && h == success:
-		b.heard = time.Now()
+		b.succeeded = time.Now()
 		b.becomeLocked(StateClosed)
 	case t.probe:
 		b.becomeLocked(StateOpen)
@@ -184,7 +184,7 @@ func (b *breaker) decides(d time.Duration) (decides, tries bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	state := b.lookLocked()
-	return state == StateClosed && (d <= 0 || time.Since(b.heard) <= d), state != StateOpen
+	return state == StateClosed && (d <= 0 || time.Since(b.succeeded) <= d), state != StateOpen
 }
 
 // settled records a settlement's result. A settlement is no probe. Its
@@ -205,7 +205,7 @@ func (b *breaker) countLocked(h health) bool {
 	}
 	if h == success {
 		s.successes++
-		b.row, b.heard = 0, now
+		b.row, b.succeeded = 0, now
 		return false
 	}
 	s.failures++

@@ -188,7 +188,7 @@ func TestCallersLeaveAPrimaryThatHangs(t *testing.T) {
 }
 
 // Many calls at once need one Peek, and none while the primary has answered lately.
-func TestAWaitAsksASilentPrimaryOnce(t *testing.T) {
+func TestAWaitPeeksAtASilentPrimaryOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
 		l := over(t, s, failover.DenyAll[string](), failover.Options{})

@@ -171,7 +171,7 @@ func TestHeaderFieldsOfADenialCanBeAppendedTo(t *testing.T) {
 }
 
 // The client learns its request's fault, and the operator the name of the field.
-func TestTheAnswerToARequestWithoutItsKeySaysSo(t *testing.T) {
+func TestTheAnswerToARequestWithoutItsKeyNamesTheReason(t *testing.T) {
 	const secret = "s3cret"
 	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(9)), nil))
 	apiKey := ratelimit.Map(perKey, httplimit.APIKey("X-API-Key"))

@@ -230,7 +230,7 @@ func heap() uint64 {
 }
 
 // Every peer does the work for which the table lists it.
-func TestPeersDecideAsTheWorkloadsSay(t *testing.T) {
+func TestPeersDecideAsTheWorkloadsRequire(t *testing.T) {
 	for _, p := range peers {
 		t.Run(p.name, func(t *testing.T) {
 			open, shut := p.new(setup{keys: 10}), p.new(setup{keys: 10, shut: true})
