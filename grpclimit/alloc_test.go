@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -163,8 +165,7 @@ func TestFixedInflightLimitMakesNoMark(t *testing.T) {
 		return nil, nil
 	}
 	call := shedding(t, 10, nil, nil).UnaryServerInterceptor()
-	_, _ = call(ctx, nil, info, handler)
-	assert.LessOrEqual(t, testing.AllocsPerRun(1000, func() { _, _ = call(ctx, nil, info, handler) }), 1.0)
+	assert.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = call(ctx, nil, info, handler) }), "the Call is used again")
 }
 
 // Calls are reused for later calls. No call sees another's data, even after a panic.
@@ -207,6 +208,16 @@ func TestCallsThatAreUsedAgainAreNotMixed(t *testing.T) {
 	all.Wait()
 	assert.EqualValues(t, 60, allowed.Load())
 	assert.EqualValues(t, 30, panics.Load())
+}
+
+// A Call that is not used again for some time keeps no request in memory.
+func TestNoRequestIsKeptAfterItsCall(t *testing.T) {
+	call, request := unaryBy(t, grpclimit.Method, grpclimit.Options{}), new([64]byte)
+	kept := weak.Make(request)
+	_, err := call(t.Context(), request, info, answering(nil))
+	require.NoError(t, err)
+	runtime.GC()
+	assert.Nil(t, kept.Value())
 }
 
 // lingering is a limiter that continues a call after its caller has left, as package failover does.

@@ -80,20 +80,12 @@ func (c *Call) values(key string) []string {
 // service returns the service's full name, such as "package.Service". It
 // returns "" if FullMethod is not of the form "/package.Service/Method".
 func (c *Call) service() string {
-	service, _, ok := c.split()
-	if !ok {
-		return ""
-	}
-	return service
-}
-
-func (c *Call) split() (service, method string, ok bool) {
 	full, ok := strings.CutPrefix(c.FullMethod, "/")
 	i := strings.LastIndexByte(full, '/')
-	if !ok || i <= 0 || i == len(full)-1 {
-		return "", "", false
+	if !ok || i < 0 || i == len(full)-1 {
+		return ""
 	}
-	return full[:i], full[i+1:], true
+	return full[:i]
 }
 
 // streaming reports whether the client, the server or both stream messages.

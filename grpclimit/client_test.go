@@ -117,6 +117,9 @@ func TestKeyFunctionsOfClientCalls(t *testing.T) {
 	_, err = grpclimit.RemoteIP(seen)
 	assert.ErrorIs(t, err, keyfunc.ErrMalformedKey, "the peer is that of the call that the program serves")
 
+	ok(t.Context(), t, client, "stream")
+	assert.True(t, seen.ClientStream && seen.ServerStream)
+
 	zero := new(grpclimit.Call)
 	assert.NotNil(t, zero.Context())
 	assert.Empty(t, zero.Target)
@@ -277,7 +280,7 @@ func TestErrorsOfTheLimiterHaveACode(t *testing.T) {
 	}
 }
 
-// After a refusal, streams are opened one at a time, until each has received headers or a message. A denial has neither.
+// After a refusal, streams are opened one at a time, until each has received headers or a message, or has ended. A denial has neither headers nor a message.
 func TestAfterARefusalStreamsAreOpenedOneAtATime(t *testing.T) {
 	for name, serve := range map[string]func(s testgrpc.TestService_FullDuplexCallClient) error{
 		"a message": func(s testgrpc.TestService_FullDuplexCallClient) error {
@@ -286,6 +289,11 @@ func TestAfterARefusalStreamsAreOpenedOneAtATime(t *testing.T) {
 		"headers": func(s testgrpc.TestService_FullDuplexCallClient) error {
 			_ = s.Send(&testgrpc.StreamingOutputCallRequest{})
 			_, err := s.Header()
+			return err
+		},
+		"its end": func(s testgrpc.TestService_FullDuplexCallClient) error {
+			err := s.CloseSend()
+			_, _ = s.Recv() // io.EOF
 			return err
 		},
 	} {
@@ -306,7 +314,7 @@ func TestAfterARefusalStreamsAreOpenedOneAtATime(t *testing.T) {
 			assert.Len(t, opened, 1, "the others wait")
 			require.NoError(t, serve(<-opened))
 			synctest.Wait()
-			assert.Len(t, opened, 2, "the first is served, and still open")
+			assert.Len(t, opened, 2, "the first is served")
 			assert.Equal(t, []time.Duration{0, time.Second, time.Second, time.Second}, s.times())
 			assert.Equal(t, uint64(1), c.Stats().Refused)
 		})
@@ -335,13 +343,9 @@ func TestStreamLeavesNothingBehindHoweverItEnds(t *testing.T) {
 		for _, messages := range []int{0, 1} {
 			bubble(t, name, func(t *testing.T) {
 				permits := ratelimit.Must(inflight.New[string](1, nil))
-				l := unlimited(t)
+				l, opts := unlimited(t), grpclimit.ClientOptions{Inflight: permits, MaxInFlight: 1}
 				if messages > 0 {
-					l = nil // the Client has permits only
-				}
-				opts := grpclimit.ClientOptions{Inflight: permits}
-				if l != nil {
-					opts.MaxInFlight = 1
+					l, opts.MaxInFlight = nil, 0 // the Client has permits only
 				}
 				c, dialling := paced(t, l, opts)
 				conn := connInBubble(t, newScript(nil).server(), dialling...)
@@ -380,33 +384,47 @@ func (c *canned) Trailer() metadata.MD { return c.trailer }
 
 func TestStreamThatKnowsNoCallOptionsIsObeyedToo(t *testing.T) {
 	for name, row := range map[string]struct {
-		errs    []error
+		errs    []error // the results of RecvMsg; if many is false and the only one is an error, the stream is not opened
 		trailer metadata.MD
 		many    bool
 		want    time.Duration
 	}{
 		"ends well":            {[]error{nil, nil, io.EOF}, nil, true, 0},
+		"denied as it opens":   {[]error{denial(time.Second).err}, nil, false, time.Second},
 		"one message, no more": {[]error{nil}, nil, false, 0},
 		"denied":               {[]error{denial(time.Second).err}, nil, true, time.Second},
 		"denied mid-way":       {[]error{nil, refusing(codes.ResourceExhausted)}, metadata.Pairs("grpc-retry-pushback-ms", "3000"), true, 3 * time.Second},
 	} {
 		bubble(t, name, func(t *testing.T) {
 			c := ratelimit.Must(grpclimit.NewClient(unlimited(t), nil))
-			call := func(errs ...error) {
+			call := func(c *grpclimit.Client, errs ...error) {
 				s, err := c.StreamClientInterceptor()(t.Context(), &grpc.StreamDesc{ServerStreams: row.many}, nil, "/a/b",
 					func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+						if !row.many && errs[0] != io.EOF {
+							return &canned{errs: errs}, errs[0]
+						}
 						return &canned{errs: errs, trailer: row.trailer}, nil
 					})
-				require.NoError(t, err)
 				for range errs {
-					_ = s.RecvMsg(nil)
+					if err == nil {
+						_ = s.RecvMsg(nil)
+					}
 				}
 			}
 			begin := time.Now()
-			call(row.errs...)
+			call(c, row.errs...)
 			assert.Equal(t, row.want > 0, c.Keys() == 1)
-			call(io.EOF)
+			call(c, io.EOF)
 			assert.Equal(t, row.want, time.Since(begin))
+
+			end := errors.New("none") // reported to Outcome
+			permits := ratelimit.Must(inflight.New[string](1, nil))
+			call(ratelimit.Must(grpclimit.NewClient(nil, &grpclimit.ClientOptions{Inflight: permits, Outcome: func(_ *grpclimit.Call, err error, u inflight.Outcome) inflight.Outcome {
+				end = err
+				return u
+			}})), row.errs...)
+			assert.Zero(t, permits.Totals().InFlight)
+			assert.Equal(t, row.want > 0, end != nil)
 		})
 	}
 }

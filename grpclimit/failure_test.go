@@ -82,15 +82,11 @@ func TestAnswersCanBeReplaced(t *testing.T) {
 		opts    grpclimit.Options
 		want    codes.Code
 	}{
-		"a denial":                  {&stub{}, grpclimit.Options{OnDenied: other}, codes.Aborted},
-		"what can never pass":       {&stub{err: ratelimit.ErrExceedsLimit}, grpclimit.Options{OnExceeds: other}, codes.Aborted},
-		"what could not be decided": {&stub{err: ratelimit.ErrUnavailable}, grpclimit.Options{OnError: other}, codes.Aborted},
-		"nil keeps the answer": {&stub{}, grpclimit.Options{
-			OnDenied: func(grpclimit.Event, *status.Status) *status.Status { return nil },
-		}, codes.ResourceExhausted},
-		"OK does not let a call pass": {&stub{}, grpclimit.Options{
-			OnDenied: func(grpclimit.Event, *status.Status) *status.Status { return status.New(codes.OK, "") },
-		}, codes.ResourceExhausted},
+		"a denial":                    {&stub{}, grpclimit.Options{OnDenied: other}, codes.Aborted},
+		"what can never pass":         {&stub{err: ratelimit.ErrExceedsLimit}, grpclimit.Options{OnExceeds: other}, codes.Aborted},
+		"what could not be decided":   {&stub{err: ratelimit.ErrUnavailable}, grpclimit.Options{OnError: other}, codes.Aborted},
+		"nil keeps the answer":        {&stub{}, grpclimit.Options{OnDenied: func(grpclimit.Event, *status.Status) *status.Status { return nil }}, codes.ResourceExhausted},
+		"OK does not let a call pass": {&stub{}, grpclimit.Options{OnDenied: func(grpclimit.Event, *status.Status) *status.Status { return status.New(codes.OK, "") }}, codes.ResourceExhausted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := call(context.Background(), serve(t, &service{}, with(interceptor(t, row.limiter, row.opts))...))

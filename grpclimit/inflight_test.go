@@ -1,10 +1,12 @@
 package grpclimit_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -64,7 +66,7 @@ func TestInflightRefusals(t *testing.T) {
 		key   func(*grpclimit.Call) (string, error)
 		opts  *grpclimit.InflightOptions
 		want  codes.Code
-		stats httplimit.Stats
+		stats httplimit.Stats // with Exceeds, the trailer forbids a retry
 	}{
 		"more than there is": {everyone, &grpclimit.InflightOptions{Units: func(*grpclimit.Call) int { return 2 }}, codes.ResourceExhausted, httplimit.Stats{Exceeds: 1}},
 		"no key":             {failing(keyfunc.ErrNoKey), nil, codes.InvalidArgument, httplimit.Stats{Rejected: 1}},
@@ -79,9 +81,10 @@ func TestInflightRefusals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := ratelimit.Must(grpclimit.NewInflight(ratelimit.Must(inflight.New[string](1, nil)), row.key, row.opts))
-			_, err := i.UnaryServerInterceptor()(t.Context(), nil, info, answering(nil))
-			assert.Equal(t, row.want, status.Code(err))
-			assert.NotContains(t, status.Convert(err).Message(), secret)
+			a := call(t.Context(), serve(t, new(service), with(i)...))
+			assert.Equal(t, row.want, a.code)
+			assert.NotContains(t, a.message, secret)
+			assert.Equal(t, row.stats.Exceeds > 0, slices.Equal(a.pushback, []string{"-1"}))
 			assert.Equal(t, row.stats, i.Stats())
 		})
 	}
@@ -180,36 +183,82 @@ func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
 	}
 }
 
+// A stream's time shows nothing, so it leaves the learnt limit to calls, at a server and at a client. If
+// Outcome is set, it decides at the end, and until then the stream counts. The handler makes another call.
+func TestAStreamLeavesTheLearntLimitToCalls(t *testing.T) {
+	for name, row := range map[string]struct{ stream, outcome, passes bool }{
+		"a call": {false, false, false}, "a stream": {true, false, true}, "a stream, with Outcome": {true, true, false},
+	} {
+		for _, atClient := range []bool{false, true} {
+			bubble(t, name, func(t *testing.T) {
+				l := ratelimit.Must(inflight.New(2, &inflight.Options[string]{Adaptive: inflight.Learn(&inflight.LearnOptions{Start: 1})}))
+				served, sent := grpclimit.InflightOptions{}, grpclimit.ClientOptions{Inflight: l}
+				if row.outcome {
+					served.Outcome = func(_ *grpclimit.Call, _ codes.Code, usual inflight.Outcome) inflight.Outcome { return usual }
+					sent.Outcome = func(_ *grpclimit.Call, _ error, usual inflight.Outcome) inflight.Outcome { return usual }
+				}
+				serving, dialling := with(ratelimit.Must(grpclimit.NewInflight(l, everyone, &served))), []grpc.DialOption(nil)
+				if atClient {
+					serving = nil
+					_, dialling = paced(t, nil, sent)
+				}
+				var client testgrpc.TestServiceClient
+				another := codes.Unknown
+				s := &service{stream: func(s testgrpc.TestService_FullDuplexCallServer) error {
+					another = call(s.Context(), client).code
+					return nil
+				}, unary: func(ctx context.Context, r *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+					if r.FillUsername { // the outer call
+						another = call(ctx, client).code
+					}
+					return new(testgrpc.SimpleResponse), nil
+				}}
+				client = inBubble(t, s.server(serving...), dialling...)
+				if row.stream {
+					open(t.Context(), client, 0)
+				} else {
+					_, _ = client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{FillUsername: true})
+				}
+				assert.NotEqual(t, codes.Unknown, another)
+				assert.Equal(t, row.passes, another == codes.OK)
+			})
+		}
+	}
+}
+
 // If a client does not receive the response, or sends a malformed
 // message, the call is charged, and an adaptive limit ignores it.
 func TestWhatAStreamsClientCausesIsCharged(t *testing.T) {
 	broken := status.Error(codes.Internal, "cannot unmarshal")
 	for name, row := range map[string]struct {
-		sending, receiving error
-		charged            bool
-		outcome            inflight.Outcome
+		heading, sending, receiving error
+		charged                     bool
+		outcome                     inflight.Outcome
 	}{
-		"the client has closed the connection": {status.Error(codes.Unavailable, "transport is closing"), nil, true, inflight.Ignored},
-		"the client has cancelled":             {status.Error(codes.Canceled, "context canceled"), nil, true, inflight.Ignored},
-		"the message cannot be encoded":        {status.Error(codes.Internal, "grpc: error while marshaling"), nil, false, inflight.Cancelled},
-		"the client breaks a message":          {nil, broken, true, inflight.Ignored},
+		"the client has left before the headers": {status.Error(codes.Unavailable, "transport is closing"), nil, nil, true, inflight.Ignored},
+		"the client has closed the connection":   {nil, status.Error(codes.Unavailable, "transport is closing"), nil, true, inflight.Ignored},
+		"the client has cancelled":               {nil, status.Error(codes.Canceled, "context canceled"), nil, true, inflight.Ignored},
+		"the message cannot be encoded":          {nil, status.Error(codes.Internal, "grpc: error while marshaling"), nil, false, inflight.Cancelled},
+		"the client breaks a message":            {nil, nil, broken, true, inflight.Ignored},
 	} {
 		for _, hidden := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				handler := func(_ any, s grpc.ServerStream) error {
-					err := s.SendMsg(nil)
+					err := cmp.Or(s.SendHeader(nil), s.SendMsg(nil))
 					if row.receiving != nil {
 						err = s.RecvMsg(nil)
 					}
-					assert.Equal(t, errors.Join(row.sending, row.receiving).Error(), err.Error())
+					assert.Equal(t, errors.Join(row.heading, row.sending, row.receiving).Error(), err.Error())
 					if hidden {
 						return errors.New("sending failed")
 					}
 					return err
 				}
-				stream := func() *fakeStream { return &fakeStream{sending: row.sending, received: []error{row.receiving}} }
+				stream := func() *fakeStream {
+					return &fakeStream{heading: row.heading, sending: row.sending, received: []error{row.receiving}}
+				}
 				l, left := budget(t)
-				kind := &grpc.StreamServerInfo{IsServerStream: row.sending != nil, IsClientStream: row.receiving != nil}
+				kind := &grpc.StreamServerInfo{IsServerStream: row.receiving == nil, IsClientStream: row.receiving != nil}
 				i := interceptor(t, l, grpclimit.Options{Settle: grpclimit.RefundServerErrors})
 				err := i.StreamServerInterceptor()(nil, stream(), kind, handler)
 				assert.Equal(t, hidden || row.charged, left() == 9)

@@ -31,19 +31,9 @@ import (
 
 func TestTrailersContainTheRemainingBudget(t *testing.T) {
 	clock := new(ratelimittest.Clock)
-	costly := func(c *grpclimit.Call) int {
-		if c.Request != nil {
-			return int(c.Request.(*testgrpc.SimpleRequest).ResponseSize)
-		}
-		return 1
-	}
+	costly := func(c *grpclimit.Call) int { return int(c.Request.(*testgrpc.SimpleRequest).ResponseSize) }
 	i := interceptor(t, limiterOf(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("minute"), ratelimit.FixedWindow(ratelimit.PerHour(100)).Named("hour")),
-		grpclimit.Options{LimitTrailers: true, Cost: costly, QuotaUnit: func(l ratelimit.Limit) string {
-			if l.Name == "hour" {
-				return "tokens"
-			}
-			return ""
-		}})
+		grpclimit.Options{LimitTrailers: true, Cost: costly, QuotaUnit: func(l ratelimit.Limit) string { return map[string]string{"hour": "tokens"}[l.Name] }})
 	client := serve(t, new(service), with(i)...)
 	for _, row := range []struct {
 		wait            time.Duration
@@ -124,6 +114,28 @@ func TestAClientKeepsToTheBudgetInTrailers(t *testing.T) {
 	}
 }
 
+// Other servers report their budget under other names, in a call's headers or a stream's trailers.
+func TestAClientKeepsToTheBudgetOfOtherServers(t *testing.T) {
+	for _, prefix := range []string{"ratelimit-", "x-ratelimit-", "x-rate-limit-"} {
+		for way := range ways {
+			bubble(t, prefix+way, func(t *testing.T) {
+				budget := metadata.Pairs(prefix+"limit", "9", prefix+"remaining", "0", prefix+"reset", "60")
+				s := &service{unary: func(ctx context.Context, _ *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+					return new(testgrpc.SimpleResponse), grpc.SetHeader(ctx, budget)
+				}, stream: func(s testgrpc.TestService_FullDuplexCallServer) error {
+					s.SetTrailer(budget)
+					return echo(s)
+				}}
+				_, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
+				client, begin := inBubble(t, s.server(), dialling...), time.Now()
+				ok(t.Context(), t, client, way)
+				ok(t.Context(), t, client, way)
+				assert.Equal(t, time.Minute, time.Since(begin))
+			})
+		}
+	}
+}
+
 // Package limitfields tests the names.
 func TestNestedInterceptorsAnnounceEachNameOnce(t *testing.T) {
 	per := func(n int) *grpclimit.Interceptor {
@@ -138,13 +150,22 @@ func TestNestedInterceptorsAnnounceEachNameOnce(t *testing.T) {
 	assert.Equal(t, []string{`"default";r=7;t=60`, `"default-2";r=0;t=60`}, a.trailer["ratelimit"])
 }
 
+// By default, Jitter differs by a client's credentials.
 func TestTheTrailerHasTheSameWaitAsRetryInfo(t *testing.T) {
-	i := interceptor(t, &stub{decision: ratelimit.Decision{RetryAfter: time.Hour}}, grpclimit.Options{
-		Jitter: time.Minute, JitterBy: func(c *grpclimit.Call) string { return c.FullMethod },
-	})
-	a := call(context.Background(), serve(t, &service{}, with(i)...))
-	require.Len(t, a.pushback, 1)
-	assert.Equal(t, strconv.FormatInt(a.retry.RetryDelay.AsDuration().Milliseconds(), 10), a.pushback[0])
+	for name, by := range map[string]func(*grpclimit.Call) string{"default": nil, "method": func(c *grpclimit.Call) string { return c.FullMethod }} {
+		bubble(t, name, func(t *testing.T) {
+			i := interceptor(t, &stub{decision: ratelimit.Decision{RetryAfter: time.Hour}}, grpclimit.Options{Jitter: time.Minute, JitterBy: by})
+			client := inBubble(t, new(service).server(with(i)...))
+			waits := map[string]bool{}
+			for _, who := range []string{"ann", "bob"} {
+				a := call(metadata.AppendToOutgoingContext(t.Context(), "authorization", who), client)
+				require.Len(t, a.pushback, 1)
+				assert.Equal(t, strconv.FormatInt(a.retry.RetryDelay.AsDuration().Milliseconds(), 10), a.pushback[0])
+				waits[a.pushback[0]] = true
+			}
+			assert.Equal(t, by == nil, len(waits) == 2)
+		})
+	}
 }
 
 // TestStatusIsEncodedAsByProtobuf decodes the status of httplimit's answers

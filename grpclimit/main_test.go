@@ -221,6 +221,7 @@ type fakeStream struct {
 	trailer  metadata.MD
 	sent     int
 	sending  error // SendMsg's result
+	heading  error // SendHeader's result
 }
 
 func (s *fakeStream) Context() context.Context {
@@ -242,7 +243,7 @@ func (s *fakeStream) RecvMsg(any) error {
 func (s *fakeStream) SendMsg(any) error            { s.sent++; return s.sending }
 func (s *fakeStream) SetTrailer(md metadata.MD)    { s.trailer = metadata.Join(s.trailer, md) }
 func (s *fakeStream) SetHeader(metadata.MD) error  { return nil }
-func (s *fakeStream) SendHeader(metadata.MD) error { return nil }
+func (s *fakeStream) SendHeader(metadata.MD) error { return s.heading }
 
 // stub is a limiter that returns the prepared decision.
 type stub struct {

@@ -122,9 +122,7 @@ func TestACallThatCanNeverPassIsNotToBeRetried(t *testing.T) {
 		"a blocked key": {ratelimit.Blocked().Named("small"), "the key is blocked: do not retry: small"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			i := interceptor(t, limiterOf(t, new(ratelimittest.Clock), row.limit), grpclimit.Options{
-				Cost: func(*grpclimit.Call) int { return 5 },
-			})
+			i := interceptor(t, limiterOf(t, new(ratelimittest.Clock), row.limit), grpclimit.Options{Cost: func(*grpclimit.Call) int { return 5 }})
 			client := serve(t, &service{}, with(i)...)
 			streamed, _ := open(context.Background(), client, 0)
 			for _, a := range []answer{call(context.Background(), client), streamed} {

@@ -50,6 +50,7 @@ func TestACallIsChargedByItsEnd(t *testing.T) {
 	}{
 		"a login":                                {logins, context.Background(), nil, nil, 0},
 		"a login that fails":                     {logins, context.Background(), status.Error(codes.Unauthenticated, ""), nil, 1},
+		"a context's error, whose code counts":   {grpclimit.ChargeOnly(codes.Canceled), context.Background(), fmt.Errorf("query: %w", context.Canceled), nil, 1},
 		"another status":                         {logins, context.Background(), status.Error(codes.NotFound, ""), nil, 0},
 		"no status":                              {logins, context.Background(), errors.New("plain"), nil, 0},
 		"a status that is wrapped":               {logins, context.Background(), fmt.Errorf("login: %w", status.Error(codes.PermissionDenied, "")), nil, 1},
@@ -150,9 +151,12 @@ func TestTheResponseGivesTheCost(t *testing.T) {
 		"unary":            {unary(nil), grpclimit.Response{Code: codes.OK, Message: message, Sent: 1}},
 		"unary that fails": {unary(status.Error(codes.NotFound, "")), grpclimit.Response{Code: codes.NotFound}},
 		"stream": {func(i *grpclimit.Interceptor) error {
-			return i.StreamServerInterceptor()(nil, &fakeStream{}, &grpc.StreamServerInfo{}, func(_ any, s grpc.ServerStream) error {
+			var late grpc.ServerStream
+			err := i.StreamServerInterceptor()(nil, &fakeStream{}, &grpc.StreamServerInfo{}, func(_ any, s grpc.ServerStream) error {
+				late = s
 				return errors.Join(s.SendMsg(nil), s.SendMsg(nil), s.SendMsg(message))
 			})
+			return errors.Join(err, late.SendMsg(nil)) // a goroutine of the handler may send later, and does not block
 		}, grpclimit.Response{Code: codes.OK, Message: message, Sent: 3}},
 	} {
 		t.Run(name, func(t *testing.T) {

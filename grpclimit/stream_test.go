@@ -2,6 +2,7 @@ package grpclimit_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -96,8 +97,7 @@ func TestAStreamsCallNamesTheSideThatStreams(t *testing.T) {
 	_, err = stream.CloseAndRecv()
 	require.NoError(t, err)
 	c = <-seen
-	assert.True(t, c.ClientStream)
-	assert.False(t, c.ServerStream)
+	assert.True(t, c.ClientStream && !c.ServerStream)
 	_ = call(context.Background(), client)
 	c = <-seen
 	assert.False(t, c.ClientStream || c.ServerStream)
@@ -116,9 +116,7 @@ func TestSendingAndReceivingAtTheSameTime(t *testing.T) {
 		var sending sync.WaitGroup
 		sending.Go(func() {
 			for range messages {
-				if s.Send(&testgrpc.StreamingOutputCallResponse{}) != nil {
-					return
-				}
+				_ = s.Send(&testgrpc.StreamingOutputCallResponse{}) // fails after the end
 			}
 		})
 		defer sending.Wait()
@@ -176,15 +174,9 @@ func TestAnOpeningStaysChargedIfAMessageIsDenied(t *testing.T) {
 		handler grpc.StreamHandler
 		left    int
 	}{
-		"the first message is denied": {2, func(_ any, s grpc.ServerStream) error { return s.RecvMsg(nil) }, 1},
-		"the handler has answered before": {2, func(_ any, s grpc.ServerStream) error {
-			_ = s.SendMsg(nil)
-			return s.RecvMsg(nil)
-		}, 1},
-		"the second message is denied": {1, func(_ any, s grpc.ServerStream) error {
-			_ = s.RecvMsg(nil)
-			return s.RecvMsg(nil)
-		}, 0},
+		"the first message is denied":     {2, func(_ any, s grpc.ServerStream) error { return s.RecvMsg(nil) }, 1},
+		"the handler has answered before": {2, func(_ any, s grpc.ServerStream) error { _ = s.SendMsg(nil); return s.RecvMsg(nil) }, 1},
+		"the second message is denied":    {1, func(_ any, s grpc.ServerStream) error { _ = s.RecvMsg(nil); return s.RecvMsg(nil) }, 0},
 		"the handler ends it in another way": {2, func(_ any, s grpc.ServerStream) error {
 			_ = s.RecvMsg(nil)
 			return status.Error(codes.Unauthenticated, "")
@@ -210,25 +202,34 @@ func TestAnOpeningStaysChargedIfAMessageIsDenied(t *testing.T) {
 	}
 }
 
-// The limiter counts one denial for a denied stream, although the wait also covers a message.
+// The limiter counts one denial for a denied stream, although the wait also covers a message. After a
+// message has passed, the wait covers only one message.
 func TestADeniedStreamIsDeniedOnce(t *testing.T) {
-	for name, limit := range map[string]ratelimit.Limit{
-		"bucket": ratelimit.TokenBucket(ratelimit.PerMinute(1), 2), "leaky bucket": ratelimit.LeakyBucket(ratelimit.PerMinute(1), 2),
+	bucket := ratelimit.TokenBucket(ratelimit.PerMinute(1), 2)
+	for name, row := range map[string]struct {
+		limit ratelimit.Limit
+		taken int // before the stream
+		wait  time.Duration
+	}{
+		"bucket": {bucket, 2, 2 * time.Minute}, "leaky bucket": {ratelimit.LeakyBucket(ratelimit.PerMinute(1), 2), 2, 2 * time.Minute},
+		"first message": {bucket, 1, 2 * time.Minute}, "second message": {bucket, 0, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			denials := 0
-			keyed := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{OnDecision: func(e ratelimit.Event[string]) {
+			keyed := ratelimit.Must(ratelimit.New(row.limit, &ratelimit.Options[string]{OnDecision: func(e ratelimit.Event[string]) {
 				if !e.Decision.Allowed {
 					denials++
 				}
 			}}))
-			_, err := keyed.Take(t.Context(), "everyone", 2)
+			_, err := keyed.Take(t.Context(), "everyone", row.taken)
 			require.NoError(t, err)
 			var retry time.Duration
 			i := interceptor(t, ratelimit.Map(keyed, everyone), grpclimit.Options{ChargeMessages: true, OnDecision: func(e grpclimit.Event) { retry = e.Decision.RetryAfter }})
-			require.Error(t, i.StreamServerInterceptor()(nil, &fakeStream{}, &grpc.StreamServerInfo{}, func(any, grpc.ServerStream) error { return nil }))
+			require.Error(t, i.StreamServerInterceptor()(nil, &fakeStream{received: make([]error, 5)}, &grpc.StreamServerInfo{}, func(_ any, s grpc.ServerStream) error {
+				return errors.Join(s.RecvMsg(nil), s.RecvMsg(nil))
+			}))
 			assert.Equal(t, 1, denials)
-			assert.InDelta(t, 2*time.Minute, retry, float64(time.Second)) // the time until an opening and a message pass
+			assert.InDelta(t, row.wait, retry, float64(time.Second)) // the time until an opening and a message pass
 		})
 	}
 }
