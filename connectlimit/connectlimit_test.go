@@ -284,40 +284,39 @@ func TestKeys(t *testing.T) {
 		"X-Forwarded-For": {"203.0.113.9, 10.0.0.2"},
 	}, nil)
 	c.Peer.Addr = "10.0.0.1:4711"
-
-	key, err := keyfunc.APIKey(connectlimit.Header("x-api-key"))(c)
-	require.NoError(t, err)
-	assert.Equal(t, keyfunc.HashOf("secret"), key)
-	key, err = keyfunc.BearerToken(connectlimit.Header("Authorization"))(c)
-	require.NoError(t, err)
-	assert.Equal(t, keyfunc.HashOf("token"), key)
-	_, err = connectlimit.Header("Twice")(c)
-	require.ErrorIs(t, err, keyfunc.ErrMalformedKey)
-	_, err = connectlimit.Header("Long")(c)
-	require.ErrorIs(t, err, keyfunc.ErrMalformedKey)
-	_, err = connectlimit.Header("None")(c)
-	require.ErrorIs(t, err, keyfunc.ErrNoKey)
-	_, err = keyfunc.Otherwise(connectlimit.Header("None"), connectlimit.Procedure)(c)
-	require.NoError(t, err)
-	_, err = keyfunc.Optional(connectlimit.Header("None"))(c)
-	require.ErrorIs(t, err, ratelimit.SkipLayer)
-	pair, err := keyfunc.Join(connectlimit.Procedure, connectlimit.RemoteIP)(c)
-	require.NoError(t, err)
-	assert.Equal(t, keyfunc.Pair[string, netip.Addr]{A: echoProcedure, B: netip.MustParseAddr("10.0.0.1")}, pair)
-
-	behind := ratelimit.Must(connectlimit.ClientIP(httplimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}))
-	ip, err := behind(c)
-	require.NoError(t, err)
-	assert.Equal(t, netip.MustParseAddr("203.0.113.9"), ip)
-	_, err = connectlimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: -1})
-	require.ErrorContains(t, err, "connectlimit: ")
-
 	zero := new(connectlimit.Call)
-	_, err = connectlimit.Procedure(zero)
-	require.ErrorIs(t, err, keyfunc.ErrNoKey)
-	_, err = connectlimit.RemoteIP(zero)
-	require.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 	require.NoError(t, zero.Context().Err())
+	behind := ratelimit.Must(connectlimit.ClientIP(httplimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}))
+	type result struct {
+		key any
+		err error
+	}
+	of := func(key any, err error) result { return result{key, err} }
+	for name, test := range map[string]struct {
+		got  result
+		want any
+		err  error
+	}{
+		"an API key":              {got: of(keyfunc.APIKey(connectlimit.Header("x-api-key"))(c)), want: keyfunc.HashOf("secret")},
+		"a bearer token":          {got: of(keyfunc.BearerToken(connectlimit.Header("Authorization"))(c)), want: keyfunc.HashOf("token")},
+		"a field sent twice":      {got: of(connectlimit.Header("Twice")(c)), err: keyfunc.ErrMalformedKey},
+		"a long field":            {got: of(connectlimit.Header("Long")(c)), err: keyfunc.ErrMalformedKey},
+		"no field":                {got: of(connectlimit.Header("None")(c)), err: keyfunc.ErrNoKey},
+		"otherwise the procedure": {got: of(keyfunc.Otherwise(connectlimit.Header("None"), connectlimit.Procedure)(c)), want: echoProcedure},
+		"an optional field":       {got: of(keyfunc.Optional(connectlimit.Header("None"))(c)), err: ratelimit.SkipLayer},
+		"a pair": {got: of(keyfunc.Join(connectlimit.Procedure, connectlimit.RemoteIP)(c)),
+			want: keyfunc.Pair[string, netip.Addr]{A: echoProcedure, B: netip.MustParseAddr("10.0.0.1")}},
+		"a client behind a proxy": {got: of(behind(c)), want: netip.MustParseAddr("203.0.113.9")},
+		"no procedure":            {got: of(connectlimit.Procedure(zero)), err: keyfunc.ErrNoKey},
+		"no address":              {got: of(connectlimit.RemoteIP(zero)), err: keyfunc.ErrMalformedKey},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.ErrorIs(t, test.got.err, test.err)
+			if test.err == nil {
+				assert.Equal(t, test.want, test.got.key)
+			}
+		})
+	}
 }
 
 func TestMistakesAreNamed(t *testing.T) {
@@ -329,7 +328,8 @@ func TestMistakesAreNamed(t *testing.T) {
 		"Options.KeyCode":     second(connectlimit.New(l, &connectlimit.Options{KeyCode: 17})),
 		"Options.Settle": second(connectlimit.New(limiterFunc(func() (ratelimit.Decision, error) { return ratelimit.Decision{}, nil }),
 			&connectlimit.Options{Settle: connectlimit.RefundServerErrors})),
-		"invalid limit": second(connectlimit.PerIP(ratelimit.Limit{}, nil)),
+		"invalid limit":  second(connectlimit.PerIP(ratelimit.Limit{}, nil)),
+		"connectlimit: ": second(connectlimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: -1})),
 	} {
 		require.ErrorContains(t, err, want)
 	}
@@ -338,7 +338,7 @@ func TestMistakesAreNamed(t *testing.T) {
 	assert.Zero(t, new(connectlimit.Interceptor).Stats())
 }
 
-func second(_ *connectlimit.Interceptor, err error) error { return err }
+func second(_ any, err error) error { return err }
 
 // TestACrowdTakesNoMoreThanTheLimit also serves the race detector.
 func TestACrowdTakesNoMoreThanTheLimit(t *testing.T) {
