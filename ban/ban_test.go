@@ -227,14 +227,10 @@ func TestStrikesAreReportedByTheCaller(t *testing.T) {
 		require.Equal(t, banLimit, take(t, j, 1).Limit, "%d strikes", n)
 	}
 	require.Equal(t, uint64(4), j.Stats().Begun)
-	blocked := onClock(t, j.clock, ratelimit.Blocked())
-	strict := banOf(t, j.limiter, blocked, j.bans)
-	require.NoError(t, strict.Strike(ctx, "zero tolerance", 1))
-	require.Equal(t, banLimit, func() ratelimit.Limit {
-		d, err := strict.Take(ctx, "zero tolerance", 1)
-		require.NoError(t, err)
-		return d.Limit
-	}())
+	require.NoError(t, j.Reset(ctx, "k"))
+	strict := banOf(t, j.limiter, onClock(t, j.clock, ratelimit.Blocked()), j.bans)
+	require.NoError(t, strict.Strike(ctx, "k", 1))
+	require.Equal(t, banLimit, take(t, strict, 1).Limit, "zero tolerance")
 }
 
 func TestResetForgetsBanStrikesAndBudget(t *testing.T) {
@@ -335,11 +331,10 @@ func TestABanBeginsOnce(t *testing.T) {
 	}
 }
 
-// If a strike cannot be counted or a ban cannot begin, the denial stays as it is.
+// If a strike cannot be counted, the denial stays as it is.
 func TestADenialStaysADenialIfTheStrikeFails(t *testing.T) {
 	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
-	down := &resettable{engine: fails(ratelimit.ErrUnavailable)}
-	b := banOf(t, j.limiter, down, j.bans)
+	b := banOf(t, j.limiter, &resettable{engine: fails(ratelimit.ErrUnavailable)}, j.bans)
 	require.True(t, b.Allow("k", 2))
 	d := take(t, b, 1)
 	require.Equal(t, jailLimit, d.Limit)
@@ -347,10 +342,12 @@ func TestADenialStaysADenialIfTheStrikeFails(t *testing.T) {
 	require.Equal(t, uint64(1), b.Stats().Failed)
 	require.ErrorIs(t, b.Stats().LastFailure, ratelimit.ErrUnavailable)
 	require.ErrorIs(t, b.Strike(t.Context(), "k", 1), ratelimit.ErrUnavailable)
-	require.Equal(t, uint64(1), b.Stats().Failed, "the caller was told")
+	require.Equal(t, uint64(1), b.Stats().Failed, "the caller has the error")
+}
 
-	// If bans fails, Take returns its error and does not call the limiter.
-	b = banOf(t, j.limiter, j.strikes, down)
+func TestIfBansFailsTheLimiterIsNotCalled(t *testing.T) {
+	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
+	b := banOf(t, j.limiter, j.strikes, &resettable{engine: fails(ratelimit.ErrUnavailable)})
 	d, err := b.Take(t.Context(), "k", 1)
 	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
 	require.False(t, d.Allowed)
@@ -359,21 +356,25 @@ func TestADenialStaysADenialIfTheStrikeFails(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
 	require.NoError(t, r.Cancel())
 	require.ErrorIs(t, b.Wait(t.Context(), "k", 1), ratelimit.ErrUnavailable)
-	require.Equal(t, 1, remaining(t, j.strikes, "k"))
+	require.Equal(t, []int{2, 1}, []int{remaining(t, j.limiter, "k"), remaining(t, j.strikes, "k")})
+}
 
-	// A ban that fails to begin begins with the next strike.
-	j.bans.Reset(context.Background(), "k")
+func TestABanThatFailsToBeginBeginsWithTheNextStrike(t *testing.T) {
+	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
 	flaky := &flakyBans{Keyed: j.bans, err: ratelimit.ErrUnavailable}
-	b = banOf[string](t, j.limiter, j.strikes, flaky)
+	b := banOf[string](t, j.limiter, j.strikes, flaky)
+	require.True(t, b.Allow("k", 2))
 	require.Equal(t, jailLimit, take(t, b, 1).Limit)
 	require.Equal(t, uint64(1), b.Stats().Failed)
 	flaky.err = nil
 	require.Equal(t, banLimit, take(t, b, 1).Limit)
+}
 
-	// Reset resets both limiters, although the first one fails.
-	both := &resettable{engine: allows(ratelimit.Decision{Remaining: 1}), err: errors.New("down")}
-	b = banOf[string](t, j.limiter, both, j.bans)
-	require.ErrorContains(t, b.Reset(t.Context(), "k"), "down")
+func TestResetResetsBansAlthoughStrikesFail(t *testing.T) {
+	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
+	require.True(t, j.bans.Allow("k", 1))
+	strikes := &resettable{engine: allows(ratelimit.Decision{Remaining: 1}), err: errors.New("down")}
+	require.ErrorContains(t, banOf[string](t, j.limiter, strikes, j.bans).Reset(t.Context(), "k"), "down")
 	require.Equal(t, 1, remaining(t, j.bans, "k"))
 }
 
