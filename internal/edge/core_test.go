@@ -1,7 +1,9 @@
 package edge_test
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -161,47 +163,47 @@ func TestARequestMayBeUsedAgainIfItsLimiterDropsIt(t *testing.T) {
 }
 
 func TestPermitsAreWaitedForUntilMaxWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := ratelimit.Must(inflight.New(1, &inflight.Options[string]{MaxQueue: 9}))
-		p := edge.NewPermits("test", l, time.Second)
-		acquire := func(ctx context.Context, p *edge.Permits) (permit inflight.Permit, took time.Duration, err error) {
-			begin := time.Now()
-			permit, waited, err := p.Acquire(ctx, "k")
-			if err == nil {
-				assert.Equal(t, time.Since(begin), waited)
-			}
-			return permit, time.Since(begin), err
-		}
-		counted := func(want ...uint64) {
-			t.Helper()
-			sent, failed, inFlight := p.Counted()
-			assert.Equal(t, want, []uint64{sent, failed, inFlight})
-		}
-		first, took, err := acquire(t.Context(), p)
-		require.NoError(t, err)
-		assert.Zero(t, took)
-		p.Depart()
-		counted(1, 0, 1)
-		watched := outcome.WatchRefusals(t.Context())
-		_, took, err = acquire(watched, p)
-		assert.ErrorIs(t, err, ratelimit.ErrLimited)
-		assert.ErrorContains(t, err, "no permit within MaxWait, which is 1s")
-		assert.Equal(t, time.Second, took)
-		assert.True(t, outcome.WasRefused(watched))
-		_, took, err = acquire(within(500*time.Millisecond), p)
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.NotErrorIs(t, err, ratelimit.ErrLimited, "it is the request's own deadline")
-		assert.Equal(t, 500*time.Millisecond, took)
-		p.Land()
-		counted(1, 2, 0)
-		time.AfterFunc(500*time.Millisecond, first.Release)
-		second, took, err := acquire(t.Context(), p)
-		require.NoError(t, err)
-		assert.Equal(t, 500*time.Millisecond, took)
-		time.AfterFunc(time.Hour, second.Release)
-		third, took, err := acquire(t.Context(), edge.NewPermits("test", l, 0))
-		require.NoError(t, err)
-		assert.Equal(t, time.Hour, took)
-		third.Release()
-	})
+	const half = 500 * time.Millisecond
+	for name, c := range map[string]struct {
+		maxWait, deadline, released, took time.Duration // 0 as released: the slot is free
+		err                               error
+		text                              string
+	}{
+		"a free slot":                {maxWait: time.Second},
+		"MaxWait is over":            {maxWait: time.Second, released: time.Hour, took: time.Second, err: ratelimit.ErrLimited, text: "no permit within MaxWait, which is 1s"},
+		"the request's own deadline": {maxWait: time.Second, released: time.Hour, deadline: half, took: half, err: context.DeadlineExceeded},
+		"a slot in time":             {maxWait: time.Second, released: half, took: half},
+		"no MaxWait":                 {released: time.Hour, took: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := ratelimit.Must(inflight.New(1, &inflight.Options[string]{MaxQueue: 9}))
+				if c.released > 0 {
+					first, _, err := edge.NewPermits("test", l, 0).Acquire(t.Context(), "k")
+					require.NoError(t, err)
+					time.AfterFunc(c.released, first.Release)
+				}
+				p := edge.NewPermits("test", l, c.maxWait)
+				ctx := outcome.WatchRefusals(within(cmp.Or(c.deadline, 2*time.Hour)))
+				begin := time.Now()
+				permit, waited, err := p.Acquire(ctx, "k")
+				assert.Equal(t, c.took, time.Since(begin))
+				require.ErrorIs(t, err, c.err)
+				assert.Equal(t, c.text != "", errors.Is(err, ratelimit.ErrLimited))
+				assert.Equal(t, c.err != nil, outcome.WasRefused(ctx))
+				counted := func() (n [3]uint64) { n[0], n[1], n[2] = p.Counted(); return n }
+				if err != nil {
+					assert.ErrorContains(t, err, c.text)
+					assert.Equal(t, [3]uint64{0, 1, 0}, counted())
+					return
+				}
+				assert.Equal(t, c.took, waited)
+				p.Depart()
+				assert.Equal(t, [3]uint64{1, 0, 1}, counted())
+				p.Land()
+				assert.Equal(t, [3]uint64{1, 0, 0}, counted())
+				permit.Release()
+			})
+		})
+	}
 }
