@@ -81,37 +81,47 @@ func denied(d ratelimit.Decision, err error) error {
 	return err
 }
 
-func TestAWaitThatFailsPutsHeldUnitsBack(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := newServer(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 10_000))
-		l := leased(t, s, lease.Options[string]{MaxBatch: 40})
-		held := holds(t, l, 20)
-		leave(t, s, 0)
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Hour)
-		defer cancel()
-		require.ErrorIs(t, l.Wait(ctx, "k", held+3), context.DeadlineExceeded)
-		require.Equal(t, held, l.Stats().Held)
-		r, err := l.Reserve(context.Background(), "k", held+3, 2*time.Hour)
-		require.NoError(t, err)
-		require.False(t, r.Allowed)
-		require.Equal(t, held, l.Stats().Held)
-		s.fail(down)
-		_, err = l.Reserve(context.Background(), "k", held+3, 2*time.Hour)
-		require.ErrorIs(t, err, errDown)
-		require.Equal(t, held, l.Stats().Held)
-		s.fail(nil)
-
-		r, err = l.Reserve(context.Background(), "k", held+3, 3*time.Hour)
-		require.NoError(t, err)
-		require.True(t, r.Allowed)
-		require.Equal(t, 3*time.Hour, r.Delay)
-		require.NoError(t, r.Cancel())
-		require.Equal(t, held, l.Stats().Held, "what was held is held again")
-		d, err := s.Peek(context.Background(), "k", 0)
-		require.NoError(t, err)
-		require.Zero(t, d.Remaining)
-		require.Zero(t, d.ResetAfter-10_000*time.Hour, "what was booked is given back")
-	})
+func TestACallThatSpendsNothingPutsHeldUnitsBack(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault    func(context.Context) error
+		maxDelay time.Duration
+		wait     bool // calls Wait, with a deadline after maxDelay
+		allowed  bool // reserves, and cancels
+		err      error
+	}{
+		"a Wait that would be too late":   {maxDelay: 2 * time.Hour, wait: true, err: context.DeadlineExceeded},
+		"a reservation that is denied":    {maxDelay: 2 * time.Hour},
+		"a reservation without an answer": {maxDelay: 2 * time.Hour, fault: down, err: errDown},
+		"a reservation that is cancelled": {maxDelay: 3 * time.Hour, allowed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := newServer(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 10_000))
+				l := leased(t, s, lease.Options[string]{MaxBatch: 40})
+				held := holds(t, l, 20)
+				leave(t, s, 0)
+				s.fail(c.fault)
+				ctx, cancel := context.WithTimeout(context.Background(), c.maxDelay)
+				defer cancel()
+				if c.wait {
+					require.ErrorIs(t, l.Wait(ctx, "k", held+3), c.err)
+				} else {
+					r, err := l.Reserve(context.Background(), "k", held+3, c.maxDelay)
+					require.ErrorIs(t, err, c.err)
+					require.Equal(t, c.allowed, r.Allowed)
+					if c.allowed {
+						require.Equal(t, 3*time.Hour, r.Delay)
+						require.NoError(t, r.Cancel())
+					}
+				}
+				require.Equal(t, held, l.Stats().Held)
+				s.fail(nil)
+				d, err := s.Peek(context.Background(), "k", 0)
+				require.NoError(t, err)
+				require.Equal(t, []any{0, 10_000 * time.Hour}, []any{d.Remaining, d.ResetAfter}, "what was booked is given back")
+			})
+		})
+	}
 }
 
 func down(context.Context) error { return errDown }
