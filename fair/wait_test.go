@@ -372,39 +372,40 @@ func TestThousandWaitersComeAndGo(t *testing.T) {
 
 // A waiter is due earlier after another tenant's weight falls, and after another tenant joins.
 func TestAWaitEndsWhenOthersMakeItDue(t *testing.T) {
-	var heavy atomic.Int64
-	due := func(burst, first, cost int, before, after func(l *fair.Limiter[string])) {
-		synctest.Test(t, func(t *testing.T) {
-			heavy.Store(1000)
-			clock := new(ratelimittest.Clock)
-			l, err := fair.New(ratelimit.TokenBucket(ratelimit.PerSecond(1), burst), &fair.Options[string]{Clock: clock, Weight: func(key string) int {
-				if key == "heavy" {
-					return int(heavy.Load())
+	for name, c := range map[string]struct {
+		burst, first, cost int      // the heavy tenant spends first, and the light one waits for cost
+		before, after      []string // tenants that call before the Wait, and while it waits
+		weight             int      // of the heavy tenant while the light one waits
+	}{
+		"a weight falls": {burst: 100, first: 60, cost: 30, after: []string{"heavy"}, weight: 1},
+		"tenants join":   {burst: 1000, first: 500, cost: 3, before: []string{"c", "d", "e"}, after: []string{"f", "g"}, weight: 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var heavy atomic.Int64
+				heavy.Store(1000)
+				l, err := fair.New(ratelimit.TokenBucket(ratelimit.PerSecond(1), c.burst), &fair.Options[string]{
+					Clock: new(ratelimittest.Clock), Weight: func(key string) int { return max(1, map[string]int{"heavy": int(heavy.Load())}[key]) },
+				})
+				require.NoError(t, err)
+				for _, tenant := range c.before {
+					l.Allow(tenant, 1)
 				}
-				return 1
-			}})
-			require.NoError(t, err)
-			before(l)
-			require.True(t, l.Allow("heavy", first))
-			served := make(chan error, 1)
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			go func() { served <- l.Wait(ctx, "light", cost) }()
-			synctest.Wait()
-			require.Empty(t, served)
-			after(l)
-			synctest.Wait()
-			require.Len(t, served, 1)
-			require.NoError(t, <-served)
+				require.True(t, l.Allow("heavy", c.first))
+				served := make(chan error, 1)
+				go func() { served <- l.Wait(t.Context(), "light", c.cost) }()
+				synctest.Wait()
+				require.Empty(t, served)
+				heavy.Store(int64(c.weight))
+				for _, tenant := range c.after {
+					l.Allow(tenant, 1)
+				}
+				synctest.Wait()
+				require.Len(t, served, 1)
+				require.NoError(t, <-served)
+			})
 		})
 	}
-	none := func(*fair.Limiter[string]) {}
-	due(100, 60, 30, none, func(l *fair.Limiter[string]) {
-		heavy.Store(1)
-		l.Allow("heavy", 0)
-	})
-	three := func(l *fair.Limiter[string]) { l.Allow("c", 1); l.Allow("d", 1); l.Allow("e", 1) }
-	due(1000, 500, 3, three, func(l *fair.Limiter[string]) { l.Allow("f", 1); l.Allow("g", 1) })
 }
 
 // A waiter that was overtaken sleeps no longer than until its own
