@@ -3,6 +3,7 @@ package failover_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -36,42 +37,32 @@ func TestPeekEachLooksWhereTheDecisionIsMade(t *testing.T) {
 		}
 		return ratelimit.Must(ratelimit.All(layer(month, "month"), layer(minute, "minute")))
 	}
-	left := func(all []ratelimit.Decision) (n []int) {
-		for _, d := range all {
-			n = append(n, d.Remaining)
-		}
-		return n
-	}
 	shared, local := stack(1000, 100), stack(100, 10)
-	l, err := failover.New[string](shared, local, nil)
-	require.NoError(t, err)
-	require.True(t, l.Allow("ann", 5))
-	each, err := l.PeekEach(t.Context(), "ann", 1)
-	require.NoError(t, err)
-	assert.Equal(t, []int{995, 95}, left(each))
-	assert.False(t, each[0].Degraded)
-
-	l.Force(failover.StateOpen)
-	each, err = l.PeekEach(t.Context(), "ann", 1)
-	require.NoError(t, err)
-	assert.Equal(t, []int{100, 10}, left(each))
-	assert.True(t, each[0].Degraded && each[1].Degraded)
-	each, err = l.PeekEach(t.Context(), "none", 1)
-	require.NoError(t, err)
-	assert.Equal(t, ratelimit.Decision{}, each[1], "a layer that does not apply")
-	each, err = l.PeekEach(t.Context(), "ann", 50)
-	require.NoError(t, err, "the primary may allow it")
-	assert.Equal(t, []bool{true, false}, []bool{each[0].Allowed, each[1].Allowed})
-	assert.Positive(t, each[1].RetryAfter)
-
-	down, err := failover.New[string](outStack{shared}, local, nil)
-	require.NoError(t, err)
-	each, err = down.PeekEach(t.Context(), "ann", 1)
-	require.NoError(t, err)
-	assert.Equal(t, []int{100, 10}, left(each))
-
-	plain, err := failover.New[string](failover.AllowAll[string](), failover.DenyAll[string](), nil)
-	require.NoError(t, err)
-	_, err = plain.PeekEach(t.Context(), "ann", 1)
-	assert.ErrorIs(t, err, errors.ErrUnsupported)
+	require.True(t, shared.Allow("ann", 5))
+	up, open := ratelimit.Must(failover.New[string](shared, local, nil)), ratelimit.Must(failover.New[string](shared, local, nil))
+	open.Force(failover.StateOpen)
+	for name, c := range map[string]struct {
+		l    *failover.Limiter[string]
+		key  string
+		cost int
+		want []string // each layer's name, Remaining, Allowed and Degraded, and whether a retry helps
+		err  error
+	}{
+		"the primary decides":                {l: up, key: "ann", cost: 1, want: []string{"month 995 true false false", "minute 95 true false false"}},
+		"the stand-in decides":               {l: open, key: "ann", cost: 1, want: []string{"month 100 true true false", "minute 10 true true false"}},
+		"a layer does not apply":             {l: open, key: "none", cost: 1, want: []string{"month 100 true true false", " 0 false false false"}},
+		"a cost that the primary may allow":  {l: open, key: "ann", cost: 50, want: []string{"month 100 true true false", "minute 10 false true true"}},
+		"the primary fails":                  {l: ratelimit.Must(failover.New[string](outStack{shared}, local, nil)), key: "ann", cost: 1, want: []string{"month 100 true true false", "minute 10 true true false"}},
+		"neither limiter has several layers": {l: ratelimit.Must(failover.New[string](failover.AllowAll[string](), failover.DenyAll[string](), nil)), err: errors.ErrUnsupported},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each, err := c.l.PeekEach(t.Context(), c.key, c.cost)
+			require.ErrorIs(t, err, c.err)
+			var got []string
+			for _, d := range each {
+				got = append(got, fmt.Sprint(d.Limit.Name, " ", d.Remaining, d.Allowed, d.Degraded, d.RetryAfter > 0))
+			}
+			assert.Equal(t, c.want, got)
+		})
+	}
 }
