@@ -261,7 +261,7 @@ func finish(t *testing.T, l *inflight.Limiter[string], clock *ratelimittest.Cloc
 
 func TestWindowIsOverAfterTwentyOutcomesAndATenthOfASecond(t *testing.T) {
 	clock := new(ratelimittest.Clock)
-	adaptive, samples := script(50, 40, 30, 29, 28)
+	adaptive, samples := script(50, 40, 30)
 	l := newLimiter(t, 100, &options{Adaptive: adaptive, Clock: clock})
 	finish(t, l, clock, 1, time.Second, inflight.Ignored)
 	assert.Equal(t, 50, stats(t, l, "a").Limit)
@@ -279,15 +279,18 @@ func TestWindowIsOverAfterTwentyOutcomesAndATenthOfASecond(t *testing.T) {
 	finish(t, l, clock, 1, time.Millisecond, inflight.Dropped)
 	require.Len(t, *samples, 2)
 	assert.Equal(t, inflight.Sample{RTT: 200 * time.Millisecond, InFlight: 19, Mean: (19*200 + 1) / 201., Crowd: (19*19*200 + 1) / (19*200 + 1.), Cancelled: 0.95, Dropped: true, Drops: 1, Outcomes: 20, Max: 100, At: 1381 * time.Millisecond}, (*samples)[1], "19 deadlines after more than all that had succeeded")
+}
 
-	finish(t, l, clock, 15, 10*time.Millisecond, inflight.Success)
-	finish(t, l, clock, 5, 100*time.Millisecond, inflight.Dropped)
-	require.Len(t, *samples, 3)
-	assert.True(t, (*samples)[2].Dropped, "a fourth")
-	finish(t, l, clock, 16, 10*time.Millisecond, inflight.Success)
-	finish(t, l, clock, 4, 100*time.Millisecond, inflight.Dropped)
-	require.Len(t, *samples, 4)
-	assert.False(t, (*samples)[3].Dropped, "less than a fourth")
+func TestAFourthOfAWindowsOutcomesShowsThatCallsAreDropped(t *testing.T) {
+	for dropped, want := range map[int]bool{5: true, 4: false} {
+		adaptive, samples := script(50, 40)
+		clock := new(ratelimittest.Clock)
+		l := newLimiter(t, 100, &options{Adaptive: adaptive, Clock: clock})
+		finish(t, l, clock, 20-dropped, 10*time.Millisecond, inflight.Success)
+		finish(t, l, clock, dropped, 100*time.Millisecond, inflight.Dropped)
+		require.Len(t, *samples, 1)
+		assert.Equal(t, want, (*samples)[0].Dropped, "%d of 20", dropped)
+	}
 }
 
 func TestAdaptiveLimitThatGrowsLetsWaitersIn(t *testing.T) {
