@@ -129,22 +129,28 @@ func TestAQuickRunLeavesComparisonsAndExtraTestsToAllAndReportsThem(t *testing.T
 	t.Setenv(testsize.Variant, "")
 	modules, err := find(".")
 	require.NoError(t, err)
-	var out bytes.Buffer
-	r := runner{out: &out, quick: true, skipped: make(counts)}
-	r.all(modules)
-	assert.True(t, r.passed(), out.String())
-	assert.Contains(t, out.String(), "ok  \tproofs/sqltest")
-	assert.Contains(t, out.String(), "of 2: . passed")
-	assert.NotContains(t, out.String(), "skipped:")
-	assert.Contains(t, out.String(), "\nleft to .ci/run and ./scripts/test -all: 2 tests, and comparisons with peers, frameworks and other databases (internal/proofs, internal/tools)\n")
-
-	out.Reset()
-	r = runner{out: &out, skipped: make(counts)}
-	r.all(modules)
-	assert.Len(t, r.failed, 3, out.String())
-	assert.Contains(t, out.String(), "of 3: .")
-	assert.Contains(t, out.String(), "ran in full")
-	assert.NotContains(t, out.String(), "left to")
+	for name, c := range map[string]struct {
+		quick  bool
+		failed int
+		prints []string
+		not    string
+	}{
+		"quick": {quick: true, not: "skipped:", prints: []string{"ok  \tproofs/sqltest", "of 2: . passed",
+			"\nleft to .ci/run and ./scripts/test -all: 2 tests, and comparisons with peers, frameworks and other databases (internal/proofs, internal/tools)\n"}},
+		"all": {failed: 3, not: "left to", prints: []string{"of 3: .", "ran in full"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			r := runner{out: &out, quick: c.quick, skipped: make(counts)}
+			r.all(modules)
+			assert.Len(t, r.failed, c.failed, out.String())
+			assert.Equal(t, c.failed == 0, r.passed())
+			for _, part := range c.prints {
+				assert.Contains(t, out.String(), part)
+			}
+			assert.NotContains(t, out.String(), c.not)
+		})
+	}
 }
 
 func TestArgumentsForTheTestsStayLast(t *testing.T) {
