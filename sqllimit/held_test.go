@@ -72,13 +72,15 @@ func TestConcurrentUnitsLapseByTheDatabasesTime(t *testing.T) {
 	require.True(t, reserved(t, l, "k", 1).Allowed)
 	require.NoError(t, l.Reset(t.Context(), "k"))
 	require.ErrorIs(t, three.Extend(t.Context()), ratelimit.ErrLost)
+}
 
-	wide, narrow := ratelimit.Concurrent(4, time.Minute), ratelimit.Concurrent(2, 10*time.Second)
-	l = made(t, db, "lowered", wide)
+func TestALoweredLimitHoldsForUnitsInUse(t *testing.T) {
+	clock, db := onFake(t)
+	l := made(t, db, "lowered", ratelimit.Concurrent(4, time.Minute))
 	first := reserved(t, l, "k", 2)
 	clock.Advance(5 * time.Second)
 	later := reserved(t, l, "k", 2)
-	require.NoError(t, l.SetLimit(narrow))
+	require.NoError(t, l.SetLimit(ratelimit.Concurrent(2, 10*time.Second)))
 	d := reserved(t, l, "k", 1)
 	assert.False(t, d.Allowed)
 	assert.Equal(t, 2, d.Debt)

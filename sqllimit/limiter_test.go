@@ -133,34 +133,46 @@ func TestOrdersAreDecidedAsTheyCame(t *testing.T) {
 func TestADecisionThatChangesNothingWritesNothing(t *testing.T) {
 	f, db := newFake(t, newClock().now)
 	l := newLimiter(t, db, ratelimit.TokenBucket(ratelimit.PerHour(10), 10), patient)
-	ctx := t.Context()
 	require.True(t, l.Allow("k", 8))
 	require.True(t, l.Allow("fresh", 1))
-	require.NoError(t, l.Adjust(ctx, "fresh", -1))
-	before, _ := f.counted()
-	require.NoError(t, l.Adjust(ctx, "fresh", -1), "the row would be written as it is")
-	d, err := l.Take(ctx, "k", 3)
-	require.NoError(t, err)
-	require.Equal(t, ratelimit.Decision{Limit: l.Describe().Limits[0], Remaining: 2, RetryAfter: 6 * time.Minute, ResetAfter: 48 * time.Minute}, d)
-	d, err = l.Peek(ctx, "k", 2)
-	require.NoError(t, err)
-	require.True(t, d.Allowed)
-	_, err = l.Take(ctx, "k", 11)
-	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
-	_, err = l.Take(ctx, "k", -1)
-	require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
-	_, err = l.Take(ctx, "k", 0)
-	require.NoError(t, err)
-	require.True(t, l.Allow("k", 0))
-	require.NoError(t, l.Adjust(ctx, "k", 0))
-	r, err := l.Reserve(ctx, "k", 5, 0)
-	require.NoError(t, err)
-	require.False(t, r.Allowed)
-	require.NoError(t, r.Settle(9))
-	require.NoError(t, l.Each(ctx, func(string, ratelimit.Decision) bool { return true }))
-	after, _ := f.counted()
-	require.Equal(t, before, after)
-	require.NotContains(t, f.requested, "lock")
+	require.NoError(t, l.Adjust(t.Context(), "fresh", -1))
+	take := func(cost int) func(context.Context) (any, error) {
+		return func(ctx context.Context) (any, error) { return l.Take(ctx, "k", cost) }
+	}
+	denied := ratelimit.Decision{Limit: l.Describe().Limits[0], Remaining: 2, RetryAfter: 6 * time.Minute, ResetAfter: 48 * time.Minute}
+	for name, c := range map[string]struct {
+		call func(context.Context) (any, error)
+		want any // if not nil
+		err  error
+	}{
+		"Adjust of a fresh key": {call: func(ctx context.Context) (any, error) { return nil, l.Adjust(ctx, "fresh", -1) }}, // the row would be written as it is
+		"Adjust by 0":           {call: func(ctx context.Context) (any, error) { return nil, l.Adjust(ctx, "k", 0) }},
+		"Take above the rest":   {call: take(3), want: denied},
+		"Take above the burst":  {call: take(11), err: ratelimit.ErrExceedsLimit},
+		"Take below 0":          {call: take(-1), err: ratelimit.ErrNegativeCost},
+		"Take of 0":             {call: take(0)},
+		"Allow of 0":            {call: func(context.Context) (any, error) { return l.Allow("k", 0), nil }, want: true},
+		"Peek":                  {call: func(ctx context.Context) (any, error) { d, err := l.Peek(ctx, "k", 2); return d.Allowed, err }, want: true},
+		"Each": {call: func(ctx context.Context) (any, error) {
+			return nil, l.Each(ctx, func(string, ratelimit.Decision) bool { return true })
+		}},
+		"a reservation that is denied": {call: func(ctx context.Context) (any, error) {
+			r, err := l.Reserve(ctx, "k", 5, 0)
+			return r.Allowed, errors.Join(err, r.Settle(9))
+		}, want: false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before, _ := f.counted()
+			got, err := c.call(t.Context())
+			require.ErrorIs(t, err, c.err)
+			if c.want != nil {
+				require.Equal(t, c.want, got)
+			}
+			after, _ := f.counted()
+			require.Equal(t, before, after)
+			require.NotContains(t, f.requested, "lock")
+		})
+	}
 }
 
 func TestAnotherProcessThatIsFirstCountsAndIsLockedOut(t *testing.T) {
@@ -622,33 +634,39 @@ func TestAChangeOfLimitIsAsOfOneInstant(t *testing.T) {
 
 func TestTheLimitOfAKey(t *testing.T) {
 	_, db := newFake(t, newClock().now)
-	var events []ratelimit.Event[string]
+	var event ratelimit.Event[string]
 	l := newLimiter(t, db, ratelimit.FixedWindow(ratelimit.PerHour(10)), &Options{Timeout: time.Minute, LimitFor: func(key string) ratelimit.Limit {
-		switch key {
-		case "free":
-			return ratelimit.FixedWindow(ratelimit.PerHour(2))
-		case "staff":
-			return ratelimit.Unlimited()
-		case "bad":
-			return ratelimit.FixedWindow(ratelimit.Per(1, 1))
-		case "out":
-			return ratelimit.Blocked()
-		}
-		return ratelimit.Limit{}
-	}, OnDecision: func(e ratelimit.Event[string]) { events = append(events, e) }})
+		return map[string]ratelimit.Limit{
+			"free": ratelimit.FixedWindow(ratelimit.PerHour(2)), "staff": ratelimit.Unlimited(), "bad": ratelimit.FixedWindow(ratelimit.Per(1, 1)), "out": ratelimit.Blocked(),
+		}[key]
+	}, OnDecision: func(e ratelimit.Event[string]) { event = e }})
 	require.Equal(t, []ratelimit.Limit{{}}, l.Describe().Limits)
-	require.True(t, l.Allow("anyone", 10))
-	require.False(t, l.Allow("free", 3))
-	require.True(t, l.Allow("free", 2))
-	require.True(t, l.Allow("staff", 1000))
-	_, err := l.Take(t.Context(), "bad", 1)
-	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
-	_, err = l.Take(t.Context(), "out", 1)
-	require.ErrorIs(t, err, ratelimit.ErrBlocked)
-	require.Len(t, events, 6)
-	require.Equal(t, []bool{true, false, true, false, false, false}, []bool{events[0].Spent, events[1].Spent, events[2].Spent, events[3].Spent, events[4].Spent, events[5].Spent})
-	require.Equal(t, "calls", events[1].Decision.Limit.Name)
-	require.ErrorIs(t, events[1].Err, ratelimit.ErrExceedsLimit)
+	for _, c := range []struct {
+		key   string
+		cost  int
+		spent bool
+		err   error
+	}{
+		{key: "anyone", cost: 10, spent: true},
+		{key: "free", cost: 3, err: ratelimit.ErrExceedsLimit},
+		{key: "free", cost: 2, spent: true},
+		{key: "staff", cost: 1000},
+		{key: "bad", cost: 1, err: ratelimit.ErrInvalidLimit},
+		{key: "out", cost: 1, err: ratelimit.ErrBlocked},
+	} {
+		t.Run(fmt.Sprint(c.key, c.cost), func(t *testing.T) {
+			require.Equal(t, c.err == nil, l.Allow(c.key, c.cost))
+			require.Equal(t, c.spent, event.Spent)
+			require.ErrorIs(t, event.Err, c.err)
+			if c.key == "free" {
+				require.Equal(t, "calls", event.Decision.Limit.Name)
+			}
+			if c.err != nil {
+				_, err := l.Take(t.Context(), c.key, c.cost)
+				require.ErrorIs(t, err, c.err)
+			}
+		})
+	}
 }
 
 func TestNewRefusesInvalidArguments(t *testing.T) {
