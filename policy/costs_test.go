@@ -95,39 +95,34 @@ func TestTokensAndDollarsOfOneCallSettleEachToTheirOwnFigure(t *testing.T) {
 	set, warnings := policy.Check(text)
 	require.NotNil(t, set, "%v", warnings)
 	require.Empty(t, warnings)
-	clock := new(ratelimittest.Clock)
-	p := ratelimit.Must(policy.New(set, &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{Clock: clock})}))
-	call := func() (*ratelimit.Reservation, policy.Attributes) {
-		r := attrs{"api_key": "k", "team": "t", "estimated_tokens": "4000", "estimated_microdollars": "90000"}
-		res, err := p.Reserve(t.Context(), r, 1, 0)
-		require.NoError(t, err)
-		require.True(t, res.Allowed)
-		return res, r
+	for name, c := range map[string]struct {
+		tokens, dollars         string // the real figures
+		cancel                  bool
+		err                     error
+		requests, left, dollar6 int // what is left of requests, tokens and millionths of a dollar
+	}{
+		"below the estimates":  {tokens: "500", dollars: "7000", requests: 59, left: 99_500, dollar6: 49_993_000},
+		"above the estimates":  {tokens: "12000", dollars: "200000", requests: 59, left: 88_000, dollar6: 49_800_000},
+		"cancelled":            {cancel: true, requests: 60, left: 100_000, dollar6: 50_000_000},
+		"without the tokens":   {dollars: "0", err: keyfunc.ErrNoKey, requests: 59, left: 96_000, dollar6: 50_000_000}, // that estimate stays, and the other rule is settled
+		"tokens that are none": {tokens: "many", dollars: "1000", err: keyfunc.ErrMisconfigured, requests: 59, left: 96_000, dollar6: 49_999_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := ratelimit.Must(policy.New(set, &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{Clock: new(ratelimittest.Clock)})}))
+			r := attrs{"api_key": "k", "team": "t", "estimated_tokens": "4000", "estimated_microdollars": "90000"}
+			res, err := p.Reserve(t.Context(), r, 1, 0)
+			require.NoError(t, err)
+			require.True(t, res.Allowed)
+			assert.Equal(t, map[string]int{"requests": 59, "tokens": 96_000, "spend": 49_910_000}, remaining(t, p, r))
+			r["total_tokens"], r["microdollars"] = c.tokens, c.dollars
+			if c.cancel {
+				require.NoError(t, res.Cancel())
+			} else {
+				require.ErrorIs(t, res.Settle(1), c.err)
+			}
+			assert.Equal(t, map[string]int{"requests": c.requests, "tokens": c.left, "spend": c.dollar6}, remaining(t, p, r))
+		})
 	}
-	res, r := call()
-	assert.Equal(t, map[string]int{"requests": 59, "tokens": 96_000, "spend": 49_910_000}, remaining(t, p, r))
-	r["total_tokens"], r["microdollars"] = "500", "7000"
-	require.NoError(t, res.Settle(1))
-	assert.Equal(t, map[string]int{"requests": 59, "tokens": 99_500, "spend": 49_993_000}, remaining(t, p, r))
-
-	res, r = call()
-	r["total_tokens"], r["microdollars"] = "12000", "200000"
-	require.NoError(t, res.Settle(1))
-	assert.Equal(t, map[string]int{"requests": 58, "tokens": 87_500, "spend": 49_793_000}, remaining(t, p, r), "above the estimates")
-
-	res, _ = call()
-	require.NoError(t, res.Cancel())
-	assert.Equal(t, map[string]int{"requests": 58, "tokens": 87_500, "spend": 49_793_000}, remaining(t, p, r), "all is given back")
-
-	res, r = call()
-	r["microdollars"] = "0"
-	require.ErrorIs(t, res.Settle(1), keyfunc.ErrNoKey)
-	assert.Equal(t, map[string]int{"requests": 57, "tokens": 83_500, "spend": 49_793_000}, remaining(t, p, r), "without its figure an estimate stays, and the other rule is settled")
-
-	res, r = call()
-	r["total_tokens"], r["microdollars"] = "many", "1000"
-	require.ErrorIs(t, res.Settle(1), keyfunc.ErrMisconfigured)
-	assert.Equal(t, map[string]int{"requests": 56, "tokens": 79_500, "spend": 49_792_000}, remaining(t, p, r))
 }
 
 func TestARuleWithoutACostSettlesAtItsAttributeOrAtTheArgument(t *testing.T) {

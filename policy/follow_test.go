@@ -161,44 +161,46 @@ func TestFollowLogsTheWarningsOfCheckForEverySource(t *testing.T) {
 }
 
 func TestFileFollowsEveryWayOfChangingAFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "rules.yaml")
-	write(t, path, versioned("v1"))
-	p, out := followed(t, policy.File(path))
-	becomes(t, p, "v1")
-
-	write(t, path, versioned("v2")) // written in place
-	becomes(t, p, "v2")
-
-	write(t, path+".new", versioned("v3"))
-	require.NoError(t, os.Rename(path+".new", path))
-	becomes(t, p, "v3")
-
-	write(t, path, "version: v4\nrules:\n- name: api\n  limit: fixed-win")
-	require.Eventually(t, func() bool { return p.Stats().LastError != nil }, 20*time.Second, time.Millisecond)
-	require.ErrorAs(t, p.Stats().LastError, new(*policy.Error))
-	assert.Equal(t, "v3", p.Stats().Version, "the last good set stays")
-	write(t, path, versioned("v4"))
-	becomes(t, p, "v4")
-	assert.NoError(t, p.Stats().LastError)
-
-	require.NoError(t, os.Remove(path))
-	require.Eventually(t, func() bool { return errors.Is(p.Stats().LastError, os.ErrNotExist) }, 20*time.Second, time.Millisecond)
-	assert.Equal(t, "v4", p.Stats().Version)
-	write(t, path, versioned("v5"))
-	becomes(t, p, "v5")
-
-	require.NoError(t, os.Remove(path))
-	require.NoError(t, os.Mkdir(path, 0o700)) // a folder replaces the file
-	require.Eventually(t, func() bool {
-		err := p.Stats().LastError
-		return err != nil && strings.Contains(err.Error(), "not a regular file")
-	}, 20*time.Second, time.Millisecond)
-	require.NoError(t, os.Remove(path))
-	write(t, path, versioned("v6"))
-	becomes(t, p, "v6")
-	assert.Contains(t, out.String(), `the last good ones stay" error=`)
-	require.Eventually(t, func() bool { return strings.Contains(out.String(), "version=v6") }, // logged once it is in force
-		20*time.Second, time.Millisecond)
+	for name, c := range map[string]struct {
+		change func(t *testing.T, path string)
+		wrong  func(error) bool // the error of a file that cannot be read; nil for a change to v2
+	}{
+		"written in place": {change: func(t *testing.T, path string) { write(t, path, versioned("v2")) }},
+		"replaced": {change: func(t *testing.T, path string) {
+			write(t, path+".new", versioned("v2"))
+			require.NoError(t, os.Rename(path+".new", path))
+		}},
+		"half written": {change: func(t *testing.T, path string) {
+			write(t, path, "version: v2\nrules:\n- name: api\n  limit: fixed-win")
+		},
+			wrong: func(err error) bool { return errors.As(err, new(*policy.Error)) }},
+		"removed": {change: func(t *testing.T, path string) { require.NoError(t, os.Remove(path)) },
+			wrong: func(err error) bool { return errors.Is(err, os.ErrNotExist) }},
+		"a folder in its place": {change: func(t *testing.T, path string) {
+			require.NoError(t, os.Remove(path))
+			require.NoError(t, os.Mkdir(path, 0o700))
+		}, wrong: func(err error) bool { return strings.Contains(err.Error(), "not a regular file") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "rules.yaml")
+			write(t, path, versioned("v1"))
+			p, out := followed(t, policy.File(path))
+			becomes(t, p, "v1")
+			c.change(t, path)
+			if c.wrong != nil {
+				require.Eventually(t, func() bool { err := p.Stats().LastError; return err != nil && c.wrong(err) }, 20*time.Second, time.Millisecond)
+				assert.Equal(t, "v1", p.Stats().Version, "the last good set stays")
+				require.Eventually(t, func() bool { return strings.Contains(out.String(), `the last good ones stay" error=`) }, 20*time.Second, time.Millisecond)
+				if _, err := os.ReadDir(path); err == nil {
+					require.NoError(t, os.Remove(path))
+				}
+				write(t, path, versioned("v2"))
+			}
+			becomes(t, p, "v2")
+			assert.NoError(t, p.Stats().LastError)
+			require.Eventually(t, func() bool { return strings.Contains(out.String(), "version=v2") }, 20*time.Second, time.Millisecond, "it is logged once it is in force")
+		})
+	}
 }
 
 // TestFileFollowsAConfigMap changes a file like Kubernetes: the file is a link

@@ -116,14 +116,14 @@ func TestKeysOfARuleWithShareHaveItsRateByWeight(t *testing.T) {
 	})
 }
 
-func TestAChangedWeightOrRateReachesCallsInLineAndKeepsTheSpending(t *testing.T) {
+// weighted is a set with a rule with weights for the tenants a and b.
+func weighted(t *testing.T, limit string, a, b int) *policy.Set {
+	return parsed(t, fmt.Sprintf("rules: [{name: up, key: tenant, limit: %s, share: 1, shares: {a: %d}, overrides: [{key: b, share: %d}]}]", limit, a, b))
+}
+
+func TestAChangedWeightOrRateReachesCallsInLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		set := func(limit string, a, b int) *policy.Set {
-			s, err := policy.Parse(fmt.Appendf(nil, "rules: [{name: up, key: tenant, limit: %s, share: 1, shares: {a: %d}, overrides: [{key: b, share: %d}]}]", limit, a, b))
-			require.NoError(t, err)
-			return s
-		}
-		p, err := policy.New(set("token-bucket 100/s burst 100", 1, 1), nil)
+		p, err := policy.New(weighted(t, "token-bucket 100/s burst 100", 1, 1), nil)
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
@@ -142,7 +142,7 @@ func TestAChangedWeightOrRateReachesCallsInLineAndKeepsTheSpending(t *testing.T)
 			{"token-bucket 500/s burst 500", 3, 9, 500, 0.25},
 			{"token-bucket 50/s burst 50", 1, 1, 50, 0.5},
 		} {
-			require.NoError(t, p.Update(set(step.limit, step.a, step.b)))
+			require.NoError(t, p.Update(weighted(t, step.limit, step.a, step.b)))
 			time.Sleep(5 * time.Second)
 			c.taken()
 			time.Sleep(20 * time.Second)
@@ -152,15 +152,19 @@ func TestAChangedWeightOrRateReachesCallsInLineAndKeepsTheSpending(t *testing.T)
 		}
 		stop()
 		synctest.Wait()
+	})
+}
 
-		// Calls sleep in line during the change, and there are no other calls. The last token is a minute away.
-		p = ratelimit.Must(policy.New(set("token-bucket 1/m burst 10", 1, 1), nil))
+// Calls sleep in line during the change, and there are no other calls. The last token is a minute away.
+func TestAChangedRateReachesACallInLineAndKeepsTheSpending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := ratelimit.Must(policy.New(weighted(t, "token-bucket 1/m burst 10", 1, 1), nil))
 		require.True(t, p.Allow(policy.Attributes{"tenant": "c"}, 8))
 		done := make(chan error, 1)
 		began := time.Now()
 		go func() { done <- p.Wait(t.Context(), policy.Attributes{"tenant": "d"}, 10) }()
 		synctest.Wait()
-		require.NoError(t, p.Update(set("token-bucket 60/m burst 10", 1, 1)))
+		require.NoError(t, p.Update(weighted(t, "token-bucket 60/m burst 10", 1, 1)))
 		require.NoError(t, <-done)
 		assert.InDelta(t, 8, time.Since(began).Seconds(), 1, "8 of 10 were spent, and are not forgotten")
 	})
@@ -297,46 +301,52 @@ func TestAnEngineWhoseKeysShareNoLimitRefusesARuleWithShare(t *testing.T) {
 	assert.Equal(t, "rules[0].limit", problems[0].Field)
 }
 
-// A reservation waits in line. If that takes too long, the charges of the other rules are given back.
-func TestAReservationOfARuleWithShareWaitsInLine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := policiesOf(t, "rules:\n- {name: own, key: tenant, limit: fixed-window 1000/h}\n- {name: up, key: tenant, limit: token-bucket 10/s burst 100, share: 1, cost: 60}\n", nil)
-		ann := policy.Attributes{"tenant": "ann"}
-		own := func() int {
-			d, err := p.Peek(t.Context(), policy.Subject{Rule: "own", Key: []string{"ann"}}, 0)
-			require.NoError(t, err)
-			return 1000 - d.Remaining
-		}
-		require.True(t, p.Allow(ann, 7))
-		res, err := p.Reserve(t.Context(), ann, 7, time.Second)
-		require.NoError(t, err)
-		assert.False(t, res.Allowed, "40 are left of 100, and 10 come in a second")
-		assert.Equal(t, "up", res.Limit.Name)
-		assert.Equal(t, 7, own())
-		began := time.Now()
-		res, err = p.Reserve(t.Context(), ann, 7, time.Minute)
-		require.NoError(t, err)
-		assert.True(t, res.Allowed)
-		assert.Zero(t, res.Delay, "the work may start")
-		assert.Greater(t, time.Since(began), time.Second)
-		assert.Equal(t, 14, own())
-		require.NoError(t, res.Settle(3))
-		assert.Equal(t, 10, own(), "the cost of the rule up is its own, and stays")
-		res, err = p.Reserve(t.Context(), ann, 7, time.Minute)
-		require.NoError(t, err)
-		spent := own()
-		require.NoError(t, res.Cancel())
-		assert.Equal(t, spent-7, own())
-		assert.True(t, p.Allow(ann, 7), "a cancelled call gives back the rule's own cost, too")
-
-		short, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		spent = own()
-		require.ErrorIs(t, p.Wait(short, ann, 7), context.DeadlineExceeded)
-		assert.Equal(t, spent, own())
-		require.NoError(t, p.Wait(t.Context(), ann, 7))
-		assert.Equal(t, spent+7, own())
-	})
+// Calls of a rule with share wait in line. If that takes too long, the charges of the other rules are given back.
+func TestACallOfARuleWithShareWaitsInLine(t *testing.T) {
+	settle := func(r *ratelimit.Reservation) error { return r.Settle(3) }
+	for name, c := range map[string]struct {
+		patience time.Duration
+		end      func(*ratelimit.Reservation) error // of a reservation; a Wait has none
+		err      error
+		own      int  // what the rule own is charged; the rule up charges its own cost
+		again    bool // whether another call may follow at once
+	}{
+		"a reservation that would be late": {patience: time.Second, end: settle}, // 40 are left of 100, and 10 come in a second
+		"a reservation that is settled":    {patience: time.Minute, end: settle, own: 3},
+		"a reservation that is cancelled":  {patience: time.Minute, end: (*ratelimit.Reservation).Cancel, again: true},
+		"a Wait that would be late":        {patience: time.Second, err: context.DeadlineExceeded},
+		"a Wait":                           {patience: time.Minute, own: 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := policiesOf(t, "rules:\n- {name: own, key: tenant, limit: fixed-window 1000/h}\n- {name: up, key: tenant, limit: token-bucket 10/s burst 100, share: 1, cost: 60}\n", nil)
+				ann := policy.Attributes{"tenant": "ann"}
+				own := func() int {
+					d, err := p.Peek(t.Context(), policy.Subject{Rule: "own", Key: []string{"ann"}}, 0)
+					require.NoError(t, err)
+					return 1000 - d.Remaining
+				}
+				require.True(t, p.Allow(ann, 7))
+				began, patient := time.Now(), c.patience == time.Minute
+				if c.end == nil {
+					ctx, cancel := context.WithTimeout(t.Context(), c.patience)
+					defer cancel()
+					require.ErrorIs(t, p.Wait(ctx, ann, 7), c.err)
+				} else {
+					res, err := p.Reserve(t.Context(), ann, 7, c.patience)
+					require.NoError(t, err)
+					assert.Equal(t, patient, res.Allowed)
+					assert.Equal(t, patient, own() == 14)
+					assert.Equal(t, "up", res.Limit.Name)
+					assert.Zero(t, res.Delay, "the work may start")
+					require.NoError(t, c.end(res))
+				}
+				assert.Equal(t, patient, time.Since(began) > time.Second)
+				assert.Equal(t, 7+c.own, own())
+				assert.Equal(t, c.again, p.Allow(ann, 7))
+			})
+		})
+	}
 }
 
 // While another rule denies, a waiting call tries again. It also does so after that rule has changed.
@@ -397,7 +407,18 @@ func TestOneKeyOfARuleWithShareIsReadAndChanged(t *testing.T) {
 	assert.Equal(t, whole-400, left())
 	require.NoError(t, p.Reset(t.Context(), ann))
 	assert.Equal(t, whole, left())
+	assert.Equal(t, 1, p.Stats().Tables["upstream"].Keys)
+	err := p.Each(t.Context(), "upstream", func([]string, ratelimit.Decision) bool { return true })
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.NoError(t, p.Each(t.Context(), "", func([]string, ratelimit.Decision) bool { return true }), "the page lists the keys of the other rules")
+	for range 9 { // each is denied, and listed as denied
+		p.Allow(policy.Attributes{"tenant": "ann"}, 700)
+	}
+	assert.Equal(t, int64(8), p.Denied(1)[0].Count)
+}
 
+func TestAnExplanationHasTheWeightOfAShare(t *testing.T) {
+	p := policiesOf(t, upstream, nil)
 	for who, want := range map[string]string{
 		"tenant=ann":            "upstream: a share of weight 1 (from the rule) of token-bucket 1000/s burst 1000, key \"ann\", cost 1 of 1000; now: allows it, 1000 left\n",
 		"tenant=ann plan=pro":   "upstream: a share of weight 3 (from plan pro) of token-bucket 1000/s burst 1000, key \"ann\", cost 1 of 1000; now: allows it, 1000 left\n",
@@ -415,15 +436,7 @@ func TestOneKeyOfARuleWithShareIsReadAndChanged(t *testing.T) {
 			assert.Equal(t, want, ex.String(), who)
 		}
 	}
-	assert.Equal(t, 1, p.Stats().Tables["upstream"].Keys)
-	err := p.Each(t.Context(), "upstream", func([]string, ratelimit.Decision) bool { return true })
-	require.ErrorIs(t, err, errors.ErrUnsupported)
-	require.NoError(t, p.Each(t.Context(), "", func([]string, ratelimit.Decision) bool { return true }), "the page lists the keys of the other rules")
-
-	for range 9 { // each is denied, and listed as denied
-		p.Allow(policy.Attributes{"tenant": "ann"}, 700)
-	}
-	assert.Equal(t, int64(8), p.Denied(1)[0].Count)
+	assert.Zero(t, p.Stats().Tables["upstream"].Keys)
 }
 
 // A rule begins or ends to share its limit. It gets new budgets. Calls in line are served by the limit for which they wait.
