@@ -38,35 +38,37 @@ func TestACheckAgainstAnEngineReportsEachLimitThatItCannotCount(t *testing.T) {
   - {key: ann, limit: sliding-log 7000/h}
 - {name: c, match: {route: [/healthz]}, allow: true}
 `
-	set, all := policy.Check([]byte(file))
-	require.NotNil(t, set)
-	require.Empty(t, all)
-	for _, fine := range [][]policy.Engine{{policy.Memory(nil)}, {upTo(7000)}, {policy.Memory(nil), upTo(7000)}} {
-		set, all = policy.Check([]byte(file), fine...)
-		require.NotNil(t, set)
-		require.Empty(t, all)
+	none := func(policy.Budget, ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) { return nil, nil }
+	few, many := policy.Memory(&policy.MemoryOptions{Processes: -1}), policy.Memory(&policy.MemoryOptions{Processes: 100})
+	for name, c := range map[string]struct {
+		text    string
+		engines []policy.Engine
+		want    []string // what each error contains, with its line, column, rule and field before it
+		is      error
+	}{
+		"no engine":             {text: file},
+		"memory":                {text: file, engines: []policy.Engine{policy.Memory(nil)}},
+		"a high maximum":        {text: file, engines: []policy.Engine{upTo(7000)}},
+		"memory and a maximum":  {text: file, engines: []policy.Engine{policy.Memory(nil), upTo(7000)}},
+		"a nil engine is none":  {text: file, engines: []policy.Engine{many, nil}},
+		"a low maximum":         {text: file, engines: []policy.Engine{policy.Memory(nil), upTo(100)}, want: []string{"5:3 b rules[1].limit:", "7:5 b rules[1].plans.pro:", "10:5 b rules[1].overrides[0]:"}, is: ratelimit.ErrInvalidLimit},
+		"the limit of defaults": {text: "defaults: {limit: sliding-log 5000/h}\nrules: [{name: a}]", engines: []policy.Engine{upTo(100)}, want: []string{"5000 units"}, is: ratelimit.ErrInvalidLimit},
+		"an invalid option":     {text: "rules: [{name: a, limit: blocked}]", engines: []policy.Engine{few}, want: []string{"MemoryOptions.Processes is -1"}},
+		"a nil limiter":         {text: file, engines: []policy.Engine{none}, want: []string{`rule "a": rules: the limiter that the engine returned is nil`}},
+		"an invalid file":       {text: "rules: [{name: a, limit: often}]", engines: []policy.Engine{upTo(1)}, want: []string{"often"}}, // it is not checked further
+	} {
+		t.Run(name, func(t *testing.T) {
+			set, all := policy.Check([]byte(c.text), c.engines...)
+			require.Len(t, all, len(c.want), "%v", all)
+			assert.Equal(t, c.want == nil, set != nil)
+			for i, e := range all {
+				assert.Contains(t, fmt.Sprintf("%d:%d %s %s: %v", e.Line, e.Column, e.Rule, e.Field, e), c.want[i])
+				if c.is != nil {
+					assert.ErrorIs(t, e, c.is)
+				}
+			}
+		})
 	}
-	set, all = policy.Check([]byte(file), policy.Memory(nil), upTo(100))
-	require.Nil(t, set)
-	var found []string
-	for _, e := range all {
-		require.ErrorIs(t, e, ratelimit.ErrInvalidLimit)
-		assert.Equal(t, "b", e.Rule)
-		found = append(found, fmt.Sprintf("%d:%d %s", e.Line, e.Column, e.Field))
-	}
-	assert.Equal(t, []string{"5:3 rules[1].limit", "7:5 rules[1].plans.pro", "10:5 rules[1].overrides[0]"}, found)
-	_, all = policy.Check([]byte("defaults: {limit: sliding-log 5000/h}\nrules: [{name: a}]"), upTo(100))
-	require.Len(t, all, 1)
-	_, all = policy.Check([]byte(file), policy.Memory(&policy.MemoryOptions{Processes: -1}))
-	require.NotEmpty(t, all)
-	assert.ErrorContains(t, all[0], "MemoryOptions.Processes is -1")
-	_, all = policy.Check([]byte(file), policy.Memory(&policy.MemoryOptions{Processes: 100}), nil)
-	require.Empty(t, all)
-	_, all = policy.Check([]byte(file), func(policy.Budget, ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) { return nil, nil })
-	require.Len(t, all, 1)
-	assert.ErrorContains(t, all[0], `rule "a": rules: the limiter that the engine returned is nil`)
-	_, all = policy.Check([]byte("rules: [{name: a, limit: often}]"), upTo(1))
-	assert.Len(t, all, 1, "an invalid file is not checked further")
 }
 
 // TestACheckChangesNothingOfAnEngineInUse checks a new file against

@@ -29,31 +29,33 @@ rules:
 	clock.SetWall(time.Date(2026, 3, 14, 23, 59, 0, 0, berlin))
 	p, err := policy.New(set, &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{Clock: clock})})
 	require.NoError(t, err)
-	admitted := func(user, plan string) (n int, last ratelimit.Decision) {
-		for range 10 {
-			d, err := p.Take(t.Context(), policy.Attributes{"user": user, "plan": plan}, 1)
-			require.NoError(t, err)
-			if last = d; d.Allowed {
-				n++
+	for _, c := range []struct {
+		name, user, plan string
+		after            time.Duration
+		passed           int
+		retry            time.Duration
+	}{
+		{name: "the rule's limit", user: "ann", passed: 5, retry: 51 * time.Second}, // midnight in Berlin
+		{name: "a plan", user: "bob", plan: "pro", passed: 7, retry: 41 * time.Second},
+		{name: "an override", user: "eve", plan: "pro", passed: 1, retry: time.Hour + 31*time.Second},                             // midnight in UTC
+		{name: "the next month", user: "ann", after: time.Minute, passed: 5, retry: 31*24*time.Hour - time.Hour - 39*time.Second}, // clocks are set in between
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			clock.Advance(c.after)
+			passed, last := 0, ratelimit.Decision{}
+			for range 10 {
+				last, err = p.Take(t.Context(), policy.Attributes{"user": c.user, "plan": c.plan}, 1)
+				require.NoError(t, err)
+				if last.Allowed {
+					passed++
+				}
+				clock.Advance(time.Second) // the rate regains
 			}
-			clock.Advance(time.Second) // the rate regains
-		}
-		return n, last
+			assert.Equal(t, c.passed, passed)
+			assert.Equal(t, "quota", last.Limit.Name)
+			assert.Equal(t, c.retry, last.RetryAfter)
+		})
 	}
-	n, d := admitted("ann", "")
-	assert.Equal(t, 5, n)
-	assert.Equal(t, "quota", d.Limit.Name)
-	assert.Equal(t, 51*time.Second, d.RetryAfter, "midnight in Berlin")
-	n, _ = admitted("bob", "pro")
-	assert.Equal(t, 7, n)
-	n, d = admitted("eve", "pro")
-	assert.Equal(t, 1, n)
-	assert.Equal(t, time.Hour+31*time.Second, d.RetryAfter, "midnight in UTC")
-
-	clock.Advance(time.Minute)
-	n, d = admitted("ann", "")
-	assert.Equal(t, 5, n, "the next month")
-	assert.Equal(t, time.Date(2026, 4, 15, 0, 0, 0, 0, berlin).Sub(clock.Wall().Add(-time.Second)), d.RetryAfter, "clocks are set in between")
 
 	_, err = policy.Parse([]byte("rules: [{name: a, key: user, limit: calendar 5/month Local}]"))
 	require.ErrorContains(t, err, "Local")

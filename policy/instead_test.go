@@ -75,43 +75,45 @@ func TestRulesTakeThePlaceOfOthers(t *testing.T) {
 - {name: all, limit: fixed-window 1000/h}
 - {name: api, match: {route: /api/}, key: tenant, limit: fixed-window 100/h, instead: all}
 - {name: bulk, match: {route: /api/bulk/}, key: user, limit: fixed-window 500/h, instead: [api]%s}`
-	matching := func(p *policy.Policies, path string, more ...string) (applies []string) {
-		r := policy.Attributes{"path": path, "user": "ann"}
-		for i := 0; i < len(more); i += 2 {
-			r[more[i]] = more[i+1]
-		}
-		ex, err := p.Explain(r, 1)
-		require.NoError(t, err)
-		require.NoError(t, ex.Err, "a rule that does not apply needs no key")
-		for _, rule := range ex.Rules {
-			if rule.Instead == "" {
-				applies = append(applies, rule.Rule)
-			} else {
-				assert.Contains(t, ex.String(), rule.Rule+": does not apply: rule "+rule.Instead+" takes its place")
-			}
-		}
-		assert.True(t, p.Allow(r, 1))
-		return applies
-	}
-	p := inForceOf(t, fmt.Sprintf(rules, ""))
-	assert.Equal(t, []string{"all"}, matching(p, "/x"))
-	assert.Equal(t, []string{"api"}, matching(p, "/api/x", "tenant", "acme"))
-	assert.Equal(t, []string{"bulk"}, matching(p, "/api/bulk/x"), "a rule that is replaced still takes the place of others")
-	assert.Equal(t, []string{"bulk"}, matching(p, "/api/bulk/x", "tenant", "acme"))
-
-	p = inForceOf(t, fmt.Sprintf(rules, ", shadow: true"))
-	assert.Equal(t, []string{"api", "bulk"}, matching(p, "/api/bulk/x", "tenant", "acme"), "a shadow replaces nothing")
-	p = inForceOf(t, fmt.Sprintf(rules, ", disabled: true"))
-	assert.Equal(t, []string{"api"}, matching(p, "/api/bulk/x", "tenant", "acme"))
-	p = inForceOf(t, `
+	plain, shadow, disabled := fmt.Sprintf(rules, ""), fmt.Sprintf(rules, ", shadow: true"), fmt.Sprintf(rules, ", disabled: true")
+	const optional = `
 - {name: all, limit: fixed-window 1000/h}
-- {name: tenants, key: tenant, optional: true, limit: fixed-window 10/h, instead: all}`)
-	ex, err := p.Explain(policy.Attributes{}, 1)
-	require.NoError(t, err)
-	assert.Empty(t, ex.Rules[0].Instead, "an optional rule that does not apply replaces nothing")
-	ex, err = p.Explain(policy.Attributes{"tenant": "acme"}, 1)
-	require.NoError(t, err)
-	assert.Equal(t, "tenants", ex.Rules[0].Instead)
+- {name: tenants, key: tenant, optional: true, limit: fixed-window 10/h, instead: all}`
+	for name, c := range map[string]struct {
+		rules        string
+		path, tenant string
+		want         []string
+	}{
+		"no other rule":                             {rules: plain, path: "/x", want: []string{"all"}},
+		"one rule":                                  {rules: plain, path: "/api/x", tenant: "acme", want: []string{"api"}},
+		"a rule that is replaced replaces, too":     {rules: plain, path: "/api/bulk/x", want: []string{"bulk"}},
+		"one that is replaced although it has keys": {rules: plain, path: "/api/bulk/x", tenant: "acme", want: []string{"bulk"}},
+		"a shadow replaces nothing":                 {rules: shadow, path: "/api/bulk/x", tenant: "acme", want: []string{"api", "bulk"}},
+		"a disabled rule replaces nothing":          {rules: disabled, path: "/api/bulk/x", tenant: "acme", want: []string{"api"}},
+		"an optional rule":                          {rules: optional, tenant: "acme", want: []string{"tenants"}},
+		"an optional rule without its key":          {rules: optional, want: []string{"all"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := inForceOf(t, c.rules)
+			r := policy.Attributes{"path": c.path, "user": "ann"}
+			if c.tenant != "" {
+				r["tenant"] = c.tenant
+			}
+			ex, err := p.Explain(r, 1)
+			require.NoError(t, err)
+			require.NoError(t, ex.Err, "a rule that does not apply needs no key")
+			var applies []string
+			for _, rule := range ex.Rules {
+				if rule.Instead != "" {
+					assert.Contains(t, ex.String(), rule.Rule+": does not apply: rule "+rule.Instead+" takes its place")
+				} else if rule.Skipped == "" {
+					applies = append(applies, rule.Rule)
+				}
+			}
+			assert.Equal(t, c.want, applies)
+			assert.True(t, p.Allow(r, 1))
+		})
+	}
 }
 
 func TestReplacementsThatCannotBeAreErrors(t *testing.T) {

@@ -102,7 +102,11 @@ func TestRestoreNamesTheRuleOfWhatItSkips(t *testing.T) {
 	require.ErrorContains(t, err, `rule "quota": ratelimit: saved key 0: `)
 	assert.NotContains(t, err.Error(), "secret")
 	require.ErrorContains(t, next.Restore(nil, 0), "policy: Restore: seq is nil")
+}
 
+func TestAStoreAndASetWithoutRulesSaveNothing(t *testing.T) {
+	first, _, _ := inForce(t, savedRules)
+	require.True(t, first.Allow(policy.Attributes{"user": "ann"}, 4))
 	store, err := policy.New(parsed(t, "rules: [{name: all, limit: sliding-log 1000/h}]"), &policy.Options{Engine: deaf})
 	require.NoError(t, err)
 	for range store.Saved() {
