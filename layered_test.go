@@ -611,47 +611,36 @@ func TestADenialIsInvisible(t *testing.T) {
 }
 
 func TestMapKeysALimiterOfAnyKind(t *testing.T) {
-	l, _ := newLimiter(t, ratelimit.FixedWindow(ratelimit.PerMinute(2)))
 	broken := errors.New("broken")
-	byTokens := ratelimit.Map(l, func(c call) (string, error) {
-		switch c.tokens {
-		case 0:
-			return c.user, nil
-		case 1:
-			return "", ratelimit.SkipLayer
-		}
-		return "", broken
-	})
-	require.True(t, byTokens.Allow(call{user: "ann"}, 1))
-	assert.Equal(t, 1, remaining(t, l, "ann"))
-	r, err := byTokens.Reserve(t.Context(), call{user: "ann"}, 1, 0)
-	require.NoError(t, err)
-	r.Cancel()
-	d, err := byTokens.Take(t.Context(), call{user: "ann"}, 1)
-	require.NoError(t, err)
-	assert.True(t, d.Allowed)
-	assert.Zero(t, d.Remaining)
-
-	assert.True(t, byTokens.Allow(call{tokens: 1}, 9))
-	d, err = byTokens.Take(t.Context(), call{tokens: 1}, 9)
-	require.NoError(t, err)
-	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: math.MaxInt}, d)
-	r, err = byTokens.Reserve(t.Context(), call{tokens: 1}, 9, 0)
-	require.NoError(t, err)
-	assert.True(t, r.Allowed)
-	r.Settle(5)
-
-	_, err = byTokens.Take(t.Context(), call{tokens: 1}, -1)
-	require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
-	assert.False(t, byTokens.Allow(call{tokens: 1}, -1))
-
-	assert.False(t, byTokens.Allow(call{tokens: 2}, 1))
-	d, err = byTokens.Take(t.Context(), call{tokens: 2}, 1)
-	require.ErrorIs(t, err, broken)
-	assert.Zero(t, d)
-	r, err = byTokens.Reserve(t.Context(), call{tokens: 2}, 1, 0)
-	require.ErrorIs(t, err, broken)
-	assert.False(t, r.Allowed)
+	limit := ratelimit.FixedWindow(ratelimit.PerMinute(2))
+	for name, c := range map[string]struct {
+		call call
+		cost int
+		want ratelimit.Decision // after an Allow
+		left int
+		err  error
+	}{
+		"a key":              {call: call{user: "ann"}, cost: 1, want: ratelimit.Decision{Allowed: true, Limit: limit, ResetAfter: time.Minute, NextAfter: time.Minute}},
+		"SkipLayer":          {call: call{user: "ann", tokens: 1}, cost: 9, want: ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: math.MaxInt}, left: 2},
+		"a cost that is < 0": {call: call{user: "ann", tokens: 1}, cost: -1, left: 2, err: ratelimit.ErrNegativeCost},
+		"an error":           {call: call{user: "ann", tokens: 2}, cost: 1, left: 2, err: broken},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, _ := newLimiter(t, limit)
+			byTokens := ratelimit.Map(l, func(c call) (string, error) {
+				return c.user, []error{nil, ratelimit.SkipLayer, broken}[c.tokens]
+			})
+			assert.Equal(t, c.err == nil, byTokens.Allow(c.call, c.cost))
+			r, err := byTokens.Reserve(t.Context(), c.call, c.cost, 0)
+			require.ErrorIs(t, err, c.err)
+			assert.Equal(t, c.err == nil, r.Allowed)
+			require.NoError(t, r.Settle(5*c.call.tokens), "0 for the key, and 5 or more that charge nothing")
+			d, err := byTokens.Take(t.Context(), c.call, c.cost)
+			require.ErrorIs(t, err, c.err)
+			assert.Equal(t, c.want, d)
+			assert.Equal(t, c.left, remaining(t, l, "ann"))
+		})
+	}
 }
 
 func TestAdjustOfAStackAdjustsEachLayer(t *testing.T) {
