@@ -200,17 +200,25 @@ func TestConcurrentOnRedisRefusesCallsWithoutAnEnd(t *testing.T) {
 		require.NoError(t, err)
 		assert.True(t, d.Allowed)
 	}
+}
 
-	_, err = New(client, ratelimit.Concurrent(2001, time.Minute).Named("many"), nil)
-	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
-	require.ErrorContains(t, err, "Rate.Units is 2001 for concurrent, want at most 2000 (Options.MaxLog)")
-	_, err = New(client, ratelimit.Concurrent(2001, time.Minute).Named("many"), &Options{MaxLog: 3000})
-	require.NoError(t, err)
-	_, err = New(client, ratelimit.Concurrent(2, time.Nanosecond).Named("short"), nil)
-	require.ErrorContains(t, err, "whole microseconds")
-	_, err = New(client, limit, &Options{MaxBatch: 10})
-	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
-	require.ErrorContains(t, err, "cannot be leased")
+func TestNewRefusesConcurrentLimitsThatRedisCannotHold(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer client.Close()
+	limit, many := ratelimit.Concurrent(8, time.Minute).Named("streams"), ratelimit.Concurrent(2001, time.Minute).Named("many")
+	for want, c := range map[string]struct {
+		limit ratelimit.Limit
+		opts  *Options
+	}{
+		"": {limit: many, opts: &Options{MaxLog: 3000}},
+		"Rate.Units is 2001 for concurrent, want at most 2000 (Options.MaxLog)": {limit: many},
+		"whole microseconds": {limit: ratelimit.Concurrent(2, time.Nanosecond).Named("short")},
+		"cannot be leased":   {limit: limit, opts: &Options{MaxBatch: 10}},
+	} {
+		_, err := New(client, c.limit, c.opts)
+		assert.Equal(t, want != "", errors.Is(err, ratelimit.ErrInvalidLimit), want)
+		assert.Contains(t, fmt.Sprint(err), want)
+	}
 	later, err := New(client, ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("later"), &Options{MaxBatch: 10, LimitFor: func(string) ratelimit.Limit { return limit }})
 	require.NoError(t, err)
 	_, err = later.Reserve(t.Context(), "k", 1, 0)

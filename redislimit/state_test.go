@@ -1,6 +1,8 @@
 package redislimit
 
 import (
+	"cmp"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -119,33 +121,44 @@ func (f *fixture) dump() map[string]string {
 
 func TestCallsThatCannotChargeAreNotSent(t *testing.T) {
 	f := newFixture(t)
-	l := f.real(ratelimit.TokenBucket(ratelimit.PerMinute(10), 10))
-	f.resetStats()
+	burst := ratelimit.TokenBucket(ratelimit.PerMinute(10), 10)
+	l := f.real(burst)
 	cancelled, cancel := contextWithCancel(t)
 	cancel()
-	_, err := l.Take(cancelled, "k", 1)
-	assert.ErrorContains(t, err, "context canceled")
-	assert.NotErrorIs(t, err, ratelimit.ErrUnavailable)
-	assert.NotErrorIs(t, err, ratelimit.ErrUnanswered)
-	assert.Error(t, l.Wait(cancelled, "k", 1))
-	assert.Error(t, l.Adjust(cancelled, "k", 1))
-	assert.Error(t, l.Reset(cancelled, "k"))
-	for cost, want := range map[int]error{-1: ratelimit.ErrNegativeCost, 11: ratelimit.ErrExceedsLimit, 1 << 30: ratelimit.ErrExceedsLimit} {
-		d, err := l.Take(t.Context(), "k", cost)
-		assert.ErrorIs(t, err, want)
-		assert.Zero(t, d.RetryAfter)
+	take := func(ctx context.Context, cost int) func() error {
+		return func() error {
+			d, err := l.Take(ctx, "k", cost)
+			assert.Zero(t, d.RetryAfter)
+			return err
+		}
 	}
-	assert.False(t, l.Allow("k", -1))
-	require.NoError(t, l.SetLimit(ratelimit.Blocked()))
-	_, err = l.Take(t.Context(), "k", 1)
-	assert.ErrorIs(t, err, ratelimit.ErrBlocked)
-	require.NoError(t, l.SetLimit(ratelimit.Unlimited()))
-	r, err := l.Reserve(t.Context(), "k", 1<<30, 0)
-	require.NoError(t, err)
-	assert.True(t, r.Allowed)
-	require.NoError(t, r.Settle(5))
-	require.NoError(t, l.Adjust(t.Context(), "k", 5))
-	assert.Empty(t, f.stats())
+	for name, c := range map[string]struct {
+		limit ratelimit.Limit // burst if it is the zero Limit
+		call  func() error
+		err   error
+	}{
+		"a cancelled Take":      {call: take(cancelled, 1), err: context.Canceled},
+		"a cancelled Wait":      {call: func() error { return l.Wait(cancelled, "k", 1) }, err: context.Canceled},
+		"a cancelled Adjust":    {call: func() error { return l.Adjust(cancelled, "k", 1) }, err: context.Canceled},
+		"a cancelled Reset":     {call: func() error { return l.Reset(cancelled, "k") }, err: context.Canceled},
+		"a negative cost":       {call: take(t.Context(), -1), err: ratelimit.ErrNegativeCost},
+		"a cost above 10":       {call: take(t.Context(), 11), err: ratelimit.ErrExceedsLimit},
+		"a huge cost":           {call: take(t.Context(), 1<<30), err: ratelimit.ErrExceedsLimit},
+		"Allow":                 {call: func() error { assert.False(t, l.Allow("k", -1)); return nil }},
+		"Blocked":               {limit: ratelimit.Blocked(), call: take(t.Context(), 1), err: ratelimit.ErrBlocked},
+		"Unlimited":             {limit: ratelimit.Unlimited(), call: func() error { return mustReserve(t, l, "k", 1<<30).Settle(5) }},
+		"Adjust of no spending": {limit: ratelimit.Unlimited(), call: func() error { return l.Adjust(t.Context(), "k", 5) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f.resetStats()
+			require.NoError(t, l.SetLimit(cmp.Or(c.limit, burst)))
+			err := c.call()
+			require.ErrorIs(t, err, c.err)
+			assert.NotErrorIs(t, err, ratelimit.ErrUnavailable)
+			assert.NotErrorIs(t, err, ratelimit.ErrUnanswered)
+			assert.Empty(t, f.stats())
+		})
+	}
 }
 
 func TestABigLogIsSearchedWhereItLies(t *testing.T) {
