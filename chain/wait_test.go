@@ -243,30 +243,26 @@ func TestADenialStaysADenialIfTheGiveBackFails(t *testing.T) {
 		first.SettleFail = lost
 		return chainOf(t, first, full)
 	}
-	check := func(t *testing.T, chain *chain.Limiter[string], d ratelimit.Decision, err error) {
-		t.Helper()
-		require.NoError(t, err)
-		assert.False(t, d.Allowed)
-		assert.Equal(t, time.Minute, d.RetryAfter)
-		st := chain.Stats()
-		assert.EqualValues(t, 1, st.FailedGiveBacks)
-		require.ErrorIs(t, st.LastFailure, lost)
+	for name, call := range map[string]func(*chain.Limiter[string]) (ratelimit.Decision, error){
+		"Take": func(c *chain.Limiter[string]) (ratelimit.Decision, error) { return c.Take(t.Context(), "k", 1) },
+		"Reserve": func(c *chain.Limiter[string]) (ratelimit.Decision, error) {
+			r, err := c.Reserve(t.Context(), "k", 1, 0)
+			return r.Decision, err
+		},
+		"a chain in a chain": func(c *chain.Limiter[string]) (ratelimit.Decision, error) {
+			return chainOf(t, c, allows(ratelimit.Decision{})).Take(t.Context(), "k", 1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			chain := newChain()
+			d, err := call(chain)
+			require.NoError(t, err)
+			assert.False(t, d.Allowed)
+			assert.Equal(t, time.Minute, d.RetryAfter)
+			assert.EqualValues(t, 1, chain.Stats().FailedGiveBacks)
+			require.ErrorIs(t, chain.Stats().LastFailure, lost)
+		})
 	}
-	t.Run("Take", func(t *testing.T) {
-		chain := newChain()
-		d, err := chain.Take(t.Context(), "k", 1)
-		check(t, chain, d, err)
-	})
-	t.Run("Reserve", func(t *testing.T) {
-		chain := newChain()
-		r, err := chain.Reserve(t.Context(), "k", 1, 0)
-		check(t, chain, r.Decision, err)
-	})
-	t.Run("a chain in a chain", func(t *testing.T) {
-		chain := newChain()
-		d, err := chainOf(t, chain, allows(ratelimit.Decision{})).Take(t.Context(), "k", 1)
-		check(t, chain, d, err)
-	})
 	t.Run("Wait", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

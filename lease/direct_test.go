@@ -101,9 +101,9 @@ func TestACallThatSpendsNothingPutsHeldUnitsBack(t *testing.T) {
 				held := holds(t, l, 20)
 				leave(t, s, 0)
 				s.fail(c.fault)
-				ctx, cancel := context.WithTimeout(context.Background(), c.maxDelay)
-				defer cancel()
 				if c.wait {
+					ctx, cancel := context.WithTimeout(context.Background(), c.maxDelay)
+					defer cancel()
 					require.ErrorIs(t, l.Wait(ctx, "k", held+3), c.err)
 				} else {
 					r, err := l.Reserve(context.Background(), "k", held+3, c.maxDelay)

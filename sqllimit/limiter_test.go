@@ -132,38 +132,34 @@ func TestOrdersAreDecidedAsTheyCame(t *testing.T) {
 
 func TestADecisionThatChangesNothingWritesNothing(t *testing.T) {
 	f, db := newFake(t, newClock().now)
-	l := newLimiter(t, db, ratelimit.TokenBucket(ratelimit.PerHour(10), 10), patient)
+	ctx, l := t.Context(), newLimiter(t, db, ratelimit.TokenBucket(ratelimit.PerHour(10), 10), patient)
 	require.True(t, l.Allow("k", 8))
 	require.True(t, l.Allow("fresh", 1))
-	require.NoError(t, l.Adjust(t.Context(), "fresh", -1))
-	take := func(cost int) func(context.Context) (any, error) {
-		return func(ctx context.Context) (any, error) { return l.Take(ctx, "k", cost) }
-	}
+	require.NoError(t, l.Adjust(ctx, "fresh", -1))
+	take := func(cost int) func() (any, error) { return func() (any, error) { return l.Take(ctx, "k", cost) } }
 	denied := ratelimit.Decision{Limit: l.Describe().Limits[0], Remaining: 2, RetryAfter: 6 * time.Minute, ResetAfter: 48 * time.Minute}
 	for name, c := range map[string]struct {
-		call func(context.Context) (any, error)
+		call func() (any, error)
 		want any // if not nil
 		err  error
 	}{
-		"Adjust of a fresh key": {call: func(ctx context.Context) (any, error) { return nil, l.Adjust(ctx, "fresh", -1) }}, // the row would be written as it is
-		"Adjust by 0":           {call: func(ctx context.Context) (any, error) { return nil, l.Adjust(ctx, "k", 0) }},
+		"Adjust of a fresh key": {call: func() (any, error) { return nil, l.Adjust(ctx, "fresh", -1) }}, // the row would be written as it is
+		"Adjust by 0":           {call: func() (any, error) { return nil, l.Adjust(ctx, "k", 0) }},
 		"Take above the rest":   {call: take(3), want: denied},
 		"Take above the burst":  {call: take(11), err: ratelimit.ErrExceedsLimit},
 		"Take below 0":          {call: take(-1), err: ratelimit.ErrNegativeCost},
 		"Take of 0":             {call: take(0)},
-		"Allow of 0":            {call: func(context.Context) (any, error) { return l.Allow("k", 0), nil }, want: true},
-		"Peek":                  {call: func(ctx context.Context) (any, error) { d, err := l.Peek(ctx, "k", 2); return d.Allowed, err }, want: true},
-		"Each": {call: func(ctx context.Context) (any, error) {
-			return nil, l.Each(ctx, func(string, ratelimit.Decision) bool { return true })
-		}},
-		"a reservation that is denied": {call: func(ctx context.Context) (any, error) {
+		"Allow of 0":            {call: func() (any, error) { return l.Allow("k", 0), nil }, want: true},
+		"Peek":                  {call: func() (any, error) { d, err := l.Peek(ctx, "k", 2); return d.Allowed, err }, want: true},
+		"Each":                  {call: func() (any, error) { return nil, l.Each(ctx, func(string, ratelimit.Decision) bool { return true }) }},
+		"a reservation that is denied": {call: func() (any, error) {
 			r, err := l.Reserve(ctx, "k", 5, 0)
 			return r.Allowed, errors.Join(err, r.Settle(9))
 		}, want: false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, _ := f.counted()
-			got, err := c.call(t.Context())
+			got, err := c.call()
 			require.ErrorIs(t, err, c.err)
 			if c.want != nil {
 				require.Equal(t, c.want, got)
