@@ -104,7 +104,7 @@ func (q *query) lookAtEmpty(ctx context.Context) (denial ratelimit.Decision, err
 		if ch.Empty = limits.Empty(&d); !ch.Empty {
 			continue
 		}
-		d = limits.DenyEmpty(r.grace.Show(d))
+		d = r.grace.Show(limits.DenyEmpty(d))
 		q.note(i, d, false)
 		if !r.Shadow && (!denied || limits.Longer(&d, &denial)) {
 			denial, denied = d, true

@@ -100,7 +100,10 @@ func (c *charges) record(rule int, d *ratelimit.Decision, spent bool) {
 		r := &c.results[i]
 		r.Decision, r.Spent, r.Answered = *d, spent, true
 		if c.rules != nil {
-			r.Decision = c.rules[rule].grace.Show(*d)
+			of := c.rules[rule]
+			if r.Decision = of.grace.Show(*d); c.List[i].Empty && c.List[i].Cost == 0 && of.always() {
+				r.Decision.NextAfter = d.NextAfter // the time after which the cost of 0 passes: see emptyIn
+			}
 		}
 	}
 	if !d.Allowed && !slices.Contains(c.denied, i) {

@@ -107,10 +107,10 @@ func (g *generation) explain(i int, r Request, cost int) (Explained, error) {
 	e.Grace, e.Actual, e.Charge = rule.Grace, rule.Actual, rule.Charge
 	ch.Rule = i
 	d, err := g.decider.peek(context.Background(), &charges{List: []charge{ch}, Bare: true}, ch.Cost)
-	used := ch.Cost == 0 && rule.always() && err == nil && limits.Empty(&d)
-	if d = rule.grace.Show(d); used {
+	if ch.Cost == 0 && rule.always() && err == nil && limits.Empty(&d) {
 		d = limits.DenyEmpty(d)
 	}
+	d = rule.grace.Show(d)
 	switch {
 	case err == nil || errors.Is(err, ratelimit.ErrExceedsLimit):
 		e.Decision = &d

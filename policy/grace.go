@@ -12,22 +12,24 @@ import (
 // A rule with [Rule.Grace] counts and denies under a larger limit, the enforced one. Its decisions report the
 // file's limit. Their Remaining is lower by the difference. If it would be negative, it is 0, and Debt is positive.
 
-// show returns the decision on all charges as the caller sees it. If the decision allows the request, the results are known.
+// show returns the decision on all charges as the caller sees it. If the decision allows the
+// request, the results are known. A store may leave some unknown if it denies the request.
 func (q *query) show(d ratelimit.Decision, err error) ratelimit.Decision {
 	if !q.in.graces || q.answered() {
 		return d
 	}
-	graced := false
+	graced, known := false, err == nil
 	for i := range q.charges.List {
-		ch := &q.charges.List[i]
-		if r := q.in.rules[ch.Rule]; r.grace > 0 && !r.Shadow {
-			if graced = true; d.Limit == *ch.Limit && (err != nil || !d.Allowed) {
-				return r.grace.Show(d)
-			}
+		if r := q.in.rules[q.charges.List[i].Rule]; !r.Shadow {
+			graced = graced || r.grace > 0
+			known = known && i < len(q.charges.results) && q.charges.results[i].Answered
 		}
 	}
-	if !graced || err != nil || !d.Allowed {
+	if !graced {
 		return d
+	}
+	if !known {
+		return q.showBinding(d)
 	}
 	shown := d
 	sum := merge.Of((*merge.Decision[ratelimit.Limit])(&shown), ratelimit.Unlimited())
@@ -45,6 +47,20 @@ func (q *query) show(d ratelimit.Decision, err error) ratelimit.Decision {
 	}
 	shown.Delay, shown.Degraded = d.Delay, d.Degraded
 	return shown
+}
+
+// showBinding returns a denial as the caller sees it, given the stack's decision alone.
+func (q *query) showBinding(d ratelimit.Decision) ratelimit.Decision {
+	if d.Allowed {
+		return d
+	}
+	for i := range q.charges.List {
+		ch := &q.charges.List[i]
+		if r := q.in.rules[ch.Rule]; r.grace > 0 && !r.Shadow && d.Limit == *ch.Limit {
+			return r.grace.Show(d)
+		}
+	}
+	return d
 }
 
 // peekShown peeks at each charge by itself.

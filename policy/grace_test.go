@@ -135,3 +135,69 @@ func TestAGraceIsCheckedWithItsField(t *testing.T) {
 	_, err := policy.Parse([]byte("rules:\n- {name: api, limit: blocked, grace: 10%}\n"))
 	require.ErrorContains(t, err, "no units, of which to give a grace")
 }
+
+// NextAfter is the time until Remaining, which counts from the limit, is above 0. So a client that paces itself by it stays below the grace.
+func TestNextAfterOfAGraceCountsFromTheLimit(t *testing.T) {
+	for limit, want := range map[string]time.Duration{
+		"token-bucket 1/s burst 10":  3 * time.Second,
+		"fixed-window 10/m":          time.Minute,
+		"calendar 10/minute UTC":     time.Minute,
+		"sliding-log 10/m":           0, // not known
+		"leaky-bucket 1/s queue 10":  0,
+		"token-bucket 3/1s burst 10": time.Second,
+	} {
+		for _, other := range []string{"", "- {name: other, limit: fixed-window 1000/h}\n"} {
+			clock := &ratelimittest.Clock{}
+			set, err := policy.Parse([]byte("rules:\n- {name: api, grace: 50%, limit: " + limit + "}\n" + other))
+			require.NoError(t, err)
+			p, err := policy.New(set, &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{Clock: clock})})
+			require.NoError(t, err)
+			res, err := p.Reserve(t.Context(), attrs{}, 12, time.Hour)
+			require.NoError(t, err)
+			require.True(t, res.Allowed)
+			assert.Equal(t, [3]any{0, 2, want}, [3]any{res.Remaining, res.Debt, res.NextAfter}, limit)
+			denied, err := p.Reserve(t.Context(), attrs{}, 5, 0)
+			require.NoError(t, err)
+			assert.False(t, denied.Allowed)
+			assert.Equal(t, want, denied.NextAfter, limit)
+			if want == 0 {
+				continue
+			}
+			clock.Advance(want - 1)
+			d, err := p.Peek(t.Context(), attrs{}, 1)
+			require.NoError(t, err)
+			assert.Equal(t, [2]any{0, time.Duration(1)}, [2]any{d.Remaining, d.NextAfter}, limit)
+			clock.Advance(1)
+			d, err = p.Peek(t.Context(), attrs{}, 1)
+			require.NoError(t, err)
+			assert.Positive(t, d.Remaining, limit)
+		}
+	}
+}
+
+// A denial by a rule with a grace has that rule's debt, even if another rule has less left.
+func TestADenialHasTheDebtOfItsGrace(t *testing.T) {
+	p, _ := made(t, "rules:\n- {name: quota, grace: 50%, limit: fixed-window 100/h}\n- {name: api, limit: token-bucket 1/m burst 149}\n")
+	d, err := p.Take(t.Context(), attrs{}, 148)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	d, err = p.Take(t.Context(), attrs{}, 5)
+	require.NoError(t, err)
+	assert.Equal(t, "quota", d.Limit.Name)
+	assert.Equal(t, [2]int{0, 48}, [2]int{d.Remaining, d.Debt})
+}
+
+// A rule that is always charged denies a cost of 0 until its grace has a unit again, in the decision as in its explanation.
+func TestACostOf0PassesWhenTheGraceHasAUnit(t *testing.T) {
+	p, clock := made(t, "rules:\n- {name: tokens, grace: 50%, charge: always, limit: token-bucket 1/s burst 10}\n")
+	_, err := p.Take(t.Context(), attrs{}, 15)
+	require.NoError(t, err)
+	d, err := p.Take(t.Context(), attrs{}, 0)
+	require.NoError(t, err)
+	assert.Equal(t, time.Second, d.RetryAfter)
+	ex, err := p.Explain(attrs{}, 0)
+	require.NoError(t, err)
+	assert.Equal(t, time.Second, ex.Rules[0].Decision.RetryAfter)
+	clock.Advance(time.Second)
+	assert.True(t, p.Allow(attrs{}, 0))
+}

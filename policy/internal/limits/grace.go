@@ -55,14 +55,17 @@ func (g Grace) Shown(l ratelimit.Limit) ratelimit.Limit {
 	return l
 }
 
-// Show returns a rule's decision as it is shown. Remaining is lower
-// by the grace. If it would be negative, Debt is positive instead.
+// Show returns a rule's decision as it is shown. Remaining is lower by the grace. If it would be negative, Debt is
+// positive instead. If nothing remains, NextAfter counts the grace, too, and is 0 if the decision's figures are not enough.
 func (g Grace) Show(d ratelimit.Decision) ratelimit.Decision {
 	if g == 0 || !Counts(d.Limit) || d.Limit.Algorithm == 0 {
 		return d
 	}
 	limit := g.Shown(d.Limit)
 	extra := d.Limit.Capacity() - limit.Capacity()
+	if extra > 0 && d.Remaining <= extra && limit.Capacity() > 0 {
+		d.NextAfter, _ = RoomAfter(&d, extra+1)
+	}
 	d.Limit = limit
 	if left := d.Remaining - extra; left >= 0 {
 		d.Remaining = left
