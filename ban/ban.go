@@ -50,8 +50,9 @@ var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 //
 // For up to 65,536 keys of comparable types, the Limiter remembers the last such strike. Several processes with
 // strikes in one store count one strike together if strikes is a SlidingLog: it records when the last one was. If
-// requests from two waits follow each other closely, the processes may count one strike too few. Under another
-// algorithm, each process counts its first denial as a strike. For an incomparable key, it counts each denial.
+// requests from two waits follow each other closely, the processes may count one strike too few. A denial closely
+// after a [Limiter.Strike] may count as part of that strike. Under another algorithm, each process counts its
+// first denial as a strike. For an incomparable key, it counts each denial.
 //
 // It is an error if strikes or bans is nil or has no Peek or Reset, or if limiter's first limit equals another one.
 func New[K any](limiter, strikes, bans ratelimit.Reserver[K]) (*Limiter[K], error) {
