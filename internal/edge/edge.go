@@ -301,10 +301,15 @@ func (c *Core[R]) sleep(e *Event[R]) error {
 	ctx, cancel := context.WithCancel(e.Request.Context())
 	defer cancel()
 	defer context.AfterFunc(c.refusing, cancel)()
-	if e.held != nil {
-		return e.held.Wait(ctx) // Wait ends earlier if an earlier request leaves
+	if e.held == nil {
+		return wait.Sleep(ctx, e.Decision.Delay)
 	}
-	return wait.Sleep(ctx, e.Decision.Delay)
+	if c.MaxHold > 0 { // the delay becomes longer if the limit is lowered
+		bounded, end := wait.Within(ctx, c.MaxHold)
+		defer end()
+		ctx = bounded
+	}
+	return e.held.Wait(ctx) // Wait ends earlier if an earlier request leaves
 }
 
 // RefuseHeld ends the waits of held requests. They are Denied, and so are all later requests that would be held.

@@ -469,3 +469,29 @@ func TestNewInflightRefusesWhatCannotWork(t *testing.T) {
 	assert.True(t, ratelimit.Must(edge.NewInflight(l, client, edge.InflightOptions[*request]{Judges: true})).Learns)
 	assert.True(t, ratelimit.Must(edge.NewInflight(adaptive, client, edge.InflightOptions[*request]{})).Learns)
 }
+
+// A limit is lowered while requests are held. A request that can no longer pass within MaxHold is held no longer than that, and not charged.
+func TestMaxHoldBoundsAHoldUnderALoweredLimit(t *testing.T) {
+	for _, leaky := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			limit, lower := ratelimit.TokenBucket(ratelimit.PerSecond(2), 1), ratelimit.TokenBucket(ratelimit.PerMinute(1), 1)
+			if leaky {
+				limit, lower = ratelimit.LeakyBucket(ratelimit.PerSecond(2), 5), ratelimit.LeakyBucket(ratelimit.PerMinute(1), 5)
+			}
+			l := ratelimit.Must(ratelimit.New[string](limit, nil))
+			m := newMiddleware(t, ratelimit.Map(l, client), edge.Options[*request]{MaxHold: time.Second})
+			assert.Equal(t, edge.Allowed, m.pass(t.Context()).Outcome)
+			start := time.Now()
+			held := make(chan edge.Outcome, 2)
+			for range 2 {
+				go func() { held <- m.pass(t.Context()).Outcome }()
+				synctest.Wait()
+			}
+			time.Sleep(300 * time.Millisecond)
+			require.NoError(t, l.SetLimit(lower))
+			assert.Equal(t, [2]edge.Outcome{edge.Denied, edge.Denied}, [2]edge.Outcome{<-held, <-held})
+			assert.Equal(t, time.Second, time.Since(start))
+			assert.Zero(t, l.Stats().Waiting)
+		})
+	}
+}
