@@ -157,13 +157,13 @@ func TestTheTrailerHasTheSameWaitAsRetryInfo(t *testing.T) {
 			i := interceptor(t, &stub{decision: ratelimit.Decision{RetryAfter: time.Hour}}, grpclimit.Options{Jitter: time.Minute, JitterBy: by})
 			client := inBubble(t, new(service).server(with(i)...))
 			waits := map[string]bool{}
-			for _, who := range []string{"ann", "bob"} {
+			for _, who := range []string{"ann", "bob", "cleo"} {
 				a := call(metadata.AppendToOutgoingContext(t.Context(), "authorization", who), client)
 				require.Len(t, a.pushback, 1)
 				assert.Equal(t, strconv.FormatInt(a.retry.RetryDelay.AsDuration().Milliseconds(), 10), a.pushback[0])
 				waits[a.pushback[0]] = true
 			}
-			assert.Equal(t, by == nil, len(waits) == 2)
+			assert.Equal(t, by == nil, len(waits) > 1) // of sixty thousand pairs, one has the same wait
 		})
 	}
 }
