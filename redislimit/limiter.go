@@ -235,15 +235,10 @@ func (l *Limiter) check() {
 // planFor returns a key's plan.
 func (l *Limiter) planFor(key string) (*plan, error) {
 	l.check()
-	p := l.plan.Load()
-	if l.limitFor == nil {
-		return p, nil
+	if limit, own := lookup.Own(l.lookups, key, l.limitFor); own {
+		return l.planOf(limit, "LimitFor")
 	}
-	limit := lookup.One(l.lookups, key, l.limitFor)
-	if limit == (ratelimit.Limit{}) {
-		return p, nil
-	}
-	return l.planOf(limit, "LimitFor")
+	return l.plan.Load(), nil
 }
 
 // planOfLayer returns the plan for a request's limit, or for the key's own.

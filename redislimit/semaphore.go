@@ -197,10 +197,8 @@ func (s *Semaphore) mustBeMade() {
 func (s *Semaphore) limitOf(key string, n int) (int64, error) {
 	s.mustBeMade()
 	limit := s.limit.Load()
-	if s.limitFor != nil {
-		if own := lookup.One(s.lookups, key, s.limitFor); own != 0 {
-			limit = int64(own)
-		}
+	if own, ok := lookup.Own(s.lookups, key, s.limitFor); ok {
+		limit = int64(own)
 	}
 	switch {
 	case n < 1:

@@ -87,15 +87,10 @@ func (l *Limiter) check() {
 // planFor returns a key's plan.
 func (l *Limiter) planFor(key string) (*plan, error) {
 	l.check()
-	p := l.plan.Load()
-	if l.limitFor == nil {
-		return p, nil
+	if limit, own := lookup.Own(l.lookups, key, l.limitFor); own {
+		return l.planOf(limit, "LimitFor")
 	}
-	limit := lookup.One(l.lookups, key, l.limitFor)
-	if limit == (ratelimit.Limit{}) {
-		return p, nil
-	}
-	return l.planOf(limit, "LimitFor")
+	return l.plan.Load(), nil
 }
 
 // planOf returns a limit's plan. name is the function or field with the limit.

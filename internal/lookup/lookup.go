@@ -104,10 +104,15 @@ func (c *Calls[K, V]) Get(key K, version uint64, known func() (V, bool), f func(
 	}
 }
 
-// One is Get for an f that returns no error, and for keys without versions.
-func One[K, V comparable](c *Calls[K, V], key K, f func(K) V) V {
-	v, _ := c.Get(key, 0, nil, func(key K) (V, error) { return f(key), nil })
-	return v
+// Own returns a key's own value, by [Calls.Get] without versions. ok is
+// false if f is nil or returns the zero value: then the key has none.
+func Own[K, V comparable](c *Calls[K, V], key K, f func(K) V) (v V, ok bool) {
+	if f == nil {
+		return v, false
+	}
+	none := v
+	v, _ = c.Get(key, 0, nil, func(key K) (V, error) { return f(key), nil })
+	return v, v != none
 }
 
 // run makes a call added to the shard.

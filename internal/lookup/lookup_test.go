@@ -85,3 +85,14 @@ func TestAResultThatIsPutBackGivesWayToANewerOne(t *testing.T) {
 	assert.Equal(t, 13, got)
 	assert.Equal(t, 1, c.Len())
 }
+
+func TestAKeyWithoutAValueOfItsOwn(t *testing.T) {
+	c := lookup.New[string, int](0)
+	for name, want := range map[string]int{"own": 7, "none": 0} {
+		v, ok := lookup.Own(c, name, func(key string) int { return map[string]int{"own": 7}[key] })
+		assert.Equal(t, want, v)
+		assert.Equal(t, want != 0, ok)
+	}
+	_, ok := lookup.Own(c, "own", nil)
+	assert.False(t, ok)
+}
