@@ -1,6 +1,7 @@
 package connectlimit
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -53,10 +54,7 @@ type inFlight[K comparable] struct {
 //
 // Refusals have the codes of grpclimit's NewInflight. In Stats, calls without room are Denied.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error), opts *InflightOptions) (*Interceptor, error) {
-	var o InflightOptions
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, new(InflightOptions))
 	if o.Skip == nil {
 		o.Skip = skipHelpers
 	}

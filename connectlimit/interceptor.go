@@ -1,6 +1,7 @@
 package connectlimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -49,23 +50,17 @@ func public(e event) Event {
 // New returns an interceptor that decides with the limiter. The error names the invalid option. If the
 // limiter's keys are whole calls, it would limit nothing, and New returns an error: see [ratelimit.Map].
 func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) {
-	i := new(Interceptor)
-	if opts != nil {
-		i.opts = *opts
+	i := &Interceptor{opts: *cmp.Or(opts, new(Options))}
+	err := i.opts.complete()
+	if err == nil {
+		i.core, err = edge.New(limiter, i.opts.core())
 	}
-	if err := i.opts.complete(); err != nil {
-		return nil, err
+	if err == nil && i.opts.LimitFields {
+		err = i.views.Init(limiter, limitfields.Options{Package: "connectlimit", Unit: i.opts.QuotaUnit, Named: true})
 	}
-	core, err := edge.New(limiter, i.opts.core())
 	if err != nil {
 		return nil, err
 	}
-	if i.opts.LimitFields {
-		if err := i.views.Init(limiter, limitfields.Options{Package: "connectlimit", Unit: i.opts.QuotaUnit, Named: true}); err != nil {
-			return nil, err
-		}
-	}
-	i.core = core
 	return i, nil
 }
 
@@ -73,10 +68,7 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 // [ClientIP]. PerIP logs one warning when a call comes from a private address and names another client in a header
 // field. PerIP tracks 65,536 addresses, and remembers as many others. It returns the errors of [ratelimit.New] and New.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
-	if opts == nil {
-		opts = new(Options)
-	}
-	l, err := client.PerIP(limit, "New with ClientIP", opts.Logger)
+	l, err := client.PerIP(limit, "New with ClientIP", cmp.Or(opts, new(Options)).Logger)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package grpclimit
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -57,10 +58,7 @@ type inFlight[K comparable] struct {
 // wait. If a call needs more units than there ever are, it is RESOURCE_EXHAUSTED. Without a
 // valid key it is KeyCode, and otherwise INTERNAL. In Stats, calls without room are Denied.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error), opts *InflightOptions) (*Interceptor, error) {
-	var o InflightOptions
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, new(InflightOptions))
 	if o.Skip == nil {
 		o.Skip = skipHelpers
 	}

@@ -12,6 +12,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"net/http"
 
 	"github.com/weir-go/ratelimit"
@@ -24,10 +25,7 @@ import (
 // limiter whose keys are whole requests limits nothing, so New rejects it: see [ratelimit.Map].
 // With [DialectDraft11], the limits' names must differ even without regard to case.
 func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, error) {
-	m := new(Middleware)
-	if opts != nil {
-		m.opts = *opts
-	}
+	m := &Middleware{opts: *cmp.Or(opts, new(Options))}
 	if err := m.opts.validate(); err != nil {
 		return nil, err
 	}
@@ -46,10 +44,7 @@ func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, 
 // PerIP is [PerKey] with [RemoteIP]. Behind a proxy use PerKey with [ClientIP]. PerIP logs one
 // warning when a request comes from a private address and names another client in a header field.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Middleware, error) {
-	if opts == nil {
-		opts = new(Options)
-	}
-	l, err := client.PerIP(limit, "PerKey with ClientIP", opts.Logger)
+	l, err := client.PerIP(limit, "PerKey with ClientIP", cmp.Or(opts, new(Options)).Logger)
 	if err != nil {
 		return nil, err
 	}
