@@ -93,7 +93,7 @@ func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter
 		l.caller.renew(0)
 		l.settler.renew(0)
 	})
-	l.waits.standing = l.breaker.standing
+	l.waits.standing, l.waits.stay = l.breaker.standing, o.OpenFor
 	return l, nil
 }
 

@@ -12,8 +12,8 @@ import (
 
 // Wait spends cost of the key's budget and returns nil when its time has come. The call waits in the primary's Wait, so
 // callers are served in the primary's order and follow its changes. If the primary has not answered for [Options.Timeout],
-// Wait calls its Peek first. If the primary fails or the breaker opens, the call goes on in the stand-in's Wait. When
-// the breaker closes, the call returns to the primary. Each time it goes behind the callers that wait there already.
+// Wait calls its Peek first. If the primary fails or the breaker opens, the call goes on in the stand-in's Wait. When the breaker closes,
+// or after [Options.OpenFor] if it did not open, the call returns to the primary. Each time it goes behind those that wait there.
 //
 // Timeout does not bound the primary's Wait. If that hangs, the call goes on in the stand-in's Wait once the breaker opens.
 // From a limiter without a Wait, the call reserves the cost as [ratelimit.Wait] does. Wait fails with the errors of the limiter
@@ -53,6 +53,7 @@ func (l *Limiter[K]) waitPrimary(w *waitingCall, primary ratelimit.Waiter[K], ke
 	attempt := w.Begin()
 	held := reports.With(attempt)
 	a := guarded(held, func(ctx context.Context) answer { return answer{err: primary.Wait(ctx, key, cost)} })
+	w.left()
 	o := answered
 	switch anew := attempt.End(a.err); {
 	case anew:
@@ -89,11 +90,13 @@ func (l *Limiter[K]) waitInstead(w *waitingCall, key K, cost int, why ending) (a
 	standIn, ok := l.instead.(ratelimit.Waiter[K])
 	if !ok { // each of the tries is a decision of its own
 		err = ratelimit.Wait(attempt, tries[K]{l, w}, key, cost)
+		w.left()
 		return attempt.End(err), err
 	}
 	l.journal.degraded(why)
 	held := reports.With(attempt)
 	err = standIn.Wait(l.debts.within(held, why), key, cost)
+	w.left()
 	if attempt.End(err) {
 		held.Drop()
 		return true, nil
@@ -151,8 +154,11 @@ func (l *Limiter[K]) alive(ctx context.Context, key K) ending {
 	case <-ctx.Done():
 		return gone
 	}
-	if p.ending.instead() {
-		return p.ending
+	switch o := p.ending; {
+	case o == shut, o == busy:
+		return o
+	case o.instead():
+		return unavailable // a Peek has charged nothing, however it failed
 	}
 	if l.breaker.standing().state != StateClosed {
 		return shut

@@ -3,6 +3,7 @@ package failover
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -12,16 +13,19 @@ import (
 type waits struct {
 	wait.Calls
 	standing func() standing // the breaker's
+	stay     time.Duration   // for which a call stays at the stand-in while the breaker is closed
 
-	mu   sync.Mutex
-	last *peek // the call of Peek under way, or nil
+	mu    sync.Mutex  // guards the fields below
+	last  *peek       // the call of Peek under way, or nil
+	timer *time.Timer // for a check after stay, or nil
 }
 
 // side is the limiter in whose line a call waits.
 type side uint8
 
 const (
-	atPrimary side = iota
+	nowhere side = iota // it is over, or between the lines
+	atPrimary
 	atStandIn
 )
 
@@ -32,7 +36,8 @@ type waitingCall struct {
 
 	mu   sync.Mutex // guards the fields below
 	side side
-	era  uint64 // the breaker's when the call entered the line
+	era  uint64    // the breaker's when the call entered the line
+	came time.Time // when it entered the line
 }
 
 // newCall returns a call of Wait. When it ends, call Over.
@@ -47,21 +52,49 @@ func (ws *waits) newCall(ctx context.Context) *waitingCall {
 func (w *waitingCall) enters(s side) uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.side, w.era = s, w.among.standing().era
+	w.side, w.era, w.came = s, w.among.standing().era, time.Now()
 	return w.era
 }
 
-// check ends the attempt under way if the other limiter decides now. A call that has come to the stand-in
-// while the breaker was closed stays there until it has opened and closed again.
+// left records that the attempt has ended. So no check waits for the next one of a call that is over.
+func (w *waitingCall) left() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.side = nowhere
+}
+
+// check ends the attempt under way if the other limiter decides now. A call that has come to the stand-in while
+// the breaker was closed, because one call of the primary failed, goes back when it has stayed.
 func (w *waitingCall) check() (anew bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.among.standing()
-	closed := now.state == StateClosed
-	if anew = w.side == atPrimary && !closed || w.side == atStandIn && closed && now.era != w.era; anew {
+	switch closed := now.state == StateClosed; {
+	case w.side == atPrimary:
+		anew = !closed
+	case w.side == atStandIn && closed:
+		if anew = now.era != w.era || time.Since(w.came) >= w.among.stay; !anew {
+			w.among.checkAgain()
+		}
+	}
+	if anew {
 		w.Anew()
 	}
 	return anew
+}
+
+// checkAgain makes a check run after stay.
+func (ws *waits) checkAgain() {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if ws.timer == nil {
+		ws.timer = time.AfterFunc(ws.stay, func() {
+			ws.mu.Lock()
+			ws.timer = nil
+			ws.mu.Unlock()
+			ws.Check()
+		})
+	}
 }
 
 // changed has the waiting calls follow the breaker.
