@@ -289,8 +289,28 @@ func (c *Core[R]) Hold(e *Event[R]) bool {
 		e.Outcome, e.Err = Rejected, own
 	default:
 		e.Outcome = Denied // too many requests wait, the deadline is too early, or held requests are refused
+		if errors.Is(err, context.DeadlineExceeded) || never(err) {
+			c.decideAgain(e)
+		}
 	}
 	return e.Outcome == Allowed
+}
+
+// decideAgain replaces the decision on a request whose hold was ended by MaxHold or by a lowered limit. The client
+// receives the wait, or the refusal, of a request made now.
+func (c *Core[R]) decideAgain(e *Event[R]) {
+	d, err := ratelimit.Peek(e.Request.Context(), c.limiter, e.Request, e.Cost)
+	if err != nil && !never(err) {
+		return
+	}
+	if e.Decision, e.Err = d, err; !d.Allowed {
+		e.Outcome = c.outcome(e)
+	}
+}
+
+// never reports whether a limit refuses a request for ever.
+func never(err error) bool {
+	return errors.Is(err, ratelimit.ErrExceedsLimit) || errors.Is(err, ratelimit.ErrBlocked)
 }
 
 // sleep sleeps until a request's delay is over. It returns an error if the request cannot be served after that.

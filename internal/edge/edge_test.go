@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -470,28 +471,51 @@ func TestNewInflightRefusesWhatCannotWork(t *testing.T) {
 	assert.True(t, ratelimit.Must(edge.NewInflight(adaptive, client, edge.InflightOptions[*request]{})).Learns)
 }
 
-// A limit is lowered while requests are held. A request that can no longer pass within MaxHold is held no longer than that, and not charged.
+// A limit is lowered while requests are held. A request that can no longer pass within MaxHold is held no longer
+// than that, and not charged. It is answered as a request made then.
 func TestMaxHoldBoundsAHoldUnderALoweredLimit(t *testing.T) {
-	for _, leaky := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			limit, lower := ratelimit.TokenBucket(ratelimit.PerSecond(2), 1), ratelimit.TokenBucket(ratelimit.PerMinute(1), 1)
-			if leaky {
-				limit, lower = ratelimit.LeakyBucket(ratelimit.PerSecond(2), 5), ratelimit.LeakyBucket(ratelimit.PerMinute(1), 5)
-			}
-			l := ratelimit.Must(ratelimit.New[string](limit, nil))
-			m := newMiddleware(t, ratelimit.Map(l, client), edge.Options[*request]{MaxHold: time.Second})
-			assert.Equal(t, edge.Allowed, m.pass(t.Context()).Outcome)
-			start := time.Now()
-			held := make(chan edge.Outcome, 2)
-			for range 2 {
-				go func() { held <- m.pass(t.Context()).Outcome }()
-				synctest.Wait()
-			}
-			time.Sleep(300 * time.Millisecond)
-			require.NoError(t, l.SetLimit(lower))
-			assert.Equal(t, [2]edge.Outcome{edge.Denied, edge.Denied}, [2]edge.Outcome{<-held, <-held})
-			assert.Equal(t, time.Second, time.Since(start))
-			assert.Zero(t, l.Stats().Waiting)
+	bucket := ratelimit.TokenBucket(ratelimit.PerSecond(2), 2)
+	for name, row := range map[string]struct {
+		limit, lower ratelimit.Limit
+		cost         int
+		outcome      edge.Outcome
+		ended        time.Duration   // from the beginning of the hold
+		waits        []time.Duration // the first to leave has the other one before it
+		err          error
+	}{
+		"a token bucket":         {bucket, ratelimit.TokenBucket(ratelimit.PerMinute(1), 2), 1, edge.Denied, time.Second, []time.Duration{23300 * time.Millisecond, 83300 * time.Millisecond}, nil},
+		"a leaky bucket":         {ratelimit.LeakyBucket(ratelimit.PerSecond(2), 5), ratelimit.LeakyBucket(ratelimit.PerMinute(1), 5), 1, edge.Denied, time.Second, []time.Duration{23300 * time.Millisecond, 83300 * time.Millisecond}, nil},
+		"a burst below the cost": {bucket, ratelimit.TokenBucket(ratelimit.PerSecond(2), 1), 2, edge.Exceeds, 300 * time.Millisecond, []time.Duration{0}, ratelimit.ErrExceedsLimit},
+		"a limit of Blocked":     {bucket, ratelimit.Blocked(), 1, edge.Exceeds, 300 * time.Millisecond, []time.Duration{0, 0}, ratelimit.ErrBlocked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := ratelimit.Must(ratelimit.New[string](row.limit, nil))
+				m := newMiddleware(t, ratelimit.Map(l, client), edge.Options[*request]{MaxHold: time.Second, Cost: func(*request) int { return row.cost }})
+				for range 2 / row.cost {
+					assert.Equal(t, edge.Allowed, m.pass(t.Context()).Outcome)
+				}
+				start := time.Now()
+				held := make(chan edge.Event[*request], 2)
+				for range 2 / row.cost {
+					go func() { held <- m.pass(t.Context()) }()
+					synctest.Wait()
+				}
+				time.Sleep(300 * time.Millisecond)
+				require.NoError(t, l.SetLimit(row.lower))
+				var waits []time.Duration
+				for range 2 / row.cost {
+					e := <-held
+					assert.Equal(t, row.outcome, e.Outcome)
+					assert.Equal(t, row.lower, e.Decision.Limit)
+					assert.ErrorIs(t, e.Err, row.err)
+					waits = append(waits, e.Decision.RetryAfter+e.Decision.Delay)
+				}
+				slices.Sort(waits)
+				assert.Equal(t, row.waits, waits)
+				assert.Equal(t, row.ended, time.Since(start))
+				assert.Zero(t, l.Stats().Waiting)
+			})
 		})
 	}
 }
