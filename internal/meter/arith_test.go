@@ -19,7 +19,7 @@ func TestSumsThatOverflowAreTheLargestNumber(t *testing.T) {
 	}
 }
 
-// units returns the span in 1/units ns.
+// units counts the span in 1/units ns.
 func (d span) units(t *tokenBucket) *big.Int {
 	n := new(big.Int).Mul(big.NewInt(d.ticks), big.NewInt(t.units))
 	return n.Add(n, big.NewInt(d.frac))
@@ -31,7 +31,7 @@ func TestWorthIsExact(t *testing.T) {
 	for range 20_000 {
 		bucket := &tokenBucket{per: 1 + rnd.Int64N(1<<rnd.IntN(62)), units: 1 + rnd.Int64N(1<<53), horizon: century}
 		d := span{rnd.Int64N(century), rnd.Int64N(bucket.units)}
-		if rnd.IntN(2) == 0 { // ns · units just below a multiple of 2^64
+		if rnd.IntN(2) == 0 { // just below a multiple of 2^64 when multiplied by units
 			k := new(big.Int).Lsh(big.NewInt(1+rnd.Int64N(8)), 64)
 			d = span{k.Div(k, big.NewInt(bucket.units)).Int64(), bucket.units - 1}
 		}
@@ -118,7 +118,7 @@ func TestNoMoreIsCarriedOverThanALimitLetsAKeyOwe(t *testing.T) {
 	}
 }
 
-// A booking that is due is no longer a booking.
+// Once a booking is due, it no longer counts as one.
 func TestNothingIsBookedThatIsDue(t *testing.T) {
 	for _, kind := range kinds {
 		if kind == LeakyBucket {

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// oneByOne defines a ledger's state: the base with the bookings spent on top, one by one.
+// oneByOne computes a ledger's state by its definition: it spends the bookings on top of the base, one by one.
 func oneByOne(m *Meter, base State, list []booking) State {
 	for i := range list {
 		base = m.replay(base, &list[i])
@@ -19,7 +19,7 @@ func oneByOne(m *Meter, base State, list []booking) State {
 	return base
 }
 
-// booked is a state with bookings, together with the same bookings as a slice.
+// booked is a state with bookings. It holds the same bookings as a slice, too.
 type booked struct {
 	m    *Meter
 	s    State
@@ -29,7 +29,7 @@ type booked struct {
 	rnd  *rand.Rand
 }
 
-// pass moves the bookings that are due into the base.
+// pass moves due bookings into the base.
 func (b *booked) pass() {
 	for len(b.list) > 0 && b.list[0].at <= b.now {
 		b.base = b.m.replay(b.base, &b.list[0])
@@ -51,7 +51,7 @@ func (b *booked) do() {
 				b.m.Advance(&b.base, b.now)
 			}
 			if sp.At, sp.Part = b.m.leaky.leaves(b.s, b.now); sp.At-b.now > century {
-				return // the queue does not reach that far
+				return // the queue would reach beyond a century
 			}
 		}
 		b.s = b.m.book(b.s, sp)
@@ -78,7 +78,7 @@ func (b *booked) do() {
 		if took != 0 {
 			panic("a grant took more or less than there is")
 		}
-	case op == 6: // a spending that is not booked is refunded
+	case op == 6: // a spending without a booking is refunded
 		b.base.At -= b.rnd.Int64N(3)
 		l.base = b.base
 		l.touch(0)
@@ -96,7 +96,7 @@ func (b *booked) do() {
 	}
 }
 
-// After any change of bookings, the state is the base with all spent on top.
+// After any change of bookings, the state equals the base after spending all bookings on top.
 func TestAStateIsItsBookingsOneByOne(t *testing.T) {
 	const slow = 30 * 365 * 24 * hour
 	for _, m := range []*Meter{
@@ -112,7 +112,7 @@ func TestAStateIsItsBookingsOneByOne(t *testing.T) {
 			for step := range 300 {
 				b.do()
 				if b.rnd.IntN(3) > 0 {
-					continue // make several changes before the next question
+					continue // make several changes before the next check
 				}
 				b.s = b.m.refold(b.s)
 				got := b.s
@@ -137,7 +137,7 @@ func costs(list []booking) (text []string) {
 	return text
 }
 
-// Bookings that have passed or were cancelled keep no memory.
+// Bookings use no memory once they have passed or were cancelled.
 func TestBookingsGiveTheirMemoryBack(t *testing.T) {
 	m := meterOf(TokenBucket, 1, 1, 1)
 	var s State
@@ -153,7 +153,8 @@ func TestBookingsGiveTheirMemoryBack(t *testing.T) {
 	require.LessOrEqual(t, cap(l.list), 3000)
 }
 
-// A place in a queue is a fraction of a tick under the old limit, and means nothing under the new one.
+// A place in a queue contains a fraction of a tick. The fraction
+// belongs to the old limit, and means nothing under the new one.
 func TestABookingBeginsAtAWholeTickUnderAnotherLimit(t *testing.T) {
 	from, to := meterOf(LeakyBucket, 7, 11, 20), meterOf(LeakyBucket, 2, 3, 20)
 	var s State

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// even is a calendar of equal windows. Such a calendar can be compared with the algorithms whose windows need none.
+// even is a calendar of equal windows. A limit on it can be compared with algorithms that need no calendar.
 type even int64
 
 func (e even) At(instant int64) Window {
@@ -52,8 +52,8 @@ func TestACalendarWindowIsGrantedOnceWhateverTheWallClockDoes(t *testing.T) {
 	assert.True(t, m.Allow(&s, 251, 10), "set forward")
 }
 
-// A refund after a window's end does not raise the budget of the next one,
-// even if the wall clock was set forward and places the spending there.
+// The wall clock is set forward, so a spending now seems to belong to the next window. A
+// refund after the end of its own window still does not raise the next window's budget.
 func TestSpendingFromBeforeTheWallClockWasSetIsNotOfTheNewWindow(t *testing.T) {
 	wall := &shifted{even: even(100)}
 	m := New(Limit{Kind: Calendar, Units: 10, Per: 100, Windows: wall, Horizon: 1 << 40, Most: 1 << 40})

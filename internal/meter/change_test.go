@@ -10,22 +10,22 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// changing is the key of a token bucket whose limit changes. It has two copies: the real
-// one, and one in which each settled reservation had its real cost from the beginning.
+// changing is the key of a token bucket whose limit changes. The test compares it
+// with a copy in which each settled reservation had its real cost from the beginning.
 type changing struct {
 	m      *Meter
 	s      State
 	now    int64
-	what   []func(x *changing) // all events of the key, in order
+	what   []func(x *changing) // all the key's events, in order
 	limits []*Meter
 }
 
-// spends charges a cost that becomes known later.
+// spends is a charge whose real cost becomes known later.
 type spends struct {
 	at   int64
 	real int64
 	sp   Spending
-	m    int // changes of the limit before it
+	m    int // how often the limit changed before it
 }
 
 func (x *changing) to(m *Meter, now int64) {
@@ -34,7 +34,7 @@ func (x *changing) to(m *Meter, now int64) {
 	x.s, x.m = m.Migrate(x.m, x.s, now), m
 }
 
-// replay returns a key that has spent the real costs.
+// replay returns the copy.
 func (x *changing) replay() *changing {
 	y := &changing{m: x.limits[0]}
 	for _, do := range x.what {
@@ -44,11 +44,11 @@ func (x *changing) replay() *changing {
 	return y
 }
 
-// total returns the sum of the spent units and the units set aside.
+// total adds up the spent units and the units set aside.
 func (x *changing) total(now int64) int64 { return x.m.spent(x.s, now) + x.s.asideAt(now).units }
 
-// Reservations that are settled after changes of the limit leave no less spent than their real costs would, until units
-// that are set aside lapse.
+// Reservations are settled after changes of the limit. They leave at least
+// as much spent as their real costs would, until units set aside lapse.
 func TestSettlementsAfterChangesLeaveTheRealCosts(t *testing.T) {
 	testsize.Arithmetic(t)
 	settled, compared := 0, 0
@@ -123,7 +123,7 @@ func TestSettlementsAfterChangesLeaveTheRealCosts(t *testing.T) {
 	require.Greater(t, settled, 1000)
 }
 
-// Nine calls of a model are under way when the limit is raised by a thousandth.
+// Nine calls to a language model are under way when the limit is raised or lowered by a thousandth.
 func TestOpenReservationsSurviveAChange(t *testing.T) {
 	from, to := meterOf(TokenBucket, 1_000_000, 60_000_000_000, 1_000_000), meterOf(TokenBucket, 1_001_000, 60_000_000_000, 1_001_000)
 	for _, first := range []*Meter{from, to} {

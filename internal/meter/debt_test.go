@@ -35,7 +35,7 @@ func TestTheDebtOfABucketIsRoundedUp(t *testing.T) {
 	assert.EqualValues(t, 2, m.Debt(s, second/10+1), "of 1.99…")
 }
 
-// The debt is compared with the definition: the spending, bookings included, less the capacity.
+// By definition, the debt is the spending, bookings included, less the capacity.
 func TestRemainingAndDebtAreTheTwoSidesOfOneBalance(t *testing.T) {
 	for _, kind := range kinds {
 		for seed := range uint64(40) {

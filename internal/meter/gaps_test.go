@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// 600 calls are booked at 10 a second. Under 1,000 a second they take 10 units of each 1,000.
+// 600 calls are booked at 10 a second. After a raise to 1,000 a second, 990 units a second are left for other calls.
 func TestAfterARaiseFarBookingsTakeOnlyWhatTheyTake(t *testing.T) {
 	const second = 1000
 	for kind := TokenBucket; kind <= Calendar; kind++ {
@@ -27,7 +27,7 @@ func TestAfterARaiseFarBookingsTakeOnlyWhatTheyTake(t *testing.T) {
 				booked++
 			}
 		}
-		require.GreaterOrEqual(t, booked, 300, "%v", kind) // a counter's spendings are farther apart
+		require.GreaterOrEqual(t, booked, 300, "%v", kind) // a sliding counter books fewer, because its spendings are farther apart
 		s = to.Migrate(&from, s, 0)
 		_, debt, _ := to.Standing(s, 0)
 		require.Zero(t, debt, "%v", kind)
@@ -47,14 +47,14 @@ func TestAfterARaiseFarBookingsTakeOnlyWhatTheyTake(t *testing.T) {
 	}
 }
 
-// fitting is a state with loose bookings, and the same bookings as a base and a slice.
+// fitting is a state with loose bookings. It holds the same bookings as a base and a slice, too.
 type fitting struct {
 	m    *Meter
 	base State
 	list []booking
 }
 
-// allFit reports whether a cost can be spent at an instant, and all later bookings fit with it and without it.
+// allFit reports whether a cost can be spent at an instant, and whether all later bookings fit with it and without it.
 func (f *fitting) allFit(at, cost int64) bool {
 	m := f.m
 	with, without := m.cloned(f.base), m.cloned(f.base)
@@ -108,7 +108,7 @@ func entriesOf(s State) (all []entry) {
 	return all
 }
 
-// A cost goes before loose bookings at the first instant when it and all of them fit.
+// A cost goes before loose bookings, at the first instant when the cost and all bookings fit.
 func TestACostGoesBeforeLooseBookingsWhereAllOfThemStillFit(t *testing.T) {
 	testsize.Arithmetic(t)
 	before := map[Kind]int{}
@@ -165,7 +165,8 @@ func TestACostGoesBeforeLooseBookingsWhereAllOfThemStillFit(t *testing.T) {
 			if n < m.capacity() {
 				require.Greater(t, m.first(s, now, n+1), now, name)
 			}
-			// Once the cost is spent, the bookings keep their instants, and the state is the base with all spent in order.
+			// Once the cost is spent, the bookings keep their instants. The state
+			// is the base after spending the cost and the bookings in order.
 			cost := 1 + rnd.Int64N(m.capacity())
 			o := m.Offer(s, Moment{now, now}, cost, m.MaxAhead())
 			m.Accept(&s, now, o, cost, Booked)
@@ -191,7 +192,7 @@ func TestACostGoesBeforeLooseBookingsWhereAllOfThemStillFit(t *testing.T) {
 	}
 }
 
-// A cost enters a queue with loose bookings when there is a gap of its whole length, and room for all.
+// A cost enters a queue between loose bookings if the gap is as long as the cost, and if the queue has room for all.
 func TestACostLeavesAQueueBetweenLooseBookings(t *testing.T) {
 	testsize.Arithmetic(t)
 	before := 0
@@ -236,8 +237,8 @@ func TestACostLeavesAQueueBetweenLooseBookings(t *testing.T) {
 	require.Positive(t, before)
 }
 
-// A queue that has drained within a tick is empty until the next cost enters, also if costs are booked far behind it: the fraction of the
-// tick is not the next cost's.
+// A queue drains in the middle of a tick. The next cost enters an empty queue, even if another cost
+// is booked far behind it: the fraction of a tick at the queue's end does not delay the next cost.
 func TestCostsBeforeAFarBookingLeaveAQueueAsWithoutIt(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -258,7 +259,7 @@ func TestCostsBeforeAFarBookingLeaveAQueueAsWithoutIt(t *testing.T) {
 	}
 }
 
-// A log's debt of 3 is spent at 150, before a booking of 5 at 222 and one at 297. From then on there is room before the last one.
+// A log's debt of 3 is spent at 150, before bookings at 222 and 297. From 150 on, another cost fits before the last booking.
 func TestACostGoesBetweenADebtAndALaterBookingOfALog(t *testing.T) {
 	m := New(limitOf(SlidingLog, 12, 75, 12))
 	state := func() State {
@@ -284,13 +285,13 @@ func TestACostGoesBetweenADebtAndALaterBookingOfALog(t *testing.T) {
 	}
 }
 
-// The second of two bookings is given back. A new cost may use the gap, but not
-// before the instant that its caller passes, unless the last booking is earlier.
+// The bookings at 200 and 600 are given back. A new cost may use
+// their gaps, but not before the instant passed by its caller.
 func TestAnOfferBetweenBookingsComesNoEarlierThanItMay(t *testing.T) {
 	m := New(Limit{Kind: TokenBucket, Units: 1, Per: 100, Burst: 2, Horizon: 1 << 40, Most: 1 << 40})
 	var s State
 	var booked []Spending
-	for range 5 { // the first spends the burst, and the others are booked at 200, 400, 600 and 800
+	for range 5 { // the first spends the burst; the others are booked at 200, 400, 600 and 800
 		o := m.Take(&s, Moment{}, 2, 1<<30, Booked)
 		booked = append(booked, o.Spending(2))
 	}

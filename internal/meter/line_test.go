@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// oneTurnAfterTheOther defines a line's end by spending all turns and bookings in order.
+// oneTurnAfterTheOther computes a line's end by its definition: it spends all turns and bookings in order.
 func oneTurnAfterTheOther(m *Meter, s State, l *Line) (State, int64) {
 	r := m.replayed(s, l.now)
 	for t := l.first; t != nil; t = t.next {
@@ -26,7 +26,7 @@ func oneTurnAfterTheOther(m *Meter, s State, l *Line) (State, int64) {
 	return r.s, r.now
 }
 
-// everyLimit returns the limits that lines are tested under: with and without fractions, narrow and wide.
+// everyLimit returns the limits for the tests of lines: with and without fractions, narrow and wide.
 func everyLimit() (all []Limit) {
 	for _, kind := range []Kind{TokenBucket, LeakyBucket, FixedWindow, SlidingLog, SlidingCounter, Calendar} {
 		for _, x := range [][3]int64{{1, 10, 1}, {7, 1000, 1}, {7, 1000, 5}, {10, 1000, 10}, {13, 1000, 40}, {100, 99, 30}, {3, 5, 3}} {
@@ -36,7 +36,7 @@ func everyLimit() (all []Limit) {
 	return all
 }
 
-// Turn by turn, the test would take hours.
+// It would take hours to spend all these turns one by one, so the test compares two skips with one.
 func TestALineOfASlidingCounterRepeatsItselfUnderEachLimit(t *testing.T) {
 	const many = 1 << 34
 	for _, x := range [][3]int64{{1, 1000, 1}, {1, 1000, 2}, {2, 1000, 2}, {3, 1000, 2}, {7, 1000, 1}, {100, 1000, 37}, {100, 999, 100}} {
@@ -100,7 +100,7 @@ func TestTheEndOfALineIsTheStateAfterAllTurns(t *testing.T) {
 				}
 				m.view(s)
 				requireEqualEnds(t, &m, want, m.view(s), now, name)
-				l.end.known = false // compute the end anew instead of extending it
+				l.end.known = false // compute the end again instead of extending it
 				got := m.view(s)
 				requireEqualEnds(t, &m, want, got, now, name)
 				if last != l.end.ledger.list[0].at {
@@ -128,7 +128,7 @@ func TestTheEndOfALineIsTheStateAfterAllTurns(t *testing.T) {
 	}
 }
 
-// orLater returns the turn that is the given number of places behind.
+// orLater returns the turn the given number of places behind.
 func (t *Turn) orLater(places int) *Turn {
 	for range places {
 		t = t.next
@@ -136,7 +136,7 @@ func (t *Turn) orLater(places int) *Turn {
 	return t
 }
 
-// requireEqualEnds checks that two states answer alike.
+// requireEqualEnds checks that two states allow each cost at the same instant, and are regained at the same instant.
 func requireEqualEnds(t *testing.T, m *Meter, want, got State, now int64, name string) {
 	t.Helper()
 	for cost := int64(1); cost <= m.capacity(); cost += 1 + m.capacity()/5 {

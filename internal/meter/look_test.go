@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// looked is a key in two copies. One is looked at between its calls, and the other is not.
+// looked is one of two copies of a key. The test looks at one copy between the calls, and not at the other.
 type looked struct {
 	m *Meter
 	s State
@@ -20,8 +20,8 @@ func (k *looked) to(m *Meter, now int64) {
 	k.s, k.m = m.Migrate(k.m, k.s, now), m
 }
 
-// Looks at a key do not change its later calls, whatever former limits
-// it has: neither a Peek, nor a denial, nor a view under another limit.
+// A look at a key does not change later calls, whatever former limits the
+// key has. A look is a Peek, a denial, or a view under another limit.
 func TestALookChangesNoLaterCall(t *testing.T) {
 	testsize.Arithmetic(t)
 	came := 0
@@ -37,7 +37,7 @@ func TestALookChangesNoLaterCall(t *testing.T) {
 		var open []Spending
 		var when []*Meter
 		for range 60 {
-			for range r.IntN(4) { // looks at b
+			for range r.IntN(4) { // look at b
 				at := now
 				now += r.Int64N(step)
 				switch r.IntN(4) {
@@ -111,7 +111,8 @@ func TestALookChangesNoLaterCall(t *testing.T) {
 	require.Greater(t, came, 50_000)
 }
 
-// A view of a key under another limit serves the turns that are due, and the bookings before them, under the limit that it leaves.
+// A line's turn, and a booking before it, become due under the key's present
+// limit. A view under another limit serves both by the present limit first.
 func TestAViewUnderAnotherLimitPassesTheBookingsBeforeALine(t *testing.T) {
 	for _, kind := range []Kind{TokenBucket, FixedWindow, SlidingLog, SlidingCounter, Calendar} {
 		from, to := meterOf(TokenBucket, 10, second, 10), meterOf(kind, 10, second, 10)

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// The tests count in nanoseconds, as package ratelimit does.
+// The tests count in nanoseconds, like package ratelimit.
 const (
 	second      = int64(1_000_000_000)
 	hour        = 3600 * second
@@ -49,8 +49,8 @@ func TestEveryAlgorithmIsNamedWhereItMatters(t *testing.T) {
 	assert.False(t, new(Meter).Counts())
 }
 
-// Standing and SpendBucket are faster for a token bucket. Their results equal
-// those of the general functions, and those of arithmetic in fractions.
+// Standing and SpendBucket are shortcuts for a token bucket. Their
+// results equal those of the general functions and of exact fractions.
 func TestTheShortWaysOfATokenBucketAgreeWithTheLongOnes(t *testing.T) {
 	r := rand.New(rand.NewPCG(58, 3))
 	upTo := func(n int64) int64 { return 1 + r.Int64N(min(n, 1<<r.IntN(62)+1)) }
@@ -84,7 +84,8 @@ func TestTheShortWaysOfATokenBucketAgreeWithTheLongOnes(t *testing.T) {
 			spentRemaining, spentDebt, spentRegained, next := m.StandingOf(spent, now)
 			assert.Equal(t, []int64{remaining, debt, max(regained, now)}, []int64{spentRemaining, spentDebt, max(spentRegained, now)})
 			assert.Equal(t, m.Earliest(s, now, 1), next)
-			// A unit is per fractions of a tick. The remaining units are burst·per less the owed fractions, divided by per.
+			// A unit is per fractions of a tick. To get the remaining units,
+			// subtract the owed fractions from burst·per and divide by per.
 			owed := new(big.Int).SetInt64(max(0, s.At-now))
 			owed.Mul(owed, big.NewInt(m.token.units))
 			if s.At >= now {

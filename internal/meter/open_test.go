@@ -11,34 +11,34 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// charged is one event of a key's past, with its present cost.
+// charged is one event in a key's past, with its present cost.
 type charged struct {
 	at       int64
 	cost     int64 // the admitted cost
-	real     int64 // the real cost; below 0 for a grant
+	real     int64 // the real cost; negative for a grant
 	admitted bool
 	sp       Spending
 }
 
-// past is the key of a token bucket with reservations that are settled, and all its events.
+// past is the key of a token bucket and all its events. Some of its reservations are settled.
 type past struct {
 	m      Meter
 	s      State
 	now    int64
-	events []*charged // all events in their instants' order
+	events []*charged // sorted by instant
 	open   []*charged
 	lost   []*charged // reservations that are never settled
 	rnd    *rand.Rand
 	grants bool
-	beside bool // whether grants take from bookings, too
+	beside bool // whether grants may take from bookings, too
 	taken  int  // grants that took from bookings
 	still  bool // whether much happens within one instant
-	passes bool // whether some spendings are given back within their instant, as by a call that another limiter denies
-	late   bool // whether some spendings that are not open are given back later
+	passes bool // whether some spendings are given back at once, for example because another limiter denies the call
+	late   bool // whether some charges kept as Booked, not as Open, are settled later
 	atOnce bool // whether nothing is booked
 }
 
-// replayed returns the state of a key for which each settled reservation was charged its real cost from the beginning.
+// replayed returns the spending of a key whose settled reservations were charged their real costs from the beginning.
 func (p *past) replayed() span {
 	s := State{}
 	for _, e := range p.events {
@@ -63,7 +63,7 @@ func (p *past) add(e *charged) {
 	p.events = slices.Insert(p.events, i, e)
 }
 
-// base returns the spending by now.
+// base returns the present spending without bookings.
 func (p *past) base() span {
 	p.m.Advance(&p.s, p.now)
 	if l := p.m.bookings(p.s); l != nil {
@@ -126,7 +126,7 @@ func (p *past) do() {
 		case 0:
 			p.lost = append(p.lost, e)
 			return
-		case 1: // a higher cost is charged now or behind all bookings
+		case 1: // the excess is charged now, or behind all bookings
 			p.m.Advance(&p.s, p.now)
 			over := 1 + p.rnd.Int64N(p.m.token.capacity)
 			p.add(&charged{at: max(p.now, p.s.behind(p.now)), real: over})
@@ -141,7 +141,7 @@ func (p *past) do() {
 	case op == 18 && p.grants, op == 17 && p.grants && p.still:
 		if p.m.Advance(&p.s, p.now); p.m.bookings(p.s) != nil {
 			if !p.beside {
-				return // the grant takes from bookings, and not from the spending
+				return // the grant could take from bookings, too
 			}
 			p.taken++
 		}
@@ -169,7 +169,7 @@ func (p *past) String() (text string) {
 	return fmt.Sprintf("%d/%d, burst %d, now %d\n%s%+v", p.m.token.units, p.m.token.per, p.m.token.capacity, p.now, text, p.s)
 }
 
-// bound checks that over any interval the key spends no more than the limit and the grants until its end allow.
+// bound checks every interval: the key spends at most what the limit and the grants up to the interval's end allow.
 func (p *past) bound(t *testing.T) {
 	var before int64
 	for i, first := range p.events {
@@ -187,8 +187,8 @@ func (p *past) bound(t *testing.T) {
 	}
 }
 
-// A grant takes from bookings first, and counts once these are due. Later their reservations may be
-// settled, and others may have taken their instants. Even then the grant allows its own units and no more.
+// A grant takes from the present spending first, and then from bookings. Later their reservations may be
+// settled, and other calls may use their instants. Even then the grant allows its own units and no more.
 func TestAGrantBesideBookingsAllowsItsUnitsAndNoMore(t *testing.T) {
 	testsize.Arithmetic(t)
 	taken := 0
@@ -223,7 +223,7 @@ func TestASettledStateIsTheOneOfTheRealCosts(t *testing.T) {
 	}
 }
 
-// If a spending that is not open is given back some time later, only a part of it comes back.
+// A charge kept as Booked, not as Open, is given back late. Then only a part of it comes back.
 func TestASpendingThatIsGivenBackLateAllowsNoMoreThanItsUnits(t *testing.T) {
 	testsize.Arithmetic(t)
 	for seed := range uint64(testsize.Of(20_000, 400_000)) {
@@ -237,7 +237,7 @@ func TestASpendingThatIsGivenBackLateAllowsNoMoreThanItsUnits(t *testing.T) {
 	}
 }
 
-// stored writes and reads the state, as a store does between two calls.
+// stored writes the state and reads it again, as a store does between two calls.
 func (p *past) stored(t *testing.T) {
 	p.m.Refresh(&p.s)
 	passed := p.rnd.Int64N(3)
@@ -304,7 +304,7 @@ func TestFewOpensGiveBackNoMoreThanMany(t *testing.T) {
 	}
 }
 
-// leasts counts the different least debts above 0 among the open reservations.
+// leasts counts the open reservations' different least debts above 0.
 func (p *past) leasts() int {
 	all := make(map[span]bool)
 	for _, e := range slices.Concat(p.open, p.lost) {
@@ -336,7 +336,7 @@ func (p *past) leasts() int {
 	return len(all)
 }
 
-// A short list loses nothing as long as its length is the number of different least debts, plus one.
+// A list loses nothing if it has an entry for each different least debt, and with grants one more.
 func TestAsManyLeastDebtsAsFitAreKeptApart(t *testing.T) {
 	defer func(n int) { maxOpens = n }(maxOpens)
 	full := 0
@@ -361,8 +361,8 @@ func TestAsManyLeastDebtsAsFitAreKeptApart(t *testing.T) {
 	require.Greater(t, full, 1000)
 }
 
-// Two reservations of an instant are followed by a grant, and by a settlement that gives back the rest
-// of the debt. A third reservation of that instant still owes its cost after the second is settled.
+// Two reservations are made at one instant. A grant and the settlement of the first give back their whole
+// debt. Then a third is made at the same instant. The settlement of the second gives back nothing of it.
 func TestASettledReservationGivesBackNothingOfALaterOneOfItsInstant(t *testing.T) {
 	for _, keep := range []Keep{Booked, Open} {
 		m := New(Limit{Kind: TokenBucket, Units: 1, Per: 10, Burst: 100, Horizon: 1 << 40, Most: 1 << 50})
@@ -384,8 +384,8 @@ func TestASettledReservationGivesBackNothingOfALaterOneOfItsInstant(t *testing.T
 	}
 }
 
-// A charge beyond the maximum debt is cut. Reservations from before it give
-// back nothing, because with their real costs the debt would be as large.
+// A charge beyond the maximum debt is cut. Earlier reservations give
+// back nothing then: with their real costs the debt would be as large.
 func TestAReservationGivesBackNothingOfADebtThatIsCut(t *testing.T) {
 	for _, ahead := range []int64{0, 1000} {
 		m := New(Limit{Kind: TokenBucket, Units: 1, Per: 10, Burst: 100, Horizon: 5000, Most: 1 << 50})

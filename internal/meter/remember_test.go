@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// rememberLimits are limits of each kind, in ticks.
+// rememberLimits returns limits of each kind, in ticks.
 func rememberLimits() []Limit {
 	var all []Limit
 	for _, kind := range []Kind{TokenBucket, LeakyBucket, FixedWindow, SlidingLog, SlidingCounter, Calendar} {
@@ -20,15 +20,14 @@ func rememberLimits() []Limit {
 	return all
 }
 
-// admits returns the largest cost that is allowed now. It measures spending: if a
-// state never admits more than another one, it records at least that one's spending.
+// admits returns the largest cost allowed now. Tests compare two states'
+// spending by it: the state that never admits more has spent at least as much.
 func admits(m *Meter, s State, now int64) int64 {
 	m.Refresh(&s)
 	return m.Remaining(s, now)
 }
 
-// A recalled state never admits more than the forgotten one would.
-// It is regained within the time that the whole capacity takes.
+// A recalled state never admits more than the forgotten one. It is regained no later than the forgotten one would be.
 func TestRecalledSpendingAdmitsNoMore(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for _, l := range rememberLimits() {
@@ -77,7 +76,7 @@ func TestMergedSpendingAdmitsNoMoreThanEither(t *testing.T) {
 	}
 }
 
-// A record may hold any figures: it was written under another limit, or belongs to another key.
+// A record may have been written under another limit or for another key, so its figures can have any value.
 func TestRecalledSpendingIsCapped(t *testing.T) {
 	for _, l := range rememberLimits() {
 		m := New(l)
@@ -107,7 +106,8 @@ func TestRecalledSpendingIsCapped(t *testing.T) {
 	}
 }
 
-// The capacity takes 714 2/7 ticks. A bucket that counts as full again after 714 is a fraction of a tick too early.
+// The capacity takes 714 2/7 ticks to regain. A bucket that is full
+// again after 714 ticks would be early by a fraction of a tick.
 func TestABucketIsRecalledToTheTick(t *testing.T) {
 	m := New(Limit{Kind: TokenBucket, Units: 7, Per: 1000, Burst: 5, Horizon: 1 << 50, Most: 1 << 60})
 	require.Equal(t, State{At: 714}, m.Recall(Remembered{714, 1, false}, 0))

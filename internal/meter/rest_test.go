@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// smallMeter returns a meter of a random algorithm and small figures.
+// smallMeter returns a meter with a random algorithm and small figures.
 func smallMeter(r *rand.Rand, per int64) *Meter {
 	kind := TokenBucket + Kind(r.IntN(6))
 	l := Limit{Kind: kind, Units: 1 + r.Int64N(12), Per: per, Burst: 1 + r.Int64N(12), Horizon: 1 << 40, Most: 1 << 50}
@@ -43,7 +43,7 @@ func TestALoweredLimitBarsNoKeyForLongerThanItsOwnRefill(t *testing.T) {
 			m.Advance(&s, now)
 			spent, aside := m.spent(s, now), s.asideAt(now)
 			if x := s.lostAt(now); x.units > 0 && !m.alike(to) {
-				spent += x.units - x.over // under another kind of limit, the state begins with these units
+				spent += x.units - x.over // under another kind of limit, the state begins with these units, too
 				aside.until = max(aside.until, x.until)
 			}
 			kept := to.Migrate(m, s, now)
@@ -53,7 +53,7 @@ func TestALoweredLimitBarsNoKeyForLongerThanItsOwnRefill(t *testing.T) {
 			require.LessOrEqual(t, counted, to.capacity(), what)
 			again := s.formers() != nil && slices.ContainsFunc(s.formers().list, func(f former) bool { return f.m.alike(to) })
 			switch total := spent + aside.units; {
-			case again && !m.alike(to) && s.formers().hold > now: // more was spent than this test tracks
+			case again && !m.alike(to) && s.formers().hold > now: // more was spent than this test has recorded
 			case again && !m.alike(to):
 				require.LessOrEqual(t, counted+rest.units, total+1, "no more counts and is set aside than was spent, %s", what)
 			case total > to.capacity():
@@ -104,9 +104,9 @@ func TestALimitThatIsLoweredAndRaisedLeavesNoMoreThanBefore(t *testing.T) {
 	}
 }
 
-// within returns the maximum number of spent units that a limit can regain within a span.
+// within returns how many spent units a limit can regain in a span, at most.
 func within(l Limit, span int64) int64 {
-	ended := (span + l.Per - 1) / l.Per // windows
+	ended := (span + l.Per - 1) / l.Per // how many windows end
 	switch l.Kind {
 	case TokenBucket, LeakyBucket:
 		return l.Units * span / l.Per
@@ -118,9 +118,9 @@ func within(l Limit, span int64) int64 {
 	return l.Units * ended
 }
 
-// A key's limit changes back and forth between two limits of any algorithms. Within any time span the key
-// spends at most the larger capacity plus the units that both limits regain in it. There is one exception.
-// If the window of a fixed window or a sliding counter becomes shorter, it ends as soon as its new length
+// A key's limit changes back and forth between two limits of any algorithms. Within any span the key
+// spends at most the larger capacity, plus the units regained by both limits. There is one exception.
+// If the window of a fixed window or a sliding counter becomes shorter, it ends once its new length
 // has passed, even for units spent later in the longer window. Then both capacities together pass.
 func TestFlippingTwoLimitsPassesTheLargerCapacityAndTheRegainOfBoth(t *testing.T) {
 	type passed struct{ at, n int64 }
@@ -189,8 +189,8 @@ func TestFlippingTwoLimitsPassesTheLargerCapacityAndTheRegainOfBoth(t *testing.T
 	}
 }
 
-// The bound also holds for real costs: reservations are settled for less before and after changes of the limit,
-// and only real costs count. Until a settlement a key is charged with the estimate, which only lets less pass.
+// The bound also holds for real costs. Reservations are settled for less before and after changes of the limit,
+// and only real costs count. Until its settlement a reservation is charged with its estimate, so less passes.
 func TestSettlementsAmongFlipsPassNoMoreThanTheBoundOfFlips(t *testing.T) {
 	testsize.Arithmetic(t)
 	type charge struct {
@@ -198,9 +198,9 @@ func TestSettlementsAmongFlipsPassNoMoreThanTheBoundOfFlips(t *testing.T) {
 		sp             Spending
 		changes        int
 		kind           Kind
-		until          int64 // when its limit has regained it
+		until          int64 // the instant at which its limit has regained it
 	}
-	given := make(map[[2]Kind]int) // the number of settlements from before a change that gave something back
+	given := make(map[[2]Kind]int) // counts the settlements that gave units back although the limit had changed
 	for a := TokenBucket; a <= Calendar; a++ {
 		for b := TokenBucket; b <= Calendar; b++ {
 			for seed := range uint64(testsize.Of(2_000, 40_000)) {
@@ -240,7 +240,7 @@ func TestSettlementsAmongFlipsPassNoMoreThanTheBoundOfFlips(t *testing.T) {
 						open = slices.Delete(open, k, k+1)
 						c.real = r.Int64N(c.cost + 1)
 						if c.kind == two[i].kind && c.changes != changes && c.until <= now {
-							continue // the returned units may contain units that the limit has regained already
+							continue // the limit may already have regained some of the returned units
 						}
 						before, sp := two[i].spent(s, now)+s.asideAt(now).units, c.sp
 						sp.Changed = c.changes != changes
@@ -267,7 +267,7 @@ func TestSettlementsAmongFlipsPassNoMoreThanTheBoundOfFlips(t *testing.T) {
 					} else {
 						ahead := int64(0)
 						if two[i].kind == LeakyBucket {
-							ahead = 1 << 40 // the delay in the queue
+							ahead = 1 << 40 // room for the delay in the queue
 						}
 						o := two[i].Take(&s, Moment{now, now}, n, ahead, Open)
 						require.False(t, o.Denied(now))
@@ -295,8 +295,8 @@ func TestSettlementsAmongFlipsPassNoMoreThanTheBoundOfFlips(t *testing.T) {
 	}
 }
 
-// A cost that leaves a queue within the tick of a change does not
-// count under the new window, and its settlement returns nothing.
+// A cost leaves a queue within the tick of the change to a window. The
+// new window does not count it, so its settlement returns nothing.
 func TestAPlaceThatLeavesInTheTickOfAChangeReturnsNothing(t *testing.T) {
 	for kind := FixedWindow; kind <= SlidingCounter; kind++ {
 		queue, window := meterOf(LeakyBucket, 7, 1, 5), meterOf(kind, 1, 29, 0)
@@ -313,7 +313,8 @@ func TestAPlaceThatLeavesInTheTickOfAChangeReturnsNothing(t *testing.T) {
 	}
 }
 
-// A log's newest entries count under a lower limit. A settlement returns units of the older ones, which are set aside.
+// Under a lower limit, a log's newest entries count and the older
+// ones are set aside. A settlement returns units of the older ones.
 func TestAnOldSettlementUnderALoweredLogLetsNoMorePass(t *testing.T) {
 	low, high := meterOf(SlidingLog, 2, 42, 0), meterOf(SlidingLog, 6, 27, 0)
 	var s State
@@ -330,7 +331,7 @@ func TestAnOldSettlementUnderALoweredLogLetsNoMorePass(t *testing.T) {
 	assert.EqualValues(t, 6, high.Remaining(s, 39), "the rest is charged again at 12")
 }
 
-// The previous window of a counter weighs less under a shorter window, and more
+// A sliding counter's previous window weighs less under a shorter window, and more
 // again under a longer one. A change back and forth loses no spending that counts.
 func TestACounterThatIsFlippedAtOneInstantPassesItsCapacityOnce(t *testing.T) {
 	short, long := meterOf(SlidingCounter, 6, 5, 0), meterOf(SlidingCounter, 4, 25, 0)
@@ -375,7 +376,7 @@ func TestAWindowRegainsByTheOldLimitUntilTheChange(t *testing.T) {
 			from.Advance(&s, at)
 			s = to.Migrate(from, s, at)
 			to.Advance(&s, at)
-			// 20,000 units are a debt, of which 10 a second are regained from the change on.
+			// The change leaves a debt of 20,000 units, and the new limit regains 10 a second.
 			assert.InDelta(t, at+2000, to.Regained(s), 3, "%v at %d", kind, at)
 		}
 	}
@@ -428,7 +429,7 @@ func TestNothingIsKnownOfAKeyWhoseRestIsOver(t *testing.T) {
 		fresh, until := to.Regained(s), to.Forgotten(s)
 		assert.LessOrEqual(t, fresh, to.refill())
 		assert.Equal(t, from.refill()-map[bool]int64{true: 1}[kind <= LeakyBucket], until, "%v", kind)
-		if !from.alike(to) { // a window of this length would continue
+		if !from.alike(to) { // between limits that are alike, the window continues
 			assert.Equal(t, until+from.refill(), to.Kept(s), "%v", kind)
 			until = to.Kept(s)
 		}
@@ -441,7 +442,7 @@ func TestNothingIsKnownOfAKeyWhoseRestIsOver(t *testing.T) {
 	}
 }
 
-// A rest lapses at its time, even if the key was not used since.
+// Units set aside lapse at their time, even if the key was not used since.
 func TestARestThatHasLapsedIsNeitherChargedNorGivenBack(t *testing.T) {
 	for kind := TokenBucket; kind < Calendar; kind++ {
 		from, to := meterOf(kind, 100, 60, 100), meterOf(kind, 10, 6000, 10)

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// served counts the tries that pass, one in each step. limit returns the limit at each instant.
+// served makes one try in each step, and counts those that pass. limit returns the limit at each instant.
 func served(t testing.TB, tries, step int64, limit func(now int64) *Meter) (n int64) {
 	var s State
 	m := limit(0)
@@ -36,8 +36,8 @@ func inTurn(each int64, limits ...*Meter) func(now int64) *Meter {
 	return func(now int64) *Meter { return limits[now/each%int64(len(limits))] }
 }
 
-// A fleet that divides a limit by the number of its processes changes its limits often. Each spending keeps its instant,
-// so the changing limit serves at least as much as the lower limit alone. Ticks are milliseconds, and then microseconds.
+// A fleet that divides a limit by its number of processes changes its limits often. Each spending keeps its instant, so
+// the changing limit serves at least as much as the lower limit alone. A tick is first a millisecond, then a microsecond.
 func TestALimitThatFlipsServesAtLeastWhatTheLowerOneWould(t *testing.T) {
 	testsize.Arithmetic(t)
 	for kind := TokenBucket; kind < Calendar; kind++ {
@@ -74,8 +74,8 @@ func TestAnySequenceOfLogsServesAtLeastWhatTheLowestWould(t *testing.T) {
 	}
 }
 
-// sixtyAnd returns limits of all algorithms, with windows of several lengths,
-// that serve the same number of units in a minute. Ticks are milliseconds.
+// sixtyAnd returns limits of all algorithms, with windows of several lengths.
+// All serve the same number of units a minute. A tick is a millisecond.
 func sixtyAnd(units int64) (all []*Meter) {
 	for _, x := range []struct {
 		kind Kind
@@ -92,8 +92,8 @@ func sixtyAnd(units int64) (all []*Meter) {
 	return all
 }
 
-// A limit changes between two algorithms, or two lengths of windows.
-// Under each the key continues as if that limit had stayed in force.
+// A limit changes between two algorithms or two lengths of windows. Under
+// each limit the key continues as if that limit had always been in force.
 func TestALimitThatFlipsBetweenAlgorithmsServesWhatTheLowerOneWould(t *testing.T) {
 	testsize.Arithmetic(t)
 	tries := int64(testsize.Of(1200, 7200))
@@ -112,8 +112,7 @@ func TestALimitThatFlipsBetweenAlgorithmsServesWhatTheLowerOneWould(t *testing.T
 	}
 }
 
-// Up to nine limits follow each other in a cycle or at random. However
-// long they do, they lose at most one capacity, at the first changes.
+// Up to nine limits follow each other, in a cycle or at random. They lose at most one capacity in all, at the first changes.
 func TestAnySequenceOfLimitsServesWhatTheLowestWould(t *testing.T) {
 	testsize.Arithmetic(t)
 	tries := int64(testsize.Of(4800, 14_400))
@@ -139,8 +138,8 @@ func TestAnySequenceOfLimitsServesWhatTheLowestWould(t *testing.T) {
 	}
 }
 
-// A key that is fresh under the limit that it leaves is fresh under the next one. That
-// holds even if it was under a similar limit before and owed parts of a unit there.
+// A key that is fresh under one limit stays fresh when the next limit comes. That
+// holds even if it once owed parts of a unit under a limit like the next one.
 func TestAFreshKeyStaysFreshUnderALimitThatComesBack(t *testing.T) {
 	queue, log, bucket := New(limitOf(LeakyBucket, 5, 100, 17)), New(limitOf(SlidingLog, 20, 10, 20)), New(limitOf(TokenBucket, 1, 60, 6))
 	for now := int64(170); now < 300; now++ {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// plain models totals as a sorted slice.
+// plain is a model of totals: a sorted slice.
 type plain []entry
 
 func (p plain) search(at int64) int {
@@ -56,7 +56,7 @@ func (r *totals) list() (list plain) {
 	return list
 }
 
-// Totals behave as a sorted slice, even when their counters wrap around.
+// Totals behave like a sorted slice, even when their counters wrap around.
 func TestTotalsAreASortedSlice(t *testing.T) {
 	for _, size := range []int{3, 50, 2000} {
 		for _, origin := range []int64{0, math.MaxInt64 - 10, math.MinInt64} {
