@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// A call to the remote limiter sets units of a batch aside. The batch is due long before the call ends.
+// A direct call sets a batch's units aside. The batch becomes due long before the call ends.
 func TestADirectCallThatFailsHasSpentNothingWhateverBecomesOfItsBatch(t *testing.T) {
 	calls := map[string]func(ctx context.Context, l *lease.Limiter[string]) error{
 		"Wait": func(ctx context.Context, l *lease.Limiter[string]) error { return l.Wait(ctx, "k", 100) },
@@ -46,7 +46,7 @@ func TestADirectCallThatFailsHasSpentNothingWhateverBecomesOfItsBatch(t *testing
 						admitted := int(l.Stats().Decisions)
 						s.fail(func(ctx context.Context) error {
 							if _, ok := ctx.Deadline(); !ok {
-								return nil // to settle
+								return nil // a settlement
 							}
 							time.Sleep(20 * time.Second)
 							if fails {
@@ -76,8 +76,8 @@ func TestADirectCallThatFailsHasSpentNothingWhateverBecomesOfItsBatch(t *testing
 	}
 }
 
-// A direct call shares a batch with reservations. Once the call
-// has ended, the reservations are given up as they are without it.
+// A direct call keeps a batch that reservations share. When the
+// call ends, the reservations are given up, as they are without it.
 func TestABatchThatADirectCallHasKeptIsForfeitedWhenItEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)

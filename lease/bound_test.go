@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// fleet is several processes that lease from one server. It records their admissions.
+// fleet is several processes leasing from one server. It records their admissions.
 type fleet struct {
 	server   *server
 	nodes    []*lease.Limiter[string]
@@ -30,11 +30,11 @@ type spending struct {
 	cost int
 }
 
-// opened is a reservation that is not settled.
+// opened is an unsettled reservation.
 type opened struct {
 	res  *ratelimit.Reservation
 	cost int
-	i    int // the index in admitted
+	i    int // its index in admitted
 }
 
 func newFleet(t *testing.T, limit ratelimit.Limit, r *rand.Rand) *fleet {
@@ -49,7 +49,7 @@ func newFleet(t *testing.T, limit ratelimit.Limit, r *rand.Rand) *fleet {
 	return f
 }
 
-// step makes one decision in some process, or lets time pass. The server's clock and the timers go at the same pace.
+// step makes one decision in some process, or lets time pass for the server's clock and for the timers.
 func (f *fleet) step(t *testing.T) {
 	node := f.nodes[f.r.IntN(len(f.nodes))]
 	now := f.server.clock.Now()
@@ -102,7 +102,7 @@ func (f *fleet) settle(t *testing.T) {
 	f.admitted[o.i].cost = actual
 }
 
-// mostOver returns the maximum, over all intervals t, of the units admitted beyond rate·t.
+// mostOver compares the units admitted in each interval t with rate·t, and returns the maximum excess.
 func (f *fleet) mostOver(rate ratelimit.Rate) *big.Rat {
 	most := new(big.Rat)
 	for i := range f.admitted {
@@ -170,8 +170,7 @@ func TestTheBoundOfASlidingLogHoldsForAnyWindow(t *testing.T) {
 	}
 }
 
-// Over the life of a key no unit is admitted without a charge, in whatever
-// order the calls run. Each charge beyond the admissions is held or lost.
+// In whatever order the calls run, no unit is admitted without a charge. Each unit charged but not admitted is held or lost.
 func TestNothingIsAdmittedThatWasNotCharged(t *testing.T) {
 	for seed := range uint64(25) {
 		bubble(t, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// Units held from one window of a calendar would be spent in the next one, in addition to that window's units.
+// If units were held beyond their calendar window, they would be spent in the next one, in addition to its own units.
 func TestNothingIsHeldPastTheEndOfACalendarsWindow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, ratelimit.Calendar(10_000, ratelimit.Day("UTC")))
@@ -30,7 +30,7 @@ func TestNothingIsHeldPastTheEndOfACalendarsWindow(t *testing.T) {
 	})
 }
 
-// A slow answer contains the window's remaining length as of the call's time.
+// An answer reports how long the window lasts after the decision. If the answer is slow, less is left when it arrives.
 func TestABatchThatArrivesLateIsNotHeldPastTheEndOfItsWindow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &lateAnswers{server: newServer(t, ratelimit.Calendar(10_000, ratelimit.Day("UTC")))}

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/crowd"
 )
 
-// lockCheck is a clock that fails the test if its caller holds a lock of the limiter.
+// lockCheck is a clock. It fails the test if a reader holds one of the limiter's locks.
 type lockCheck struct {
 	t     *testing.T
 	l     *Limiter[string]
@@ -35,7 +35,7 @@ func (c *lockCheck) Now() time.Duration {
 	return time.Duration(n) * time.Millisecond
 }
 
-// slow is a remote limiter that answers late.
+// slow delays a remote limiter's answers.
 type slow struct{ ratelimit.Reserver[string] }
 
 func (s slow) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
@@ -82,7 +82,7 @@ func TestTheClockIsReadUnderNoLock(t *testing.T) {
 
 func TestAReadingThatIsOlderThanTheLastCountsAsThat(t *testing.T) {
 	h := &holding[string]{last: -maxReading}
-	for _, row := range [][2]time.Duration{ // the reading, and the instant that it counts as
+	for _, row := range [][2]time.Duration{ // a reading, and the instant as which it counts
 		{-5 * time.Second, -5 * time.Second}, {time.Second, time.Second}, {900 * time.Millisecond, time.Second}, {1, time.Second},
 		{2 * time.Second, 2 * time.Second}, {time.Second, time.Second}, {1500 * time.Millisecond, 1500 * time.Millisecond},
 		{maxReading, maxReading}, {-maxReading, -maxReading},

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// mood is a remote limiter whose answers are degraded if degraded is set.
+// mood is a remote limiter. Its answers are degraded if the field is set.
 type mood struct{ degraded bool }
 
 func (m *mood) decision() decision {
@@ -43,7 +43,8 @@ func TestAnAnswerThatWasSpentOfTwoBatchesIsDegradedIfEitherIs(t *testing.T) {
 	}
 	for name, call := range calls {
 		for _, first := range []bool{true, false} {
-			for _, more := range []int{0, 1, 30} { // beyond the held units: by a fetch, or directly
+			// beyond the held units: none, few enough for a fetch, and so many that a direct call is needed
+			for _, more := range []int{0, 1, 30} {
 				t.Run(fmt.Sprintf("%s, the first is %v, %d more", name, first, more), func(t *testing.T) {
 					bubble(t, func(t *testing.T) {
 						m := &mood{degraded: first}

@@ -16,8 +16,8 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// holds makes the limiter hold at least most units of "k", and
-// returns how many it holds. The remote limiter has more than enough.
+// holds spends units until the limiter holds at least most units of "k", and
+// returns how many it holds. The remote limiter must have more than enough.
 func holds(t *testing.T, l *lease.Limiter[string], most int) int {
 	t.Helper()
 	for l.Stats().Held < most {
@@ -35,7 +35,7 @@ func leave(t *testing.T, s *server, units int) {
 	require.NoError(t, s.Adjust(context.Background(), "k", d.Remaining-units))
 }
 
-// Held units count for callers that would wait, too. Such callers need no more of the remote limiter's budget than Take does.
+// Reserve and Wait spend held units, too. They need no more of the remote limiter's budget than Take does.
 func TestHeldUnitsCountForACallThatWouldWait(t *testing.T) {
 	limit := ratelimit.TokenBucket(ratelimit.PerHour(1), 10_000)
 	for name, spend := range map[string]func(l *lease.Limiter[string], cost int) error{
@@ -85,8 +85,8 @@ func TestACallThatSpendsNothingPutsHeldUnitsBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault    func(context.Context) error
 		maxDelay time.Duration
-		wait     bool // calls Wait, with a deadline after maxDelay
-		allowed  bool // reserves, and cancels
+		wait     bool // whether to call Wait, with a deadline after maxDelay
+		allowed  bool // whether the reservation is allowed, and then cancelled
 		err      error
 	}{
 		"a Wait that would be too late":   {maxDelay: 2 * time.Hour, wait: true, err: context.DeadlineExceeded},
@@ -159,7 +159,7 @@ func TestAReservationOfHeldUnitsAndMoreIsSettledInBoth(t *testing.T) {
 	}
 }
 
-// A denial contains the time after which the denied cost passes. That time is wrong for another cost.
+// A denial's RetryAfter is right for the denied cost. It is wrong for another cost.
 func TestADenialIsNotReturnedForAnotherCost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 50))
@@ -178,8 +178,7 @@ func TestADenialIsNotReturnedForAnotherCost(t *testing.T) {
 	})
 }
 
-// One process with a lease runs beside one exact limiter. The lease is the only
-// process, so it allows and denies as the limiter does, with the same times.
+// Only one process leases from the remote limiter. So it allows and denies as that limiter would, and returns the same times.
 func TestALeaseOfOneProcessAgreesWithOneExactLimiter(t *testing.T) {
 	for seed := range uint64(runs()) {
 		bubble(t, func(t *testing.T) {
@@ -191,10 +190,10 @@ func TestALeaseOfOneProcessAgreesWithOneExactLimiter(t *testing.T) {
 			s := newServer(t, limit)
 			l := leased(t, s, lease.Options[string]{
 				MaxBatch: 1 + r.IntN(60),
-				HoldFor:  time.Hour, // so that units given back are regained at the remote limiter's times
+				HoldFor:  time.Hour, // long enough that no unit is given back because of its age
 				DenyFor:  time.Duration(r.IntN(3)-1) * 200 * time.Millisecond,
 			})
-			used := 0 // the units of allowed callers
+			used := 0 // the units of allowed calls
 			for step := range 150 {
 				cost := 1 + r.IntN(limit.Capacity())
 				if r.IntN(3) > 0 {
@@ -250,5 +249,5 @@ func TestALeaseOfOneProcessAgreesWithOneExactLimiter(t *testing.T) {
 
 var histories = flag.Int("histories", testsize.Of(25, 1000), "random runs of each test that compares with a model")
 
-// runs is the number of random runs of a test.
+// runs returns how many random runs a test makes.
 func runs() int { return *histories }

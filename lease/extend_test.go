@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// undescribed is a limiter whose reservations hold units, although it has no Describe.
+// undescribed hides the Describe method of a limiter whose reservations hold units.
 type undescribed struct{ ratelimit.Reserver[string] }
 
 func TestUnitsInUseAreReservedDirectly(t *testing.T) {

@@ -63,7 +63,7 @@ func TestARemoteLimiterThatDoesNotAnswerIsUnavailableAfterTimeout(t *testing.T) 
 	})
 }
 
-// A caller that cancels its context has set no deadline. So its error must not be DeadlineExceeded.
+// A caller has set no deadline, and cancels its context. So its error must not be DeadlineExceeded.
 func TestACallerThatIsCancelledSeesNoDeadlineOfOurs(t *testing.T) {
 	for name, request := range map[string]func(ctx context.Context, l *lease.Limiter[string]) error{
 		"Take": func(ctx context.Context, l *lease.Limiter[string]) error { _, err := l.Take(ctx, "k", 99); return err },
@@ -87,7 +87,7 @@ func TestACallerThatIsCancelledSeesNoDeadlineOfOurs(t *testing.T) {
 	}
 }
 
-// late is a remote limiter that returns the end of its deadline a little late.
+// late is a remote limiter. It returns a little after its deadline has passed.
 type late struct{ *server }
 
 func (late) spend(ctx context.Context) error {
@@ -147,7 +147,7 @@ func TestManyCallersOfAKeyShareOneFetchAndItsFailure(t *testing.T) {
 func TestACallerDoesNotShareAnErrorOfAnothersCost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, tight(5))
-		remote := struct{ *server }{s} // without Limits, so the capacity is not known
+		remote := struct{ *server }{s} // without Limits, so the capacity is unknown
 		l, err := lease.New[string](withoutLimits{remote}, &lease.Options[string]{MaxBatch: 100})
 		require.NoError(t, err)
 		s.fail(func(context.Context) error { time.Sleep(time.Millisecond); return nil })
@@ -194,7 +194,7 @@ func TestFaultsWhile64GoroutinesDecide(t *testing.T) {
 	s := newServer(t, tight(30_000))
 	l := leased(t, s, lease.Options[string]{MaxBatch: 50, MaxKeys: 5, HoldFor: 5 * time.Millisecond, Timeout: 2 * time.Millisecond})
 	s.fail(func(ctx context.Context) error {
-		if ctx == context.Background() { // a settlement, whose context never ends
+		if ctx == context.Background() { // a settlement: its context never ends
 			return nil
 		}
 		return moody(ctx)
@@ -205,14 +205,14 @@ func TestFaultsWhile64GoroutinesDecide(t *testing.T) {
 	s.fail(nil)
 	flushed(t, l)
 	require.LessOrEqual(t, used.Load(), int64(s.total()), "nothing is admitted that was not charged")
-	for !l.Allow("k", 1) { // on a busy machine a healthy server may answer too late, too
+	for !l.Allow("k", 1) { // on a busy machine, even a healthy server may answer too late
 		time.Sleep(time.Millisecond)
 	}
 	flushed(t, l)
 	crowd.Gone(t, before)
 }
 
-// flushed calls Flush until it succeeds. Flush fails for batches that could not be returned before, or that come too late.
+// flushed calls Flush until it succeeds. Flush fails while a batch could not be returned before, or arrives too late.
 func flushed(t *testing.T, l *lease.Limiter[string]) {
 	t.Helper()
 	for err := l.Flush(context.Background()); err != nil; err = l.Flush(context.Background()) {
@@ -220,9 +220,9 @@ func flushed(t *testing.T, l *lease.Limiter[string]) {
 	}
 }
 
-// decideSomehow makes a decision by one of several methods, and returns the units charged.
+// decideSomehow decides by one of several methods, and returns how many units were charged.
 func decideSomehow(l *lease.Limiter[string], i int) (used int) {
-	defer func() { _ = recover() }() // in a direct call, the caller's goroutine panics
+	defer func() { _ = recover() }() // a direct call panics in the caller's goroutine
 	key, cost := strconv.Itoa(i%8), 1+i%4
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+i%5)*time.Millisecond)
 	defer cancel()
@@ -248,7 +248,7 @@ func decideSomehow(l *lease.Limiter[string], i int) (used int) {
 	return 0
 }
 
-// storm calls f in n goroutines, the given number of times in each.
+// storm starts n goroutines. Each calls f the given number of times.
 func storm(n, times int, f func(i int)) {
 	var wg sync.WaitGroup
 	for g := range n {

@@ -47,7 +47,7 @@ func TestFlushWaitsForFetches(t *testing.T) {
 		l := leased(t, s, lease.Options[string]{MaxBatch: 100})
 		holding(t, l)
 		s.fail(func(context.Context) error { time.Sleep(300 * time.Millisecond); return nil })
-		for l.Stats().Held > 8 { // until the next batch is being fetched
+		for l.Stats().Held > 8 { // until a fetch of the next batch is under way
 			require.True(t, l.Allow("k", 1))
 		}
 		began := time.Now()
@@ -91,7 +91,7 @@ func TestFlushWhileDecisionsGoOn(t *testing.T) {
 				if r, err := l.Reserve(context.Background(), "k", 2, 0); err == nil && r.Allowed {
 					_ = r.Cancel()
 				}
-				runtime.Gosched() // Flush gets its turn soon even on one processor
+				runtime.Gosched() // let Flush run, even on one processor
 			}
 		})
 	}
@@ -105,7 +105,7 @@ func TestFlushWhileDecisionsGoOn(t *testing.T) {
 	require.EqualValues(t, s.total(), used.Load()+int64(l.Stats().UnitsLost))
 }
 
-// A fetch that Flush waits for may be followed by a fetch ahead of need.
+// Flush waits for a fetch. Another fetch, ahead of need, may follow it. Flush gives back both batches.
 func TestFlushGivesBackBatchesThatAreBeingFetched(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)

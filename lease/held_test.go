@@ -13,8 +13,8 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// Units of an open reservation may be put back. They leave less room for
-// the next batch: otherwise a process could admit both within one interval.
+// An open reservation may put units back into its batch. The next batch leaves
+// room for them: otherwise a process could admit both within one interval.
 func TestTheClaimOfAnOpenReservationLeavesLessRoomForTheNextBatch(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
@@ -30,8 +30,8 @@ func TestTheClaimOfAnOpenReservationLeavesLessRoomForTheNextBatch(t *testing.T) 
 	})
 }
 
-// Units that open reservations may put back are kept for them. A
-// cost for which there is no room beside them is reserved directly.
+// The limiter keeps room for units that open reservations may put
+// back. A cost that does not fit beside them is reserved directly.
 func TestACostBesideOpenReservationsIsReservedDirectly(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
@@ -83,7 +83,7 @@ func TestEachBatchIsGivenBackAtItsOwnTime(t *testing.T) {
 	})
 }
 
-// When a budget is nearly used up, a process that has stopped spending does not keep the last units from the others.
+// When a budget is nearly used up, an idle process does not keep the last units from the others.
 func TestUnusedUnitsGoBackSoonWhereLittleIsLeft(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{tight(400), ratelimit.SlidingLog(ratelimit.PerHour(400)), ratelimit.FixedWindow(ratelimit.PerHour(300))} {
 		bubble(t, func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestUnusedUnitsGoBackSoonWhereLittleIsLeft(t *testing.T) {
 	}
 }
 
-// The longest Duration stands for "for ever".
+// The longest Duration means "for ever".
 func TestABatchIsHeldForAnyHoldFor(t *testing.T) {
 	for _, o := range []lease.Options[string]{
 		{HoldFor: math.MaxInt64},
@@ -121,7 +121,7 @@ func TestABatchIsHeldForAnyHoldFor(t *testing.T) {
 	} {
 		bubble(t, func(t *testing.T) {
 			s := newServer(t, ratelimit.TokenBucket(ratelimit.PerDay(1), 1000))
-			o.MaxBatch = 500 // the remote limiter has few units left
+			o.MaxBatch = 500 // so large that the remote limiter seems nearly used up
 			l := leased(t, s, o)
 			for range 15 {
 				require.True(t, l.Allow("k", 1))

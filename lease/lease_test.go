@@ -22,7 +22,7 @@ import (
 // plenty is a limit that no test reaches.
 var plenty = ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000), 1_000_000)
 
-// tight is a limit that regains nothing while a test runs.
+// tight returns a limit that regains nothing while a test runs.
 func tight(burst int) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerDay(1), burst) }
 
 func TestNewNamesTheInvalidOption(t *testing.T) {
@@ -53,7 +53,7 @@ func TestNewNamesTheInvalidOption(t *testing.T) {
 	require.EqualError(t, err, "lease: New: remoteLimiter is nil")
 }
 
-// bubble runs a test in a bubble. There synctest.Wait waits until all fetches have arrived.
+// bubble runs a test in a synctest bubble. In it, synctest.Wait waits until all fetches have arrived.
 func bubble(t *testing.T, f func(t *testing.T)) { synctest.Test(t, f) }
 
 func TestABatchDoublesWhileItLastsLessThanBatchFor(t *testing.T) {
@@ -64,8 +64,8 @@ func TestABatchDoublesWhileItLastsLessThanBatchFor(t *testing.T) {
 			require.True(t, l.Allow("k", 1))
 			synctest.Wait()
 		}
-		// Batches begin with 1 unit and double. From 2 on, they are fetched ahead of need. At most 20 units
-		// are held, so a batch fetched at half the last one has MaxBatch units less the rest of that one.
+		// Batches begin with 1 unit and double. From 2 on, a batch is fetched ahead of need, once half of the last one
+		// is spent. At most MaxBatch units are held, so the batches after 16 leave room for the rest of the last one.
 		require.Equal(t, []int{1, 2, 4, 8, 16, 12, 14, 13}, s.received(&s.requested))
 	})
 }
@@ -404,7 +404,7 @@ func TestWaitSpendsOfTheBatchElseItWaitsForTheRemoteLimiter(t *testing.T) {
 		require.ErrorIs(t, l.Wait(ctx, "k", 1), context.Canceled)
 		require.ErrorIs(t, l.Wait(context.Background(), "k", -1), ratelimit.ErrNegativeCost)
 		require.ErrorIs(t, l.Wait(context.Background(), "k", 21), ratelimit.ErrExceedsLimit)
-		for _, want := range []int{0, 1} { // the Wait that slept pays with the first second
+		for _, want := range []int{0, 1} { // the first second pays for the Wait that slept
 			s.clock.Advance(time.Second)
 			d, err := s.Peek(context.Background(), "k", 1)
 			require.NoError(t, err)
@@ -453,7 +453,7 @@ func TestTheLimitsAreTheRemoteLimiters(t *testing.T) {
 	require.Empty(t, none.Describe().Limits)
 }
 
-// With MaxBatch 1 and no memory of denials, a lease behaves as the remote limiter does.
+// With MaxBatch 1 and no memory of denials, a lease behaves like the remote limiter.
 func TestALeaseOfOneKeepsTheWholeContract(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	ratelimittest.Run(t, ratelimittest.Config{
@@ -482,7 +482,7 @@ func allocatesNothing[K comparable](t *testing.T, key K) {
 	require.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = l.Take(ctx, key, 1) }))
 }
 
-// held returns a limiter that holds a batch of the key. No test spends half of that batch.
+// held returns a limiter holding a batch of the key. The batch is so large that no test spends half of it.
 func held[K comparable](t testing.TB, key K) *lease.Limiter[K] {
 	const most = 1 << 30
 	remote := ratelimit.Must(ratelimit.New[K](ratelimit.TokenBucket(ratelimit.PerSecond(most), most), nil))
@@ -496,7 +496,7 @@ func held[K comparable](t testing.TB, key K) *lease.Limiter[K] {
 
 var errDown = errors.Join(errors.New("connection refused"), ratelimit.ErrUnavailable)
 
-// A lease reserves units before calls need them. Later calls spend the units that earlier calls give back.
+// A lease reserves units before calls need them. Later calls spend the units given back by earlier ones.
 func TestCallsThatOverlapUseTheWholeLimitThroughALease(t *testing.T) {
 	for _, batch := range []int{1, 10_000} {
 		clock := new(ratelimittest.Clock)

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// bytesPerKey returns the memory that a lease used by warm needs for each key.
+// bytesPerKey calls warm for many keys of a lease, and returns the memory per key.
 func bytesPerKey(t *testing.T, holdFor time.Duration, warm func(l *lease.Limiter[string], key string)) float64 {
 	n := testsize.Of(20_000, 60_000)
 	names := make([]string, n)
@@ -36,7 +36,7 @@ func bytesPerKey(t *testing.T, holdFor time.Duration, warm func(l *lease.Limiter
 	return float64(after-before) / float64(n)
 }
 
-// free is a remote limiter that keeps no state.
+// free is a remote limiter without state.
 type free struct{ limit ratelimit.Limit }
 
 func (f free) decision() decision {
@@ -51,7 +51,6 @@ func (f free) Reserve(context.Context, string, int, time.Duration) (*reservation
 	return ratelimit.NewReservation(f.decision(), nil), nil
 }
 
-// The documented figures.
 func TestAKeyTakesNoMoreMemoryThanDocumented(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector takes memory of its own")
@@ -68,14 +67,14 @@ func TestAKeyTakesNoMoreMemoryThanDocumented(t *testing.T) {
 	require.Less(t, held, 640.0)
 }
 
-// keeper is a remote limiter whose reservations retain their key until they are settled.
+// keeper is a remote limiter. Its reservations retain their key until they are settled.
 type keeper struct{ free }
 
 func (k keeper) Reserve(_ context.Context, key string, _ int, _ time.Duration) (*reservation, error) {
 	return ratelimit.NewReservation(k.decision(), func(int) error { runtime.KeepAlive(key); return nil }), nil
 }
 
-// A key may be a part of a request's text. Neither its holding nor its batches retain the rest of that text.
+// A key may be a part of a request's text. Neither its holding nor its batches retain the rest of the text.
 func TestAKeyDoesNotKeepTheRequestThatItWasCutFrom(t *testing.T) {
 	const n, size = 200, 100_000
 	limit := ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000), 1_000_000)

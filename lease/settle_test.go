@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// holding makes the limiter hold some of the budget of "k", and returns the number of held units.
+// holding makes the limiter hold some units of "k", and returns how many.
 func holding(t *testing.T, l *lease.Limiter[string]) int {
 	for range 15 {
 		require.True(t, l.Allow("k", 1))
@@ -140,8 +140,8 @@ func TestABatchIsForfeitedAfterTenTimesHoldForAndByFlush(t *testing.T) {
 	}
 }
 
-// The second limiter of a chain denies after some time. So each decision of the
-// lease is a cancelled reservation. That must spend nothing of the shared budget.
+// The second limiter of a chain denies after some time, so the chain cancels each
+// of the lease's reservations. They must spend nothing of the shared budget.
 func TestALeaseBeforeALimiterThatDeniesSpendsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 50_000))
@@ -211,8 +211,8 @@ func TestAnExcessThatCannotBeChargedIsAnError(t *testing.T) {
 	})
 }
 
-// Units that reservations may put back count as held. Otherwise a process could
-// admit them and, within the same interval, a full batch that it fetched meanwhile.
+// Units that reservations may put back count as held. Otherwise a process
+// could admit them, and a full batch fetched meanwhile, within one interval.
 func TestClaimsOfReservationsCountAsHeld(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
@@ -246,7 +246,7 @@ func TestACostThatDoesNotFitTakesTheRestAlong(t *testing.T) {
 			synctest.Wait()
 		}
 		held := l.Stats().Held
-		require.NoError(t, s.Adjust(context.Background(), "k", 1000-s.total()-4)) // 4 units are left
+		require.NoError(t, s.Adjust(context.Background(), "k", 1000-s.total()-4)) // leaves 4 units
 		require.True(t, l.Allow("k", held+3))
 		d := take(t, l, 2)
 		require.False(t, d.Allowed)
@@ -275,7 +275,7 @@ func TestAFailureToGiveBackIsCountedAndReported(t *testing.T) {
 	})
 }
 
-// Flush reports a failure even if it comes while Flush waits for another batch.
+// Flush reports a failure even if the failure comes while Flush waits for another batch.
 func TestFlushReportsAFailureThatCameEarly(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
@@ -298,7 +298,7 @@ func TestFlushReportsAFailureThatCameEarly(t *testing.T) {
 	})
 }
 
-// Reservations fetch ahead of need as other decisions do: after the last of them, the next batch is there.
+// Reservations fetch ahead of need, as other decisions do. After the last one, the next batch has arrived.
 func TestReservationsFetchAheadOfNeed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
@@ -331,7 +331,7 @@ func TestACallerThatSpendsHalfOfItsBatchFetchesAhead(t *testing.T) {
 	})
 }
 
-// The last unit is not fetched ahead of need: it would stay here unused while another process is denied.
+// The last unit is not fetched ahead of need: it would lie unused in one process while another one is denied.
 func TestTheLastUnitsAreNotFetchedAhead(t *testing.T) {
 	for budget := 8; budget < 60; budget++ {
 		bubble(t, func(t *testing.T) {
@@ -348,7 +348,7 @@ func TestTheLastUnitsAreNotFetchedAhead(t *testing.T) {
 	}
 }
 
-// Each fetch ahead of need is a goroutine for which no caller waits. At most 256 run at a time, however many keys need one.
+// No caller waits for a fetch ahead of need, and each is a goroutine. At most 256 run at a time, however many keys need one.
 func TestFetchesAheadOfNeedAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
@@ -399,13 +399,13 @@ func TestABannedKeyIsChargedTheUnitsAboveItsBatch(t *testing.T) {
 	})
 }
 
-// bubbleClock reads a bubble's time, by which HoldFor is measured, too.
+// bubbleClock reads the bubble's time. HoldFor passes by the same time.
 type bubbleClock struct{ begin time.Time }
 
 func (c bubbleClock) Now() time.Duration    { return time.Since(c.begin) }
 func (bubbleClock) Advance(d time.Duration) { time.Sleep(d); synctest.Wait() }
 
-// The calls take 3 s.
+// Each call takes 3 s.
 func TestCallsOfNineTimesHoldForLoseNoRefund(t *testing.T) {
 	for hold, lost := range map[time.Duration]bool{3*time.Second/9 + 1: false, 100 * time.Millisecond: true} {
 		bubble(t, func(t *testing.T) {
@@ -423,7 +423,7 @@ func TestCallsOfNineTimesHoldForLoseNoRefund(t *testing.T) {
 	}
 }
 
-// A batch is an open reservation of the remote limiter. So its
+// For the remote limiter, a batch is an open reservation. So the batch's
 // rest is given back even after the limit's figures have changed.
 func TestTheRestOfABatchIsGivenBackAfterAChangeOfFigures(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -440,14 +440,14 @@ func TestTheRestOfABatchIsGivenBackAfterAChangeOfFigures(t *testing.T) {
 	})
 }
 
-// After a change of algorithm, some stores give back nothing of a batch. Lost units are not counted as given back.
+// After a change of algorithm, some stores give back nothing of a batch. Its units count as lost, not as given back.
 func TestTheRestOfABatchThatOutlivesItsAlgorithmIsCountedAsLost(t *testing.T) {
 	limits := []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerHour(1000), 1000),
 		ratelimit.FixedWindow(ratelimit.PerHour(1000)),
 		ratelimit.SlidingLog(ratelimit.PerHour(1000)),
 		ratelimit.SlidingCounter(ratelimit.PerHour(1000)),
-		ratelimit.LeakyBucket(ratelimit.PerHour(1000), 1000), // leased without batches
+		ratelimit.LeakyBucket(ratelimit.PerHour(1000), 1000), // it is leased without batches
 	}
 	for i, from := range limits[:4] {
 		for j, to := range limits {
@@ -471,7 +471,7 @@ func TestTheRestOfABatchThatOutlivesItsAlgorithmIsCountedAsLost(t *testing.T) {
 	}
 }
 
-// If each key has its own limit, the remote limiter's answers reveal the change.
+// With LimitFor, the remote limiter's answers show the change of algorithm.
 func TestUnitsPutBackIntoABatchOfAnotherAlgorithmAreCountedAsLost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		limit := ratelimit.FixedWindow(ratelimit.PerHour(1000))

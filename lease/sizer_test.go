@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// Batches grow while they are used up too fast, and shrink if they last too
-// long. They do not change after an idle time, or when the clock steps back.
+// A batch grows while batches are used up too fast, and shrinks if they last too long. After
+// an idle time, or when the clock steps back, the next batch is only as large as needed.
 func TestABatchIsAsLargeAsTheKeysRateNeeds(t *testing.T) {
 	p := pace{most: 100, batchFor: time.Second, holdFor: time.Minute}
 	begun := sizer{size: 16, at: 10 * time.Second, spent: 1000}

@@ -17,8 +17,9 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// The remote limiter takes many times HoldFor to answer, and then may fail. Meanwhile batches are flushed, forfeited
-// and reset. The charges equal the admissions: failed calls lose nothing, and reservations only the counted units.
+// The remote limiter takes many times HoldFor to answer, and then may fail. Meanwhile
+// batches are flushed, forfeited and reset. The charges equal the admissions plus the
+// units counted as lost. Only reservations lose units, and failed calls lose none.
 func TestWithARemoteLimiterThatIsSlowerThanHoldForAllIsAccountedFor(t *testing.T) {
 	var failed, waited, lost uint64
 	for seed := range uint64(runs()) {
@@ -41,7 +42,7 @@ func TestWithARemoteLimiterThatIsSlowerThanHoldForAllIsAccountedFor(t *testing.T
 			slow, bad := r.IntN(100), r.IntN(50)
 			s.fail(func(ctx context.Context) error {
 				if ctx == context.Background() {
-					return nil // to settle
+					return nil // a settlement
 				}
 				if draw(100) < slow {
 					time.Sleep(time.Duration(draw(int(30 * holdFor))))

@@ -23,23 +23,23 @@ var storms = flag.Int("storms", testsize.Of(12, 500), "random runs of a fleet on
 
 var stormSeed = flag.Int64("storm", -1, "the seed of the only storm to run")
 
-// network connects a fleet's processes with the limiter that they share. Its
-// calls take some time, are refused, hang, or take effect without an answer.
+// network connects a fleet's processes with their shared limiter. Its calls
+// take some time, are refused, hang, or take effect without an answer.
 type network struct {
 	*ratelimit.Keyed[string]
 	t *testing.T
 
-	made     sync.Mutex // held by each call, so that a sum before and after it shows its effect
+	made     sync.Mutex // held by each call: the sums before and after it then show its effect
 	mu       sync.Mutex // guards the fields below
 	rng      *rand.Rand
-	latency  int64 // each way's maximum time, in ns
+	latency  int64 // the maximum time each way, in ns
 	back     bool  // whether answers take time, too
 	refused  int   // of 1000 calls, how many are refused
 	hung     int
 	lost     int
-	deaf     bool           // whether a call that hangs ignores its context
-	orphaned map[string]int // units that were charged, without an answer to the caller
-	returned map[string]int // units that were given back, with an error to the caller
+	deaf     bool           // whether hanging calls ignore their contexts
+	orphaned map[string]int // units charged without an answer to the caller
+	returned map[string]int // units given back with an error to the caller
 	adjusted map[string]int
 }
 
@@ -163,7 +163,7 @@ func (n *network) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 	}), nil
 }
 
-// Wait replaces Keyed's own Wait. The waiters of a store sleep in their own process, too.
+// Wait replaces Keyed's own Wait. Its callers sleep in their own process, like the waiters of a store.
 func (n *network) Wait(ctx context.Context, key string, cost int) error {
 	return ratelimit.Wait(ctx, struct{ ratelimit.Reserver[string] }{n}, key, cost)
 }
@@ -214,7 +214,7 @@ func (c bubbleClock) Now() time.Duration { return time.Since(c.origin) }
 
 func (c bubbleClock) Wall() time.Time { return time.Now() }
 
-// checkInvariants compares the sums that each holding keeps with their parts' sums.
+// checkInvariants adds up each holding's batches, and compares the results with the sums in the holding.
 func checkInvariants(t *testing.T, l *Limiter[string], at string) {
 	t.Helper()
 	idle := 0
@@ -263,13 +263,13 @@ type stormed struct {
 	maxBatch int
 	keys     []string
 	exact    bool // whether the callers' answers must add up, whatever fails
-	excess   bool // whether reservations may cost more than they reserved
+	excess   bool // whether a settlement may exceed the reserved cost
 	reset    bool
 
 	mu       sync.Mutex
 	admitted map[string][]admission
-	reported map[string]int // the decisions passed to OnDecision
-	perhaps  int            // the units of batches that could not be given back, by the errors
+	reported map[string]int // counts the decisions passed to OnDecision
+	perhaps  int            // the units that may still be charged after an error
 	made     int
 }
 
@@ -285,7 +285,7 @@ func (s *stormed) admit(key string, cost int) int {
 	return len(s.admitted[key]) - 1
 }
 
-// caller makes decisions for some time.
+// caller makes decisions, one a step.
 func (s *stormed) caller(rng *rand.Rand, steps int) {
 	var settling sync.WaitGroup
 	defer settling.Wait()
@@ -360,7 +360,7 @@ func (s *stormed) one(rng *rand.Rand, settling *sync.WaitGroup, ctx context.Cont
 		}
 		i := s.admit(key, cost)
 		if rng.IntN(12) == 0 {
-			return true // the reservation is never settled
+			return true // the reservation stays unsettled
 		}
 		actual := rng.IntN(cost + 1)
 		if s.excess && rng.IntN(4) == 0 {
@@ -375,7 +375,7 @@ func (s *stormed) one(rng *rand.Rand, settling *sync.WaitGroup, ctx context.Cont
 			err := res.Settle(actual)
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if err != nil { // one part of a reservation in two parts may have been given back
+			if err != nil { // the reservation may have two parts, and one may have been given back
 				s.perhaps += max(0, cost-actual)
 			}
 			s.admitted[key][i].cost = min(cost, actual)
@@ -472,8 +472,8 @@ func (s *stormed) rage(rng *rand.Rand, at string) {
 	watch.Wait()
 }
 
-// calm makes the network answer at once, and waits until each batch
-// must have been given back, even if some reservations are not settled.
+// calm makes the network answer at once. Then it waits until each batch
+// must have been given back, even if some reservations stay unsettled.
 func (s *stormed) calm(at string) {
 	n := s.net
 	n.mu.Lock()
@@ -491,7 +491,7 @@ func (s *stormed) calm(at string) {
 	}
 }
 
-// The charges equal the callers' answers plus the counted losses: no unit is minted, and none is lost unnoticed.
+// The charges equal the callers' answers plus the counted losses. No unit is admitted twice, and none is lost unnoticed.
 func TestInAStormUnitsAreAdmittedHeldOrCountedAsLost(t *testing.T) {
 	for _, seed := range stormSeeds() {
 		synctest.Test(t, func(t *testing.T) {
@@ -529,7 +529,7 @@ func TestInAStormTheBoundHoldsForAnyInterval(t *testing.T) {
 			rng := rand.New(rand.NewPCG(testsize.Seed(seed), 24))
 			limit := ratelimit.TokenBucket(ratelimit.PerSecond(1+rng.IntN(400)), 1+rng.IntN(200))
 			s := newStorm(t, limit, bubbleClock{time.Now()}, rng, rng.IntN(4) > 0)
-			s.net.back = false // a charge whose answer is under way was made earlier
+			s.net.back = false // otherwise a charge would be older than its answer
 			s.reset = false
 			at := fmt.Sprintf("seed %d", seed)
 			s.rage(rng, at)
@@ -550,7 +550,7 @@ func TestInAStormTheBoundHoldsForAnyInterval(t *testing.T) {
 	}
 }
 
-// Resets, and costs above their reservation, run beside all other calls. The sums are right, and each call ends.
+// Resets, and settlements above the reserved cost, run beside all other calls. The sums are right, and each call ends.
 func TestInAStormTheSumsHoldBesideResetsAndExcess(t *testing.T) {
 	for _, seed := range stormSeeds() {
 		synctest.Test(t, func(t *testing.T) {
@@ -567,7 +567,7 @@ func TestInAStormTheSumsHoldBesideResetsAndExcess(t *testing.T) {
 	}
 }
 
-// stormSeeds are the runs' seeds.
+// stormSeeds returns the runs' seeds.
 func stormSeeds() (seeds []uint64) {
 	if *stormSeed >= 0 {
 		return []uint64{uint64(*stormSeed)}
@@ -579,8 +579,8 @@ func stormSeeds() (seeds []uint64) {
 	return seeds
 }
 
-// A lease stands in front of a limiter that denies, fails and hangs. Units that
-// the chain's callers are not granted go back to the lease, and no unit is lost.
+// A chain has a lease, and then a limiter that denies, fails and hangs. Units refused
+// to the chain's callers go back to the lease, and no unit is lost unnoticed.
 func TestInAStormAChainGivesBackToItsLease(t *testing.T) {
 	for _, seed := range stormSeeds() {
 		synctest.Test(t, func(t *testing.T) {
@@ -623,7 +623,7 @@ func TestInAStormAChainGivesBackToItsLease(t *testing.T) {
 	}
 }
 
-// chained makes one decision of a chain that may ban.
+// chained makes one decision by a chain behind a ban.
 func (s *stormed) chained(rng *rand.Rand, settling *sync.WaitGroup, l *ban.Limiter[string]) {
 	key, cost := s.keys[rng.IntN(len(s.keys))], 1+rng.IntN(s.maxBatch+4)
 	if rng.IntN(2) == 0 {

@@ -138,7 +138,7 @@ func TestOnDecisionIsCalledForEachDecision(t *testing.T) {
 		var events []ratelimit.Event[string]
 		l = leased(t, s, lease.Options[string]{MaxBatch: 10, OnDecision: func(e ratelimit.Event[string]) {
 			events = append(events, e)
-			l.Stats() // no lock is held
+			l.Stats() // this deadlocks if a lock is held
 		}})
 		expect := func(cost int, allowed, spent bool, err error) {
 			t.Helper()
@@ -174,7 +174,7 @@ func TestOnDecisionIsCalledForEachDecision(t *testing.T) {
 	})
 }
 
-// lateAnswers is a server that decides at once, but answers late.
+// lateAnswers is a server that decides at once and answers late.
 type lateAnswers struct {
 	*server
 	by time.Duration
@@ -186,8 +186,8 @@ func (s *lateAnswers) Reserve(ctx context.Context, key string, cost int, maxDela
 	return r, err
 }
 
-// A batch may be charged before a reset and arrive after it. Such
-// a batch is not held: the reset has given its units back already.
+// A batch may be charged before a reset and arrive after it. It is
+// not held then, because the reset has already given its units back.
 func TestABatchOfBeforeAResetIsNotHeld(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &lateAnswers{server: newServer(t, tight(10_000))}
