@@ -18,7 +18,7 @@ type handClock struct{ now time.Duration }
 
 func (c *handClock) Now() time.Duration { return c.now }
 
-// books compares a limiter's sums and heaps with its tenants, one by one.
+// books adds up the tenants one by one, and compares the results with the limiter's sums and heaps.
 func books(t *testing.T, l *Limiter[int], sums bool, seed uint64, step int) {
 	var kept, weights, keptWeights uint64
 	var ahead int64
@@ -95,8 +95,8 @@ func books(t *testing.T, l *Limiter[int], sums bool, seed uint64, step int) {
 	}
 }
 
-// Whatever the tenants do, the sums match the tenants, each tenant in line leaves the line at some time, and
-// Peek is right. Without overruns and evictions, debts less savings are the total's debt, to half a unit.
+// Whatever the tenants do, the sums match the tenants, each tenant in line leaves it at some time, and Peek
+// is right. Without overruns and evictions, debts less savings equal the total's debt, to half a unit.
 func TestBooksAddUp(t *testing.T) {
 	testsize.Extra(t)
 	testsize.Sequential(t)
@@ -203,7 +203,7 @@ func TestBooksAddUp(t *testing.T) {
 	require.Greater(t, lapsed, 500)
 }
 
-// While four tenants or fewer count, 5 % of the rate pays the common
+// While at most four tenants count, 5 % of the rate pays the common
 // debt, even if the server pays in steps of a millionth of a unit.
 func TestTheCommonDebtIsPaidInTheSmallestSteps(t *testing.T) {
 	testsize.Sequential(t)

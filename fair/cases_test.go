@@ -25,8 +25,8 @@ func emptied(t *testing.T, opts fair.Options[int]) (*fair.Limiter[int], *ratelim
 	return l, clock
 }
 
-// obey lets a tenant come back after RetryAfter until its cost passes.
-// Tenant 2 polls meanwhile. obey returns the time until the cost passed.
+// obey makes a tenant retry after each RetryAfter until its cost
+// passes, and returns how long that took. Tenant 2 polls meanwhile.
 func obey(t *testing.T, l *fair.Limiter[int], clock *ratelimittest.Clock, key, cost int, rounded func(time.Duration) time.Duration) time.Duration {
 	began := clock.Now()
 	for range 10 {
@@ -54,7 +54,7 @@ func TestDeniedCallKeepsItsPlaceBesideATenantThatPolls(t *testing.T) {
 	}
 }
 
-// A call with a smaller cost uses a place, and a call that comes too early does not lose it.
+// A call with a smaller cost may use a place. An early call does not lose it.
 func TestPlaceIsCollectedByASmallerCostAndNotLostByAnEarlyCall(t *testing.T) {
 	l, clock := emptied(t, fair.Options[int]{})
 	for range 10 {
@@ -64,7 +64,7 @@ func TestPlaceIsCollectedByASmallerCostAndNotLostByAnEarlyCall(t *testing.T) {
 	d := take(t, l, 1, 200)
 	clock.Advance(d.RetryAfter)
 	require.Equal(t, 200, take(t, l, 1, 0).Remaining)
-	for l.Allow(2, 5) { // this takes no room that is kept
+	for l.Allow(2, 5) { // this does not take the room kept for the place
 	}
 	require.Equal(t, 200, take(t, l, 1, 0).Remaining)
 	require.True(t, l.Allow(1, 199))
@@ -114,7 +114,7 @@ func TestPlacesOfALoweredLimitThatAreTooLargeAreLost(t *testing.T) {
 	require.Zero(t, l.Stats().InDebt)
 }
 
-// The tenant's debt is lowered with the total. Otherwise its share of the new rate would have to pay for the whole old burst.
+// The tenant's debt is lowered with the total. Otherwise its share of the new rate would pay for the whole old burst.
 func TestALoweredLimitBarsATenantNoLongerThanItsShareTakesToRefill(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	l := newFair(t, ratelimit.TokenBucket(ratelimit.PerMinute(100_000), 100_000), &fair.Options[int]{Clock: clock})
@@ -152,7 +152,8 @@ func TestWaiterWithAPlaceIsInLineOnce(t *testing.T) {
 	})
 }
 
-// An overrun too large for the upstream to have granted bars only its own tenant, even while that tenant waits.
+// An overrun may be so large that the upstream cannot have granted
+// it. Then it bars only its own tenant, even while that tenant waits.
 func TestOverrunOfMillionsBarsItsTenantAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFair(t, perSecond(1000, 1000), nil)
@@ -262,7 +263,7 @@ func TestATenantDoesNotFillTheLine(t *testing.T) {
 	})
 }
 
-// A tenant that leaves a full table makes the others' shares larger.
+// When a tenant leaves a full table, the others' shares grow.
 func TestEvictionWakesAWaiterThatIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := new(ratelimittest.Clock)
@@ -335,7 +336,7 @@ func TestReserveInLineEndsWithItsDelayOrItsContext(t *testing.T) {
 		go func() { _ = l.Wait(ctx, 1, 50) }()
 		synctest.Wait()
 		began := time.Now()
-		r, err := l.Reserve(t.Context(), 1, 40, 6*time.Second) // it waits behind a caller of the same tenant
+		r, err := l.Reserve(t.Context(), 1, 40, 6*time.Second) // it waits behind the same tenant's other caller
 		require.NoError(t, err)
 		require.False(t, r.Allowed)
 		require.Equal(t, 6*time.Second, time.Since(began))
@@ -366,7 +367,7 @@ func TestReserveThatFindsNoRoomInLineIsDenied(t *testing.T) {
 	})
 }
 
-// A tenant waits beside a tenant that polls with small costs, and beside a tenant that obeys RetryAfter.
+// One tenant polls with small costs, another obeys RetryAfter, and the others wait in line. All get equal shares.
 func TestGatewaysSharesBesideATenantThatPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFair(t, perSecond(1000, 2500), nil)
@@ -449,7 +450,7 @@ func TestClockThatJumpsAhead(t *testing.T) {
 	require.True(t, l.Allow(1, 1000))
 }
 
-// The shared bucket is never emptier than empty, so the rest of a debt is the tenant's own.
+// The shared bucket cannot be emptier than empty. So the rest of an overrun is its tenant's own debt.
 func TestTheDebtOfATenantIsItsOverrun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFair(t, perSecond(100, 100), nil)

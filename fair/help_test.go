@@ -20,7 +20,7 @@ type play struct {
 	calls calls
 }
 
-// call is an action at an instant. It returns the time until the action is repeated, or 0 for never.
+// call is an action at an instant. The action returns the time until it is repeated, or 0 for never.
 type call struct {
 	at time.Duration
 	do func() time.Duration
@@ -52,7 +52,7 @@ func (p *play) until(end time.Duration) {
 	p.clock.Set(end)
 }
 
-// caller counts the results of a tenant's calls.
+// caller counts a tenant's calls by their results.
 type caller struct{ requested, denied, spent int }
 
 func (c *caller) count(d ratelimit.Decision, cost int) {
@@ -63,7 +63,7 @@ func (c *caller) count(d ratelimit.Decision, cost int) {
 	}
 }
 
-// polls makes a tenant try about every 10 ms. The tenant ignores RetryAfter.
+// polls makes a tenant try about every 10 ms, without regard to RetryAfter.
 func (p *play) polls(t *testing.T, r *rand.Rand, l ratelimit.Limiter[int], key, cost int, c *caller) {
 	p.add(p.clock.Now()+time.Duration(r.Int64N(10e6)), func() time.Duration {
 		d, err := l.Take(context.Background(), key, cost)
@@ -73,7 +73,7 @@ func (p *play) polls(t *testing.T, r *rand.Rand, l ratelimit.Limiter[int], key, 
 	})
 }
 
-// requests makes a tenant call at random, at the given average rate per second.
+// requests makes a tenant call at random. often is the mean number of calls per second.
 func (p *play) requests(t *testing.T, r *rand.Rand, l ratelimit.Limiter[int], key, cost int, often float64, c *caller) {
 	pause := func() time.Duration { return 1 + time.Duration(r.ExpFloat64()/often*1e9) }
 	p.add(p.clock.Now()+pause(), func() time.Duration {

@@ -15,9 +15,9 @@ import (
 	"github.com/weir-go/ratelimit/fair"
 )
 
-// One tenant works alone through the night, and nearly the whole burst is its debt. At nine o'clock
-// nine others come. The first tenant's share is now a tenth, and would pay for that debt for seven
-// minutes. But it used rate that nobody else wanted, so it gets its share like the others.
+// One tenant works alone through the night, so nearly the whole burst is its debt. At nine o'clock
+// nine others come. The first tenant's share is now a tenth, and would take seven minutes to pay
+// that debt. But nobody else wanted the rate at night, so it gets its share like the others.
 func TestATenantThatWorkedAloneAtNightGetsItsShareInTheMorning(t *testing.T) {
 	for _, weight := range []int{1, 5} { // the first tenant's weight
 		synctest.Test(t, func(t *testing.T) {
@@ -66,8 +66,7 @@ func TestATenantThatWorkedAloneAtNightGetsItsShareInTheMorning(t *testing.T) {
 	}
 }
 
-// An overrun bars a tenant until its own share has paid for it.
-// RetryAfter ends just then, so a tenant that obeys it need not poll.
+// An overrun bars a tenant until its own share has paid for it. RetryAfter ends just then, so the tenant need not poll.
 func TestRetryAfterOfABarredTenantIsTheTimeInWhichItsSharePays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := ratelimit.Must(fair.New[int](ratelimit.TokenBucket(ratelimit.PerSecond(1000), 2500), nil))

@@ -58,7 +58,7 @@ func TestRetryAfterIsExactForATenantAlone(t *testing.T) {
 	}
 }
 
-// Remaining is right even for a tenant that was denied a cost and returns after RetryAfter.
+// Remaining is right even if a tenant was denied a cost and returns after RetryAfter.
 func TestRemainingIsTheLargestCostThatPasses(t *testing.T) {
 	r := rand.New(rand.NewPCG(testsize.Seed(1), 6))
 	for range 50 {
@@ -109,7 +109,7 @@ func TestChangedWeightHoldsFromThenOnAndKeepsTheDebt(t *testing.T) {
 	require.InDelta(t, 3, spent[1]/spent[0], 0.02)
 }
 
-// Peek uses the current weight, as Take does.
+// Like Take, Peek uses the current weight.
 func TestPeekKnowsAChangedWeight(t *testing.T) {
 	weight := 1
 	l := newFair(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 1000), &fair.Options[int]{
@@ -191,7 +191,7 @@ func TestMillionTenantsThatComeOnceTakeNoMoreThanMaxKeys(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	l = newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 2000), &fair.Options[int]{MaxKeys: 1000, Clock: clock})
 	require.True(t, l.Allow(-1, 2000))
-	for key := range 1_000_000 { // each is denied, with a place or without one
+	for key := range 1_000_000 { // each is denied; some get a place
 		l.Allow(key, 1000)
 		clock.Advance(time.Microsecond)
 		if key%1000 == 0 {

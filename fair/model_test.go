@@ -17,7 +17,7 @@ import (
 
 // server is the fluid server, computed in exact fractions. It pays all debts at the same time, by weight.
 type server struct {
-	rate, burst *big.Rat // units for each nanosecond; units
+	rate, burst *big.Rat // units per nanosecond; units
 	total       *big.Rat // the sum of all debts
 	debts       map[int]*big.Rat
 	weights     map[int]int64
@@ -44,7 +44,7 @@ func less(a, b *big.Rat) *big.Rat { // less returns a − b, but at least 0.
 	return new(big.Rat)
 }
 
-// rounded keeps fractions short. Debts may be off by a millionth of a millionth of a unit; the total is not rounded.
+// rounded keeps fractions short. Debts may be off by a millionth of a millionth of a unit. The total is not rounded.
 func rounded(x *big.Rat) *big.Rat {
 	const one = 1 << 50
 	n := times(x, whole(one))
@@ -112,8 +112,8 @@ func (s *server) charge(key int, n *big.Rat) *event {
 	return e
 }
 
-// settle replaces an event's cost by a lower real cost, as if the real cost had been charged at the
-// beginning. The tenant is refunded the part that it still owes, and the server pays the rest to the others.
+// settle replaces an event's cost by a lower real cost, as if the real cost had been charged at
+// the beginning. The tenant gets back what it still owes, and the rest pays the others' debts.
 func (s *server) settle(key int, e *event, cost *big.Rat) {
 	e.cost = cost
 	before := s.total
@@ -133,7 +133,7 @@ func (s *server) settle(key int, e *event, cost *big.Rat) {
 	s.pay(less(back, own))
 }
 
-// replayed returns the total over all events.
+// replayed computes the total from all events.
 func (s *server) replayed() *big.Rat {
 	total, last := new(big.Rat), time.Duration(0)
 	for _, e := range s.events {
@@ -148,7 +148,7 @@ func (s *server) room(cost int) bool {
 	return sum(s.total, whole(int64(cost))).Cmp(s.burst) <= 0
 }
 
-// share returns the rest of the tenant's share after a cost. It is negative if the cost exceeds the share.
+// share returns what a cost leaves of the tenant's share. It is negative if the cost exceeds the share.
 func (s *server) share(key, cost int) float64 {
 	n, w := int64(len(s.debts)), s.sumOfWeights()
 	if s.debts[key] == nil {
@@ -164,7 +164,7 @@ func (s *server) share(key, cost int) float64 {
 	return left
 }
 
-// history plays random calls of a few tenants on the limiter and on the server.
+// history makes a few tenants' calls at random on the limiter and on the server.
 func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
 	r := rand.New(rand.NewPCG(testsize.Seed(seed), 7))
 	units, per := 1+r.IntN(50), time.Duration(1+r.Int64N(3e9))
@@ -200,7 +200,7 @@ func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
 			reserved = append(reserved[:i], reserved[i+1:]...)
 			left := less(s.burst, s.total)
 			left.SetInt(new(big.Int).Quo(left.Num(), left.Denom()))
-			room, _ := left.Float64() // an overrun beyond the burst bars the tenant: another test covers that
+			room, _ := left.Float64() // an overrun beyond the burst would bar the tenant; another test covers that
 			actual := min(r.IntN(2*o.cost+1), o.cost+int(room))
 			require.NoError(t, o.Settle(actual))
 			if over := actual - o.cost; over == 0 {
@@ -224,7 +224,7 @@ func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
 			require.NoError(t, err)
 			require.False(t, fits.Allowed, "one more does not, seed %d", seed)
 		}
-		// A denial by Reserve would return a RetryAfter, after which the share is waived.
+		// A denial by Reserve would return a RetryAfter and waive the share after it. So denied calls are only peeked at.
 		ok, requested := false, false
 		if peeked.Allowed && r.IntN(2) == 0 {
 			res, err := l.Reserve(context.Background(), key, cost, 0)
@@ -252,8 +252,8 @@ func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
 	return allowed, refused
 }
 
-// The total is exact: a cost passes only if the burst has room for it, to the
-// unit. The shares match those of the fluid server to a thousandth of a unit.
+// The total is exact to the unit: a cost passes only if the burst has room
+// for it. The shares match the fluid server's to a thousandth of a unit.
 func TestDecisionsAgreeWithAFluidServer(t *testing.T) {
 	testsize.Sequential(t)
 	allowed, refused := 0, 0
@@ -265,8 +265,8 @@ func TestDecisionsAgreeWithAFluidServer(t *testing.T) {
 	require.Greater(t, refused, 2_500)
 }
 
-// The total equals that of a token bucket in exact fractions. It does so while weights and
-// limits change, the table is full, the clock steps back, and costs are overrun or refunded.
+// The total equals a token bucket's in exact fractions, while weights and limits
+// change, the table is full, the clock steps back, and costs are overrun or refunded.
 func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 	allowed, roomless := 0, 0
 	for seed := range testsize.Of[uint64](100, 1000) {
@@ -285,7 +285,7 @@ func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 			Clock: clock, MaxKeys: 1 + r.IntN(6), Weight: func(int) int { return r.IntN(9) - 2 },
 		})
 		var reserved []*ratelimit.Reservation
-		var at []time.Duration // the reservations' instants
+		var at []time.Duration // when the reservations were made
 		var costs []int
 		for range 200 {
 			if step := int64(limit.Rate.Per) / int64(limit.Rate.Units); r.IntN(3) > 0 {
@@ -297,7 +297,7 @@ func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 			}
 			key, cost := r.IntN(9), 1+r.IntN(limit.Burst)
 			switch n := len(reserved); {
-			case r.IntN(50) == 0: // earlier spending counts up to the burst, rounded up to a nanosecond of the new rate
+			case r.IntN(50) == 0: // earlier spending counts up to the burst; its regaining is rounded up to a nanosecond of the new rate
 				debt, forgotten := less(total, whole(int64(limit.Burst))), limit.RefillTime()
 				limit, rate = randomLimit()
 				if most := sum(whole(int64(limit.Burst-1)), debt); most.Cmp(total) < 0 { // rounded up to a unit, and at most the burst
@@ -309,7 +309,7 @@ func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 				require.GreaterOrEqual(t, exact.Cmp(total), 0, "seed %d: the total spending stays", seed)
 				require.Less(t, less(exact, total).Cmp(sum(rate, whole(3))), 0, "seed %d: %v of %v under %v", seed, exact.FloatString(3), total.FloatString(3), limit)
 				clock.Advance(max(d.ResetAfter, last-clock.Now()+forgotten))
-				require.Zero(t, take(t, l, key, 0).ResetAfter) // begin anew: the test does not know the fraction that was rounded
+				require.Zero(t, take(t, l, key, 0).ResetAfter) // begin again, because the test does not know the rounded fraction
 				total, last, reserved, at, costs = new(big.Rat), clock.Now(), nil, nil, nil
 				events, which = nil, nil
 				continue
@@ -318,7 +318,7 @@ func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 				left := less(whole(int64(limit.Burst)), total)
 				room := new(big.Int).Quo(left.Num(), left.Denom()).Int64()
 				require.NoError(t, reserved[n-1].Settle(actual))
-				actual = min(actual, costs[n-1]+int(room)) // an overrun takes at most the amount that empties the burst
+				actual = min(actual, costs[n-1]+int(room)) // an overrun takes no more than is left in the burst
 				if over := int64(actual - costs[n-1]); over > 0 {
 					events = append(events, spending{int64(last), over})
 				} else {

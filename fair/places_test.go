@@ -13,12 +13,12 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// wholeSeconds rounds a RetryAfter up as HTTP does.
+// wholeSeconds rounds a RetryAfter up to a second, as HTTP does.
 func wholeSeconds(d time.Duration) time.Duration {
 	return (d + time.Second - 1).Truncate(time.Second)
 }
 
-// obeys adds a tenant that takes all it can. After a denial it comes back after RetryAfter, as rounded by round.
+// obeys adds a tenant that takes all it can. After a denial it comes back once the rounded RetryAfter has passed.
 func (p *play) obeys(t *testing.T, r *rand.Rand, l *fair.Limiter[int], key, cost int, rounded func(time.Duration) time.Duration, c *caller) {
 	p.add(p.clock.Now()+1+time.Duration(r.Int64N(10e6)), func() time.Duration {
 		for {
@@ -32,7 +32,8 @@ func (p *play) obeys(t *testing.T, r *rand.Rand, l *fair.Limiter[int], key, cost
 
 func exactly(d time.Duration) time.Duration { return d }
 
-// A client invents a name for each call, whose cost is half the burst. It takes at most 15 % from the tenants that behave.
+// A client makes each call under a new name, and asks for half
+// the burst. It takes at most 15 % of the honest tenants' shares.
 func TestNamesThatNeverReturnLeaveTheHonestTheirShares(t *testing.T) {
 	testsize.Extra(t)
 	testsize.Sequential(t)
@@ -78,7 +79,7 @@ func TestNamesThatNeverReturnLeaveTheHonestTheirShares(t *testing.T) {
 	}
 }
 
-// Each tenant has several clients, and one tenant polls.
+// One tenant polls, and each of the others has one to three clients.
 func TestClientsOfOneTenantShareItsPlace(t *testing.T) {
 	for _, rounded := range []func(time.Duration) time.Duration{exactly, wholeSeconds} {
 		r := rand.New(rand.NewPCG(testsize.Seed(1), 9))
@@ -87,7 +88,7 @@ func TestClientsOfOneTenantShareItsPlace(t *testing.T) {
 		tenants := make([]*caller, 4)
 		for key := range tenants {
 			tenants[key] = new(caller)
-			for range key { // the first tenant polls, and the others have 1 to 3 clients
+			for range key { // the first tenant has no such client, the others have 1 to 3
 				p.obeys(t, r, l, key, 100, rounded, tenants[key])
 			}
 		}

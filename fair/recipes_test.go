@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/fair"
 )
 
-// This file has the code of docs/recipes.md that is about streams, and simulates it.
+// This file has the code for streams in docs/recipes.md, and simulates it.
 
 // slowReader reads at the pace of a tenant's share of the bandwidth.
 type slowReader struct {

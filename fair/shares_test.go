@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// load is a set of tenants that share 1,000 units a second for a minute,
-// on a clock set by hand. The ten seconds before that minute do not count.
+// load is a set of tenants sharing 1,000 units a second for a minute, on
+// a clock set by hand. The ten seconds before that minute do not count.
 type load struct {
 	play
 	t       *testing.T
@@ -47,7 +47,7 @@ func (l *load) tenant() (key int, c *caller) {
 	return len(l.tenants) - 1, c
 }
 
-// oneBucket is a bucket that all tenants share.
+// oneBucket returns a bucket shared by all tenants.
 func oneBucket(t *testing.T, p *play, burst int, spent *int) ratelimit.Limiter[int] {
 	l, err := ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(1000), burst), &ratelimit.Options[string]{
 		Clock: p.clock,
@@ -69,7 +69,7 @@ func (l *load) greedy(n, cost int) {
 	}
 }
 
-// modest adds tenants that request the given number of units a second on average.
+// modest adds tenants that request rate units a second on average.
 func (l *load) modest(n, cost int, rate float64) {
 	for range n {
 		key, c := l.tenant()
@@ -77,7 +77,7 @@ func (l *load) modest(n, cost int, rate float64) {
 	}
 }
 
-// run plays ten seconds, and then a minute that counts.
+// run plays ten seconds, and then the minute that counts.
 func (l *load) run() {
 	l.until(10 * time.Second)
 	l.spent = 0
@@ -87,7 +87,7 @@ func (l *load) run() {
 	l.until(10*time.Second + minute)
 }
 
-// denied returns the fraction of calls that were denied.
+// denied returns the fraction of denied calls.
 func denied(of []*caller) float64 {
 	var requested, denied int
 	for _, c := range of {
@@ -105,7 +105,8 @@ func jain(of []*caller) float64 {
 	return sum * sum / (float64(len(of)) * squares)
 }
 
-// seeds plays a load with one seed or two. Each run uses the same seeds, unless the seeds of all random histories are moved.
+// seeds plays a load with one seed or two. Each run uses the same
+// seeds, unless a flag moves the seeds of all random histories.
 func seeds(t *testing.T, f func(t *testing.T, seed uint64)) {
 	for i := range testsize.Of[uint64](1, 2) {
 		seed := testsize.Seed(1 + i)
@@ -116,9 +117,9 @@ func seeds(t *testing.T, f func(t *testing.T, seed uint64)) {
 func TestModestTenantIsServedBesideGreedyOnes(t *testing.T) {
 	testsize.Arithmetic(t)
 	for _, c := range []struct {
-		costs int     // the burst in costs for each active tenant
-		part  float64 // the part of its share that the modest tenant requests
-		most  float64 // the fraction of its calls that may be denied
+		costs int     // how many costs per active tenant fit into the burst
+		part  float64 // the modest tenant's requests, as a part of its share
+		most  float64 // the maximum fraction of its denied calls
 	}{
 		// Over 100 seeds each, the mean fraction of denied calls is 0, 0.0002, 0.104, 0.36,
 		// 0.005, 0.032, 0.22. Some seeds are far above the mean, because denials come in runs.
@@ -141,8 +142,8 @@ func TestModestTenantIsServedBesideGreedyOnes(t *testing.T) {
 	}
 }
 
-// Random calls sometimes come close together. So a tenant that uses half its share
-// is denied nearly as often if it has its own bucket, with its part of the burst.
+// Random calls sometimes come close together. A tenant that uses half its share would
+// be denied nearly as often by a bucket of its own, with its part of the burst.
 func TestBucketOfItsOwnDeniesAModestTenantToo(t *testing.T) {
 	testsize.Sequential(t)
 	for costs, part := range map[int]float64{1: 1. / 3, 2: 0.096, 8: 0.0001} {
@@ -190,7 +191,7 @@ func TestGreedyTenantsShareByWeight(t *testing.T) {
 	})
 }
 
-// The total spending equals the spending of one shared bucket, to a thousandth.
+// The total spending equals that of one shared bucket, to a thousandth.
 func TestModestTenantsAreServedWhileGreedyOnesComeAndGo(t *testing.T) {
 	testsize.Arithmetic(t)
 	seeds(t, func(t *testing.T, seed uint64) {

@@ -102,7 +102,7 @@ func TestWaitersShareByWeightBesidePollers(t *testing.T) {
 			t.Logf("burst %d: %.1f a second for a waiting tenant, %.1f for a polling one, %.1f for one that weighs 2, %.1f in all; %d of %d modest ones late",
 				c.burst, kinds[0], kinds[1], kinds[2], float64(total)/60, late, len(waits))
 			require.InDelta(t, 2, kinds[2]/kinds[0], 0.06)
-			if c.burst == 1000 { // a small burst has no room to spare for tenants that do not wait
+			if c.burst == 1000 { // a small burst leaves no room for tenants that do not wait
 				require.InDelta(t, 1, kinds[1]/kinds[0], 0.06)
 			}
 			require.InDelta(t, 60_000, total, 100)
@@ -111,12 +111,12 @@ func TestWaitersShareByWeightBesidePollers(t *testing.T) {
 	}
 }
 
-// A tenant that requests half its share hardly waits, although 50 tenants always have callers in line.
+// A tenant that uses half its share hardly waits, although 50 tenants always have callers in line.
 func TestModestTenantHardlyWaitsBesideFiftyGreedyOnes(t *testing.T) {
 	for _, c := range []struct {
 		burst int
 		p99   time.Duration
-	}{{1000, 51 * time.Millisecond}, {100, 3 * 51 * time.Millisecond}} { // its share is one unit in 51 ms, and its calls come at random
+	}{{1000, 51 * time.Millisecond}, {100, 3 * 51 * time.Millisecond}} { // its share is one unit per 51 ms, and its calls come at random
 		synctest.Test(t, func(t *testing.T) {
 			const greedy = 50
 			l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), c.burst), nil)
@@ -284,13 +284,13 @@ func TestSettledReservationLetsAWaiterIn(t *testing.T) {
 	})
 }
 
-// A tenant's debt is kept while one of its callers waits. An overrun is not forgotten
-// when the waiter is served. A changed weight changes the share, not the debt.
+// A tenant's debt is kept while one of its callers waits. When the waiter is served,
+// an overrun is not forgotten. A changed weight changes the share, not the debt.
 func TestDebtOfATenantThatWaits(t *testing.T) {
 	for name, c := range map[string]struct {
 		settle, weight int
 		served         time.Duration // the time until there is room for its 260
-		paid           time.Duration // the time from then until the first of the two debts is paid
+		paid           time.Duration // from then until the first of the two debts is paid
 	}{
 		"as it was":        {settle: 150, weight: 1, served: time.Second, paid: 81 * time.Second},         // 405 beside 595
 		"an overrun":       {settle: 350, weight: 1, served: 21 * time.Second, paid: 99 * time.Second},    // 505 beside 495
@@ -327,7 +327,7 @@ func TestDebtOfATenantThatWaits(t *testing.T) {
 	}
 }
 
-// A thousand callers come and go. The sum that they are granted is within the limit, and no waiter is left behind.
+// A thousand callers come and go. They are granted no more than the limit, and no waiter is left behind.
 func TestThousandWaitersComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(2000), 500), &fair.Options[int]{MaxWaiting: 800, MaxKeys: 50})
@@ -374,8 +374,8 @@ func TestThousandWaitersComeAndGo(t *testing.T) {
 func TestAWaitEndsWhenOthersMakeItDue(t *testing.T) {
 	for name, c := range map[string]struct {
 		burst, first, cost int      // the heavy tenant spends first, and the light one waits for cost
-		before, after      []string // tenants that call before the Wait, and while it waits
-		weight             int      // of the heavy tenant while the light one waits
+		before, after      []string // tenants that call before Wait, and while it waits
+		weight             int      // the heavy tenant's weight while the light one waits
 	}{
 		"a weight falls": {burst: 100, first: 60, cost: 30, after: []string{"heavy"}, weight: 1},
 		"tenants join":   {burst: 1000, first: 500, cost: 3, before: []string{"c", "d", "e"}, after: []string{"f", "g"}, weight: 1000},
@@ -408,8 +408,8 @@ func TestAWaitEndsWhenOthersMakeItDue(t *testing.T) {
 	}
 }
 
-// A waiter that was overtaken sleeps no longer than until its own
-// turn, even if the state changed while another waiter was first.
+// Another waiter overtakes this one. It sleeps no longer than until
+// its own turn, even if the state changed while the other was first.
 func TestAWaiterThatWasOvertakenComesInTime(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(l *fair.Limiter[int], r *ratelimit.Reservation) error

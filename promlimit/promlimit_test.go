@@ -44,7 +44,7 @@ func TestNewReturnsTheRegisterersError(t *testing.T) {
 	require.Error(t, err)
 }
 
-// refusing is a Registerer that registers a number of collectors and refuses all others.
+// refusing is a Registerer. It registers a number of collectors, and refuses all others.
 type refusing struct {
 	prometheus.Registerer
 	left int

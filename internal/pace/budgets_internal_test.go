@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// seen returns a budget of 16 requests that an answer at the instant at has reported. It is whole an hour later.
+// seen returns a budget of 16 requests, as reported by an answer at the instant at. The budget is whole an hour later.
 func seen(policy string, left int64, seq uint64, at time.Time) Budget {
 	return Budget{name: budgetName{policy: policy}, Limit: 16, Left: left, seq: seq, received: at, Until: at.Add(time.Hour)}
 }

@@ -2,8 +2,8 @@ package pace
 
 import "time"
 
-// Overslept counts the requests that wait although they could book or be
-// sent. A request that is calling the limiter does not count as waiting.
+// Overslept counts the requests that wait although they could book
+// or be sent. A request does not count while it calls the limiter.
 func (pc *Pacer[R]) Overslept(now time.Time) (n int) {
 	pc.mu.Lock()
 	defer pc.mu.Unlock()
@@ -24,7 +24,7 @@ func (l *line) overslept(now time.Time) (n int) {
 	return n
 }
 
-// Lock acquires keys' locks. unlock releases them.
+// Lock locks the keys' lines until unlock is called.
 func (pc *Pacer[R]) Lock(keys ...string) (unlock func()) {
 	pc.mu.Lock()
 	defer pc.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// The head waits with its booking, which is far ahead. When the server
-// demands a wait, the head gives the booking back, and books anew.
+// The head waits for its booking, far ahead. When the server demands
+// a wait, the head gives the booking back and books again later.
 func TestAServersWaitEndsABookingThatIsFarAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(1), 1), nil))
@@ -44,7 +44,7 @@ func TestAServersWaitEndsABookingThatIsFarAhead(t *testing.T) {
 	})
 }
 
-// The head gives up while it waits with its booking. The next place gets its instant.
+// The head gives up while it waits for its booking. The next place gets the booking's instant.
 func TestAHeadThatGivesUpLeavesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(1), 1), nil))
@@ -65,8 +65,8 @@ func TestAHeadThatGivesUpLeavesNothing(t *testing.T) {
 	})
 }
 
-// The limit is lowered while the head waits, so the head would be
-// too late. It fails, and the error has the limit and the time.
+// While the head waits, the limit is lowered, so the head would be
+// too late. It fails with an error that has the limit and the time.
 func TestAHeadThatABrakeMakesTooLateFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(1), 1), nil))

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// play plays an hour of Transports.
+// play plays an hour of Transports against an API.
 func play(t *testing.T, api apis.API, processes int, e apis.Event) (r apis.Result) {
 	if testsize.Race {
 		t.Skip("it would take seconds, and the tests of single requests run the same code")
@@ -24,8 +24,8 @@ func play(t *testing.T, api apis.API, processes int, e apis.Event) (r apis.Resul
 	return r
 }
 
-// A server that answers with Retry-After alone, or with nothing, refuses little of an hour's requests, of one process and of eight. Without a
-// pace, it refuses half of them and more.
+// A server sends Retry-After alone, or nothing at all. It still refuses few of an hour's
+// requests, from one process or from eight. Without a pace, it would refuse half of them or more.
 func TestAPaceIsLearntFromServersWithoutFigures(t *testing.T) {
 	for _, name := range []string{"own, Retry-After alone", "Notion", "Slack"} {
 		for _, processes := range []int{1, 8} {
@@ -38,7 +38,8 @@ func TestAPaceIsLearntFromServersWithoutFigures(t *testing.T) {
 	}
 }
 
-// Eight processes share what a server's figures show: of a bucket in any dialect, also where only the answers show that it refills.
+// Eight processes share a server's bucket evenly, as its figures show it, in
+// each dialect. In some dialects only successive answers show that it refills.
 func TestEightProcessesShareABucketThatRefills(t *testing.T) {
 	for _, name := range []string{"own, draft 11", "own, draft 06", "own, X-, epoch", "Anthropic", "Shopify"} {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +55,7 @@ func TestEightProcessesShareABucketThatRefills(t *testing.T) {
 	}
 }
 
-// After half an hour in which no request is served, the former pace applies, and the server's limit is used in full again.
+// For half an hour no request is served. After it the former pace applies, and the server's limit is used in full again.
 func TestAnOutageOfHalfAnHourIsNotLearntAsAPace(t *testing.T) {
 	for _, e := range []apis.Event{apis.Outage, apis.Failing} {
 		t.Run(string(e), func(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// A server without figures serves at a steady rate, refuses all requests for some minutes, and serves again.
-// The client regains its pace within ten minutes: an outage's refusals do not count as a measure of the rate.
+// A server without figures serves at a steady rate, refuses all requests for some minutes, and serves again. The
+// client regains its pace within ten minutes, because an outage's refusals do not count as a measure of the rate.
 func TestThePaceReturnsAfterAnOutageOfRefusals(t *testing.T) {
 	rates := []ratelimit.Rate{ratelimit.PerMinute(6), ratelimit.PerSecond(1), ratelimit.PerSecond(20)}
 	for _, rate := range rates[:testsize.Of(2, 3)] {
@@ -39,14 +39,14 @@ func TestThePaceReturnsAfterAnOutageOfRefusals(t *testing.T) {
 	}
 }
 
-// hour runs four callers, without their own limit, against a server that refuses.
+// hour runs four callers, without a limit of their own, against a server that refuses.
 type hour struct {
 	server   *ratelimit.Keyed[string]
-	wait     time.Duration // the wait in a refusal
-	down, up time.Duration // the beginning and the end of the outage
+	wait     time.Duration // a refusal's wait
+	down, up time.Duration // when the outage begins and ends
 
 	mu sync.Mutex
-	at []time.Duration // the instants at which requests were served
+	at []time.Duration // when requests were served
 }
 
 func (h *hour) run(t *testing.T, length time.Duration) {
@@ -59,7 +59,7 @@ func (h *hour) run(t *testing.T, length time.Duration) {
 		go func() {
 			for ctx.Err() == nil {
 				p := pc.Arrive(ctx, "")
-				if pc.Await(p, "") != nil { // fails only at the end
+				if pc.Await(p, "") != nil { // Await fails only at the end
 					pc.Leave(p)
 					return
 				}
@@ -70,10 +70,10 @@ func (h *hour) run(t *testing.T, length time.Duration) {
 		}()
 	}
 	<-ctx.Done()
-	time.Sleep(time.Second) // the last answers arrive
+	time.Sleep(time.Second) // until the last answers arrive
 }
 
-// answer returns the server's answer to a request at an instant.
+// answer returns the server's answer to a request at the instant at.
 func (h *hour) answer(at time.Duration) pace.Advice {
 	if at >= h.down && at < h.up || !h.server.Allow("", 1) {
 		return pace.Advice{Answered: true, Refused: true, Wait: h.wait}

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// limiter returns a limiter that calls its key function for each request.
+// limiter returns a limiter that calls key for each request.
 func limiter(t *testing.T, limit ratelimit.Limit, key func(request string) (string, error)) ratelimit.Reserver[string] {
 	t.Helper()
 	l, err := ratelimit.New[string](limit, nil)
@@ -31,7 +31,7 @@ func bomb(request string) (string, error) {
 	return "key", nil
 }
 
-// send sends a request that the server serves at once.
+// send sends a request, which the server serves at once.
 func send(ctx context.Context, pc *pace.Pacer[string], request string) error {
 	p := pc.Arrive(ctx, "queue")
 	defer pc.Leave(p)
@@ -54,8 +54,8 @@ func TestPanicInTheLimiterHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// A request is calling the limiter when another request is refused. Earlier
-// bookings are given back when that call returns, even if it panics.
+// While one request calls the limiter, another is refused. Earlier
+// bookings are given back when the call returns, even if it panics.
 func TestPanicLetsWaitingRequestsGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -70,7 +70,7 @@ func TestPanicLetsWaitingRequestsGo(t *testing.T) {
 		defer pc.Leave(refused)
 		require.NoError(t, pc.Await(refused, "refused"))
 		booked := make(chan error)
-		go func() { booked <- send(t.Context(), pc, "booked") }() // its instant is in 50 ms
+		go func() { booked <- send(t.Context(), pc, "booked") }() // it may be sent in 50 ms
 		synctest.Wait()
 		panicked := make(chan any)
 		go func() {
@@ -127,7 +127,7 @@ func TestCancelledRequestLeavesNothing(t *testing.T) {
 	})
 }
 
-// Answers to requests sent before a refusal do not show that the server accepts several at a time again.
+// Answers to requests sent before a refusal do not show that the server accepts several requests at a time again.
 func TestOnlyRequestsSentAfterARefusalShowThatMoreMayBeInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
@@ -151,7 +151,7 @@ func TestOnlyRequestsSentAfterARefusalShowThatMoreMayBeInFlight(t *testing.T) {
 			go func() { sent <- fly() }()
 		}
 		time.Sleep(time.Second)
-		for _, want := range []int{1, 2, 1} { // twice as many each time, while there are any
+		for _, want := range []int{1, 2, 1} { // twice as many each time, as far as requests are left
 			synctest.Wait()
 			require.Len(t, sent, want)
 			for range want {
@@ -161,7 +161,7 @@ func TestOnlyRequestsSentAfterARefusalShowThatMoreMayBeInFlight(t *testing.T) {
 	})
 }
 
-// The sender may panic. Then its request's result stays unknown. A long-lived stream keeps the line meanwhile.
+// If a sender panics, its request's result stays unknown. A long-lived stream keeps the line meanwhile.
 func TestRequestWhoseSenderPanicsIsNotInFlightAnyMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
@@ -182,7 +182,7 @@ func TestRequestWhoseSenderPanicsIsNotInFlightAnyMore(t *testing.T) {
 	})
 }
 
-// A time that was obeyed and proved too short is replaced by a longer wait.
+// If the announced time was obeyed and proved too short, the next wait is longer.
 func TestServerThatNamesNoWaitIsNotCalledAllTheTime(t *testing.T) {
 	for name, a := range map[string]pace.Advice{
 		"a wait":   {Refused: true, Answered: true, Wait: 1},
@@ -234,13 +234,13 @@ func TestWaitIsMorePreciseThanABudget(t *testing.T) {
 	})
 }
 
-// A slow answer, or a stream opened an hour ago, reports the budget that was left before other requests were answered.
+// A slow answer, or a stream opened an hour ago, reports the budget as it was before other requests were answered.
 func TestAnswerToAnEarlierRequestDoesNotReplaceThatToALaterOne(t *testing.T) {
 	left := func(policy string, n int64, span time.Duration) pace.Advice {
 		return pace.Advice{Answered: true, Budgets: []pace.Budget{{Policy: policy, Left: n, Until: time.Now().Add(span)}}}
 	}
 	for name, row := range map[string]struct {
-		slow  time.Duration // the time from the later answer to the earlier one
+		slow  time.Duration // from the later answer to the earlier one
 		early func() pace.Advice
 		want  time.Duration
 	}{
@@ -266,7 +266,7 @@ func TestAnswerToAnEarlierRequestDoesNotReplaceThatToALaterOne(t *testing.T) {
 	}
 }
 
-// The server has counted the earlier of two requests last.
+// The server counts the earlier of two requests last.
 func TestAnswerToAnEarlierRequestCountsThatRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
@@ -284,7 +284,7 @@ func TestAnswerToAnEarlierRequestCountsThatRequest(t *testing.T) {
 	})
 }
 
-// A refusal of an earlier request ends no budget that the answer to a later request has reported.
+// A later request's answer has reported a budget. A refusal of an earlier request does not end it.
 func TestRefusalOfAnEarlierRequestLeavesLaterAdvice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})

@@ -19,23 +19,23 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// client sends requests of one key as a transport does. It records them.
+// client sends one key's requests as a transport does, and records them.
 type client struct {
 	pacer   *pace.Pacer[string]
-	retries int                        // the maximum number of times that a refused request is sent again
+	retries int                        // how often a refused request is sent again, at most
 	takes   time.Duration              // a request's duration
 	answer  func(n int) pace.Advice    // the answer to the n-th request sent, from 1; nil if all are served
-	held    map[string]<-chan struct{} // closed when a request that takes longer may end
+	held    map[string]<-chan struct{} // a slow request ends when its channel is closed
 	begin   time.Time
 
 	mu   sync.Mutex
 	sent []attempt
 }
 
-// attempt is a request that was sent.
+// attempt is one request, sent once.
 type attempt struct {
 	request string
-	at      time.Duration // the time since the beginning
+	at      time.Duration // since the client's beginning
 }
 
 func newClient(l ratelimit.Reserver[string], opts pace.Options[string], answer func(n int) pace.Advice) *client {
@@ -49,7 +49,7 @@ func refused(wait time.Duration) pace.Advice {
 	return pace.Advice{Answered: true, Refused: true, Wait: wait}
 }
 
-// left returns an answer to a served request: n units of a policy are left for span.
+// left returns the answer to a served request: the policy has n units left for span.
 func left(policy string, n int64, span time.Duration) pace.Advice {
 	return pace.Advice{Answered: true, Budgets: []pace.Budget{{Policy: policy, Left: n, Until: time.Now().Add(span)}}}
 }
@@ -64,7 +64,7 @@ func once(first pace.Advice) func(int) pace.Advice {
 	}
 }
 
-// send sends a request. It returns the error if the request was not sent.
+// send sends a request. An error means that the request was not sent.
 func (c *client) send(ctx context.Context, request string) error {
 	p := c.pacer.Arrive(ctx, "key")
 	defer c.pacer.Leave(p)
@@ -86,7 +86,7 @@ func (c *client) send(ctx context.Context, request string) error {
 	}
 }
 
-// record records a request that is sent, and returns the answer.
+// record records a sent request, and returns the answer.
 func (c *client) record(request string) pace.Advice {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,7 +104,7 @@ func (c *client) sendWithin(t *testing.T, d time.Duration, request string) error
 	return c.send(ctx, request)
 }
 
-// start sends requests that arrive one after another. It returns when all wait or have been sent.
+// start sends requests, one arriving after another. It returns when each has been sent or waits.
 func (c *client) start(t *testing.T, requests ...string) (all *sync.WaitGroup) {
 	all = new(sync.WaitGroup)
 	for _, request := range requests {
@@ -114,8 +114,8 @@ func (c *client) start(t *testing.T, requests ...string) (all *sync.WaitGroup) {
 	return all
 }
 
-// attempts returns the requests that were sent. Requests of one instant
-// are sorted by name: they are sent in order, but race from there.
+// attempts returns the sent requests. The sending of requests at one instant has
+// a fixed order, but their recording has none. So attempts sorts them by name.
 func (c *client) attempts() []attempt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,7 +145,7 @@ func unlimited(t *testing.T) ratelimit.Reserver[string] {
 	return limiter(t, ratelimit.Unlimited(), one)
 }
 
-// layers returns a stack of limits. A stack books nothing ahead.
+// layers returns a stack of limits, which books nothing ahead.
 func layers(t *testing.T, limits ...ratelimit.Limit) ratelimit.Reserver[string] {
 	var all []ratelimit.Layer[string]
 	for _, limit := range limits {
@@ -183,8 +183,8 @@ func TestRequestsAreSentInOrderAtThePaceOfTheOwnLimit(t *testing.T) {
 	}
 }
 
-// A request may not be sent for 10 s. It fails at once if it has 9 s, by its context's deadline or
-// by MaxWait, and is sent if it has 11 s. Waiting requests without a deadline do not delay that.
+// A request may not be sent for 10 s. It fails at once if its context's deadline or MaxWait leaves
+// it 9 s, and is sent if it has 11 s. Waiting requests without a deadline do not change that.
 func TestARequestWithoutTimeFailsAtOnce(t *testing.T) {
 	bucket := func(t *testing.T) ratelimit.Reserver[string] {
 		return limiter(t, ratelimit.TokenBucket(ratelimit.PerMinute(6), 1), one)
@@ -192,7 +192,7 @@ func TestARequestWithoutTimeFailsAtOnce(t *testing.T) {
 	for name, row := range map[string]struct {
 		limiter  func(*testing.T) ratelimit.Reserver[string]
 		answer   func() pace.Advice
-		patients int // the requests before it
+		patients int // how many requests wait before it
 	}{
 		"the own limit": {bucket, nil, 0},
 		"layers that book nothing": {func(t *testing.T) ratelimit.Reserver[string] {
@@ -238,8 +238,8 @@ func TestARequestWithoutTimeFailsAtOnce(t *testing.T) {
 	}
 }
 
-// After the first request, the server leaves 2 units for 10 s. Two requests are
-// sent, and those behind them fail at once, because they would be too late.
+// After the first request, the server leaves 2 units for 10 s. Two more
+// requests are sent. Those behind them would be too late, so they fail at once.
 func TestRequestsBeyondTheRemainingBudgetFailAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(limiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), one), pace.Options[string]{}, nil)
@@ -265,7 +265,7 @@ func TestMaxWaitIsAMinuteUnlessItIsSet(t *testing.T) {
 	}
 }
 
-// The limiter takes long for the first request. The second one waits behind it for MaxWait, and no longer.
+// The limiter takes long for the first request. The second one waits behind it for MaxWait and no longer.
 func TestMaxWaitEndsForRequestsThatWaitForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -334,8 +334,8 @@ func TestRefusalsWithoutATimeAreWaitedForTwiceAsLongEachTime(t *testing.T) {
 	})
 }
 
-// Fifty goroutines share one key. The server takes some time for each request, and refuses the tenth. Nothing is sent until
-// the time in the refusal. Then all waiting requests are sent in order, one at a time, beginning with the refused one.
+// Fifty goroutines share one key. The server takes some time for each request, and refuses the tenth. Nothing is sent before
+// the refusal's time has passed. Then all waiting requests are sent in order, one at a time, beginning with the refused one.
 func TestAfterARefusalNothingIsSentBeforeItsTimeAndOrderIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(limiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(100), 5), one), pace.Options[string]{}, func(n int) pace.Advice {
@@ -367,7 +367,7 @@ func TestAfterARefusalNothingIsSentBeforeItsTimeAndOrderIsKept(t *testing.T) {
 	})
 }
 
-// Bookings for the time of the server's wait are given back, so the whole burst is available after it.
+// Bookings within the server's wait are given back, so the whole burst is available after it.
 func TestBookingsAreGivenBackWhileTheServerWantsNothing(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerSecond(1), 4), ratelimit.LeakyBucket(ratelimit.PerSecond(1), 10),
@@ -399,7 +399,7 @@ func TestBookingsAreGivenBackWhileTheServerWantsNothing(t *testing.T) {
 	}
 }
 
-// No more requests are sent than the answers leave, including requests under way. That holds after the reset, too.
+// Answers report how many units are left. No more requests are sent, those under way included. That holds after the reset, too.
 func TestNoMoreIsSentThanIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const quota, window = 7, 10 * time.Second
@@ -418,7 +418,7 @@ func TestNoMoreIsSentThanIsLeft(t *testing.T) {
 			}
 			return left("w", int64(quota-used), rest)
 		}
-		require.NoError(t, c.send(t.Context(), "")) // the client learns from the answer
+		require.NoError(t, c.send(t.Context(), "")) // the client learns the rest from the answer
 		c.start(t, make([]string, 20)...).Wait()
 		assert.Zero(t, denied)
 		assert.GreaterOrEqual(t, time.Since(c.begin), 2*window, "three windows of seven")
@@ -426,7 +426,7 @@ func TestNoMoreIsSentThanIsLeft(t *testing.T) {
 	})
 }
 
-// When a budget ends, the next requests are sent at once if some was left. If it was used up, a single request is sent first.
+// A budget ends. If some of it was left, the next requests are sent at once. If it was used up, one request is sent first.
 func TestAfterTheEndOfABudgetTheNextRequestsAreSentAtOnceIfSomeWasLeft(t *testing.T) {
 	for n, want := range map[int64][]time.Duration{
 		5: {0, 11 * time.Second, 11 * time.Second, 11 * time.Second},
@@ -448,7 +448,7 @@ func TestAfterTheEndOfABudgetTheNextRequestsAreSentAtOnceIfSomeWasLeft(t *testin
 	}
 }
 
-// A request that takes long was counted long ago, so it does not delay others.
+// The server counted a slow request long ago, so it does not delay others.
 func TestSlowRequestsDoNotUseUpTheRemainingBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -516,7 +516,7 @@ func TestErrorsOfTheLimiterAreReturned(t *testing.T) {
 	}
 }
 
-// lost is a limiter whose bookings last an hour and cannot be given back.
+// lost is a limiter. Its bookings last an hour, and cannot be given back.
 type lost struct {
 	ratelimit.Reserver[string]
 	settled []int
@@ -541,7 +541,7 @@ func TestBookingsThatCannotBeCancelledAreCounted(t *testing.T) {
 	})
 }
 
-// Reset revokes a server's wait. All waiting requests go on at once, in order.
+// Reset revokes a server's wait. All waiting requests are sent at once, in order.
 func TestResetForgetsTheServersAdvice(t *testing.T) {
 	for name, answer := range map[string]func() pace.Advice{
 		"a refusal":    func() pace.Advice { return refused(24 * time.Hour) },
@@ -565,8 +565,8 @@ func TestResetForgetsTheServersAdvice(t *testing.T) {
 	}
 }
 
-// A server stalls, and 40 callers wait. When it answers again, all slots come back at once,
-// but the requests go on at the limiter's pace: at no instant are more sent than its burst.
+// A server stalls, and 40 callers wait. When it answers again, all slots come back at once.
+// But the requests go on at the limiter's pace, and never more than its burst at one instant.
 func TestSlotsThatComeBackAfterAStallSendNoBurstAboveTheRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const slots, stall = 20, 10 * time.Second

@@ -24,8 +24,8 @@ var (
 
 // Requests of several keys arrive, are refused, wait, and are repeated, cancelled and lost, while
 // the limiter takes time to book and to cancel. Each run checks that no request waits without a
-// timer or a wake-up under way. Requests of a key are sent in order, none is sent before the server
-// allows it, and no more than MaxInFlight are in flight. Each booking is used or given back once.
+// timer or a wake-up under way. A key's requests are sent in order, none is sent before the server
+// allows it, and at most MaxInFlight are in flight. Each booking is used or given back once.
 //
 // go test ./internal/pace -run TestRandomQueues -runs 100000 -timeout 0
 func TestRandomQueues(t *testing.T) {
@@ -45,39 +45,39 @@ type world struct {
 	rnd     *rand.Rand // guarded by mu, like the fields below
 	pacer   *pace.Pacer[*request]
 	limiter ratelimit.Reserver[string]
-	slow    time.Duration // the longest time that the limiter takes
+	slow    time.Duration // the maximum time that the limiter takes
 	hurry   bool          // whether requests have deadlines and are cancelled
-	keys    int           // keys
-	forgets bool          // whether fewer keys are remembered
+	keys    int           // how many keys there are
+	forgets bool          // whether the pacer remembers fewer keys
 	slots   int           // the pacer's MaxInFlight
 
 	arriving sync.Mutex
 
 	mu      sync.Mutex
-	failure string // the first failure
+	failure string // the first failure, as text
 	arrived int
 	waiting int                  // requests in Await
 	events  int                  // arrivals, sendings and failures
 	booked  int                  // bookings
 	undone  int                  // bookings given back
-	used    int                  // bookings used for a request that was sent
+	used    int                  // bookings used by sent requests
 	undoing map[string]int       // cancellations under way
 	closed  map[string]time.Time // until when the server's answers close each key
 	reset   map[string]time.Time // when these answers were last forgotten
 	sent    map[string][]sending
 	flying  map[string]int // requests in flight
 
-	ctx  context.Context // the context of all requests
+	ctx  context.Context // all requests' context
 	stop context.CancelFunc
 }
 
-// request is a request, which may be sent several times.
+// request may be sent several times.
 type request struct {
 	key    string
-	ticket int // its number among all requests
+	ticket int // its number in the order of arrival
 }
 
-// sending is one attempt of a request: its time in the queue and its departure.
+// sending is one attempt: when the request joined the queue, and when it was sent.
 type sending struct {
 	ticket  int
 	queued  time.Time // when it arrived or came back
@@ -122,8 +122,7 @@ func (w *world) upTo(n int) int {
 	return w.rnd.IntN(n)
 }
 
-// span returns a random time below longest. It is often 0 and often round, so that several things happen at one
-// instant.
+// span returns a random time up to longest. It is often 0 and often round, so that several things happen at one instant.
 func (w *world) span(longest time.Duration) time.Duration {
 	switch w.upTo(4) {
 	case 0:
@@ -185,7 +184,7 @@ func (w *world) Take(context.Context, *request, int) (ratelimit.Decision, error)
 	panic("not called")
 }
 
-// isUndoing adds more to the number of cancellations under way for a key, and returns that number.
+// isUndoing adds more to the key's cancellations under way, and returns how many there are.
 func (w *world) isUndoing(key string, more int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -230,11 +229,11 @@ func (w *world) run() {
 }
 
 // patience is longer than any wait in the test. A server that refuses all requests is called at ever longer
-// intervals. After refusals of up to 5 s, a gap may be 64 times 5 s, and its start varies by as much again.
+// intervals. After refusals of up to 5 s, an interval may be 64 times 5 s, and its start varies by as much again.
 const patience = 12 * time.Minute
 
-// watch checks the queues from time to time until the run is done. It fails if
-// a request waits that could go on, or if requests wait while nothing happens.
+// watch checks the queues from time to time until the run is done. It fails if a
+// request waits that could be sent, or if requests wait while nothing happens.
 func (w *world) watch(done chan struct{}) {
 	before, since := -1, time.Now()
 	for {
@@ -326,7 +325,7 @@ func (w *world) serve(r *request) {
 	}
 }
 
-// flies adds more to the number of requests in flight.
+// flies adds more to the key's requests in flight.
 func (w *world) flies(key string, more int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -340,7 +339,7 @@ func (w *world) leave(p *pace.Place) {
 	w.pacer.Leave(p)
 }
 
-// await waits until the request may be sent, and reports whether that was permitted.
+// await waits until the request may be sent, and reports whether it may.
 func (w *world) await(p *pace.Place, r *request, queued time.Time) (ok bool) {
 	w.mu.Lock()
 	w.events++
@@ -364,8 +363,8 @@ func (w *world) await(p *pace.Place, r *request, queued time.Time) (ok bool) {
 	return w.pacer.Await(p, r) == nil
 }
 
-// close records a wait that the pacer has learned. It takes effect at the next instant,
-// because a request of this instant may have been sent before the pacer learned the wait.
+// close records a wait learned by the pacer. It takes effect at the next instant, because
+// at this instant a request may have been sent before the pacer learned the wait.
 func (w *world) close(key string, learned time.Time, wait time.Duration) {
 	time.Sleep(time.Nanosecond)
 	w.mu.Lock()
@@ -386,7 +385,7 @@ func (w *world) forget() {
 	w.pacer.Reset(key)
 }
 
-// answer returns a random answer of a server.
+// answer returns a server's answer at random.
 func (w *world) answer() (a pace.Advice) {
 	switch w.upTo(8) {
 	case 0:
@@ -413,7 +412,7 @@ func (w *world) budgets() (budgets []pace.Budget) {
 	return budgets
 }
 
-// checkOrder reports each request that was sent while an earlier one was in the queue.
+// checkOrder reports requests sent while an earlier one was in the queue.
 func (w *world) checkOrder() {
 	for _, all := range w.sent {
 		for _, a := range all {

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// answered sends a request of a key, and records an answer.
+// answered sends a request of a key, and passes its answer to the pacer.
 func answered(t *testing.T, pc *pace.Pacer[string], key string, a pace.Advice) {
 	t.Helper()
 	p := pc.Arrive(t.Context(), key)
@@ -26,7 +26,7 @@ func answered(t *testing.T, pc *pace.Pacer[string], key string, a pace.Advice) {
 	pc.Learn(p, a, time.Now())
 }
 
-// silent sends n requests of a key at once. They are never answered. silent returns the times at which they were sent.
+// silent sends n requests of a key at once, and they are never answered. It returns how much later each was sent.
 func silent(t *testing.T, pc *pace.Pacer[string], key string, n int) (after []time.Duration) {
 	t.Helper()
 	begin, sent := time.Now(), make(chan time.Duration, n)
@@ -46,7 +46,7 @@ func silent(t *testing.T, pc *pace.Pacer[string], key string, n int) (after []ti
 
 var refusedFor = pace.Advice{Refused: true, Answered: true, Wait: time.Second}
 
-// A refusal of these requests would have come within a second.
+// A refusal would have come within a second. So after each silent second, more requests may be in flight.
 func TestSilentRequestsHoldUpTheOthersLessAndLess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
@@ -108,7 +108,7 @@ func TestKeyIsForgottenWhenItsWindowIsWideOrOld(t *testing.T) {
 	})
 }
 
-// A key with only a window is dropped before a key that must wait.
+// A key with only a window is dropped before a key with a wait.
 func TestNarrowKeysAreForgottenBeforeKeysThatHaveToWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{MaxKeys: 10})
@@ -125,7 +125,7 @@ func TestNarrowKeysAreForgottenBeforeKeysThatHaveToWait(t *testing.T) {
 	})
 }
 
-// TestTheRateIsKeptWhicheverRequestsLeave sends requests at a multiple of
+// TestTheRateIsKeptWhicheverRequestsLeave offers requests at a multiple of
 // the limit of 20 a second. Callers leave by cancelling their contexts.
 func TestTheRateIsKeptWhicheverRequestsLeave(t *testing.T) {
 	for _, patience := range []time.Duration{2 * time.Second, 10 * time.Second} {
