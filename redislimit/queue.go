@@ -61,13 +61,13 @@ func (p *place) follow(silent []string) {
 	}
 	for _, record := range records {
 		if strings.HasPrefix(record, p.number) {
-			p.is(record)
+			p.movedTo(record)
 		}
 	}
 }
 
-// is records where the place is. It only moves up.
-func (p *place) is(record string) {
+// movedTo records where the place stands now. It only moves up.
+func (p *place) movedTo(record string) {
 	p.mu.Lock()
 	by := get7(p.record[recordAt:]) - get7(record[recordAt:])
 	if by > 0 {
@@ -85,7 +85,7 @@ func (p *place) confirm() (bool, error) {
 	if err != nil || len(reply) != tentativeSize {
 		return false, err
 	}
-	p.is(reply)
+	p.movedTo(reply)
 	return true, nil
 }
 

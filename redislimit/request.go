@@ -85,7 +85,7 @@ func (r *request) run(ctx context.Context, op byte) error {
 		}
 		if err = r.answer(reply); err == nil && !r.allowed && op != opPeek && !freed {
 			if freed = r.frees(ctx, c.deadline); freed {
-				r.ask()
+				r.anew()
 				c = &call{undone: c.undone, deadline: c.deadline}
 				continue
 			}
@@ -107,8 +107,8 @@ func (r *request) finish(c *call) error {
 	return r.answer(reply)
 }
 
-// ask drops the reply, for another attempt at the decision.
-func (r *request) ask() {
+// anew drops the reply, for another attempt at the decision.
+func (r *request) anew() {
 	for i := range r.charges {
 		c := &r.charges[i]
 		*c = charge{plan: c.plan, key: c.key, cost: c.cost, own: c.own, shares: c.shares, ahead: c.ahead, shadow: c.shadow, owner: c.owner,

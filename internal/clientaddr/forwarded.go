@@ -52,7 +52,7 @@ func (f *Finder) inForwarded(lines []string) (netip.Addr, error) {
 	return netip.Addr{}, errNoClient
 }
 
-// countElements counts the a line's elements. ok is false if the line is malformed.
+// countElements counts a line's elements. ok is false if the line is malformed.
 func countElements(line string) (n int, ok bool) {
 	if len(line) > maxForwarded {
 		return 0, false

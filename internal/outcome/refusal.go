@@ -7,8 +7,8 @@ import (
 
 type refusalKey struct{}
 
-// refusalMark is the context of the requests inside an adaptive limit. If a limiter from this library refuses
-// such a request, it marks it: the limit around it must not count the refusal as the backend's overload.
+// refusalMark is the context of the requests inside an adaptive limit. A limiter of this library sets the mark
+// when it refuses such a request, because the adaptive limit must not count the refusal as the backend's overload.
 type refusalMark struct {
 	context.Context
 	set   atomic.Bool
