@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/internal/dev/nginx"
+	"github.com/weir-go/ratelimit/internal/dev/proc"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
@@ -79,10 +80,9 @@ func need(t testing.TB, program string) {
 // freePort returns a port that is free at present.
 func freePort(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", ":0")
+	port, err := proc.FreePort()
 	require.NoError(t, err)
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	return strconv.Itoa(port)
 }
 
 // launch runs a program until the test ends or stop is called. If the test fails, it logs the program's output.

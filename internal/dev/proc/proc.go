@@ -1,4 +1,4 @@
-// Package proc finds and controls the server processes of tests, proofs and examples. On systems
+// Package proc finds and controls the server processes of tests, proofs and examples, and finds ports for them. On systems
 // other than Unix, some functions return errors.ErrUnsupported, so that the tests compile there.
 package proc
 

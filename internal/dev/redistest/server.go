@@ -49,12 +49,11 @@ func Program(t testing.TB) string {
 // FreePort returns a port on which no process listens.
 func FreePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := proc.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return port
 }
 
 // Start starts a server. Args are command-line options. With --cluster-enabled the server gets a port for its cluster.
