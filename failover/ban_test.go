@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/failover"
 )
 
-// The stand-in is stricter than the shared limit. Its denials begin no ban.
+// The stand-in is stricter than the shared limit. Its denials are no strikes.
 func TestADegradedDenialIsNoStrike(t *testing.T) {
 	s := newStore(t, ratelimit.FixedWindow(ratelimit.PerHour(20)))
 	standIn := newLocal(t, ratelimit.FixedWindow(ratelimit.PerHour(2)))
@@ -34,7 +34,7 @@ func TestADegradedDenialIsNoStrike(t *testing.T) {
 	}
 	require.Zero(t, strikes.Stats().Keys)
 
-	// the same denials by the shared limit do count
+	// the shared limit's own denials count as strikes
 	healthy := over(t, newStore(t, ratelimit.FixedWindow(ratelimit.PerHour(20))), standIn, failover.Options{})
 	b, err = ban.New[string](healthy, strikes, bans)
 	require.NoError(t, err)
@@ -51,7 +51,7 @@ func TestADegradedDenialIsNoStrike(t *testing.T) {
 	require.Equal(t, bans.Describe().Limits[0], d.Limit)
 }
 
-// Bans may be kept in a store behind a failover. While that store is down no ban is known, and the stand-in decides.
+// Bans may be kept in a store behind a failover. While the store is down, no ban is known, and the stand-in decides.
 func TestBansMayFailOver(t *testing.T) {
 	s := newStore(t, ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("bans"))
 	bans := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1, OpenFor: time.Hour})

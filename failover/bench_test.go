@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit/failover"
 )
 
-// BenchmarkTake measures the cost that failover adds to a decision in memory: with a goroutine
-// and a timer for each decision of the primary, without them, and while the breaker is open.
+// BenchmarkTake measures failover's cost for a decision in memory: with a goroutine and
+// a timer for each call to the primary, without them, and while the breaker is open.
 func BenchmarkTake(b *testing.B) {
 	limit := ratelimit.TokenBucket(ratelimit.PerSecond(1<<30), 1<<30)
 	local := newLocal(b, limit)

@@ -84,8 +84,8 @@ func TestWithLittleTrafficFailuresInARowOpenTheBreaker(t *testing.T) {
 	})
 }
 
-// Failures at one instant prove less than failures over a span. Many
-// calls that fail together are few beside one second's successes.
+// Failures at one instant prove less than failures over a span:
+// many concurrent failures are few beside one second's successes.
 func TestManyFailuresAtOneInstantAreWeighedAgainstTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
@@ -198,7 +198,7 @@ func TestStatsContainTheTimeSinceWhichDecisionsAreDegraded(t *testing.T) {
 	})
 }
 
-// The breaker works on after a panic of the user's function.
+// The breaker goes on working after a panic in the user's function.
 func TestAPanicInAHookLeavesTheBreakerWorking(t *testing.T) {
 	for name, o := range map[string]failover.Options{
 		"OnStateChange": {OnStateChange: func(_, _ failover.State) { panic("bomb") }},
@@ -226,7 +226,7 @@ func TestAPanicInAHookLeavesTheBreakerWorking(t *testing.T) {
 	}
 }
 
-// bomb is a handler that panics.
+// bomb is a log handler that panics.
 type bomb struct{ slog.Handler }
 
 func (bomb) Enabled(context.Context, slog.Level) bool { panic("bomb") }
@@ -280,8 +280,8 @@ func TestTheLogOfAStoreThatComesAndGoesIsShort(t *testing.T) {
 
 var histories = flag.Int("histories", testsize.Of(20, 1000), "random histories of the breaker")
 
-// A model keeps every result, and the breaker must agree with it. The breaker's window
-// moves in steps, so the model allows both results where a twentieth of the window matters.
+// The model keeps every result, and the breaker must agree with it. The breaker's window moves
+// in steps, so the test accepts both answers if the results in a twentieth of the window matter.
 func TestTheBreakerAgreesWithAModelThatKeepsEveryResult(t *testing.T) {
 	n := *histories
 	var opened atomic.Int64
@@ -326,7 +326,7 @@ func TestTheBreakerAgreesWithAModelThatKeepsEveryResult(t *testing.T) {
 	require.NotZero(t, opened.Load())
 }
 
-// model applies the rule by which the breaker opens, in its simplest form.
+// model applies the breaker's rule for opening in its simplest form.
 type model struct {
 	failures int
 	window   time.Duration
@@ -340,8 +340,8 @@ type result struct {
 
 func (m *model) add(fails bool) { m.results = append(m.results, result{time.Now(), fails}) }
 
-// opens reports whether the last result opens the breaker. It is
-// sure if the results in the window's last twentieth do not matter.
+// opens reports whether the last result opens the breaker. The answer
+// is sure unless results in the window's last twentieth matter.
 func (m *model) opens() (sure, open bool) {
 	open = m.within(m.window)
 	now := m.results[len(m.results)-1].at
@@ -378,7 +378,7 @@ func (m *model) within(window time.Duration) bool {
 	return failures >= m.failures && failures >= successes || row >= m.failures && last.at.Sub(began) >= m.window
 }
 
-// A probe that was under way when an operator called Force does not prevent probes in a later outage.
+// An operator calls Force during a probe. In a later outage, probes still begin.
 func TestAProbeOfBeforeForceDoesNotBlockLaterProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
@@ -404,7 +404,7 @@ func TestAProbeOfBeforeForceDoesNotBlockLaterProbes(t *testing.T) {
 	})
 }
 
-// While a probe is under way, other callers are answered at once, even if the probe has the only turn.
+// During a probe, other callers are answered at once, even if the probe holds the only turn.
 func TestCallersBesideAProbeDoNotWaitForATurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
@@ -424,7 +424,7 @@ func TestCallersBesideAProbeDoNotWaitForATurn(t *testing.T) {
 	})
 }
 
-// The longest Duration stands for "for ever".
+// The longest Duration means "for ever".
 func TestABreakerThatShallStayOpenForEverStaysOpen(t *testing.T) {
 	for _, openFor := range []time.Duration{math.MaxInt64, math.MaxInt64 - 1, math.MaxInt64 / 6 * 5, 250 * 365 * 24 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {

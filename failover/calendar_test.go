@@ -13,8 +13,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// The primary has a quota for each day of a time zone, and the stand-in a smaller one. The store comes
-// and goes for hours. A model counts the grants of both by date, and each answer equals the model's.
+// The primary has a quota for each day in a time zone, and the stand-in a smaller one. The store fails
+// and recovers for hours. A model counts both quotas' grants by date, and each answer equals the model's.
 func TestAQuotaByTheCalendarFailsOver(t *testing.T) {
 	const most, least = 8, 3
 	zone, err := time.LoadLocation("America/New_York")
@@ -23,7 +23,7 @@ func TestAQuotaByTheCalendarFailsOver(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(testsize.Seed(seed), 1))
 			day := ratelimit.Day("America/New_York")
-			time.Sleep(time.Duration(r.Int64N(int64(300 * 24 * time.Hour)))) // some begin before the clocks change
+			time.Sleep(time.Duration(r.Int64N(int64(300 * 24 * time.Hour)))) // some seeds begin before a change of the clocks
 			s := newStore(t, ratelimit.Calendar(most, day).Named("shared"))
 			own := failover.Options{OpenFor: time.Duration(1+r.IntN(90)) * time.Minute, Failures: 1 + r.IntN(3)}
 			l := over(t, unadjusted{s}, newLocal(t, ratelimit.Calendar(least, day)), own)
@@ -63,7 +63,7 @@ func TestAQuotaByTheCalendarFailsOver(t *testing.T) {
 				switch {
 				case d.Allowed:
 					require.Zero(t, d.RetryAfter)
-				case cost > units: // only the store could ever grant it
+				case cost > units: // only the store could ever allow this cost
 					require.Equal(t, own.OpenFor, d.RetryAfter)
 				default:
 					require.Equal(t, midnight, d.RetryAfter)

@@ -14,9 +14,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// part describes one layer of a stack. The primary has the layer, and the stand-in has it, too.
+// part describes one layer, present in both the primary's stack and the stand-in's.
 type part struct {
-	most, share   int // the capacities of the primary and of the stand-in
+	most, share   int // the primary's capacity, and the stand-in's
 	shadow, skips bool
 	own           int // the layer's own cost, or 0
 }
@@ -51,7 +51,7 @@ func stackOf(t *testing.T, parts []part, capacity func(part) int) *ratelimit.Lay
 	return ratelimit.Must(ratelimit.All(layers...))
 }
 
-// downStack is a stack whose store is down.
+// downStack is a stack on an unreachable store.
 type downStack struct{ *ratelimit.Layered[string] }
 
 func (downStack) Take(context.Context, string, int) (ratelimit.Decision, error) {
@@ -100,7 +100,7 @@ func TestACostThatOneLayerCanNeverPassIsAnErrorWhateverStandsIn(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit, "a single limiter stands in")
 }
 
-// A healthy primary returns an error for a cost that it can never allow. The stand-in returns the same error.
+// A healthy primary returns an error for a cost above its capacity. During an outage, the stand-in returns the same error.
 func TestACostThatCanNeverPassIsAnErrorWithAndWithoutThePrimary(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 41))
 	never, forNow := 0, 0

@@ -30,7 +30,7 @@ func TestAReservationIsExtendedWhereItWasMade(t *testing.T) {
 	}
 }
 
-// deaf is a limiter whose extensions hang until their context ends.
+// deaf is a limiter whose Extend hangs until its context ends.
 type deaf struct{ *ratelimit.Keyed[string] }
 
 func (h deaf) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {

@@ -207,7 +207,7 @@ func TestEachLimiterDrawsItsOwnTime(t *testing.T) {
 	})
 }
 
-// answers returns errors that show nothing about the primary.
+// answers returns errors without significance for the primary's health.
 func answers() map[string]error {
 	return map[string]error{
 		"above the capacity": ratelimit.ErrExceedsLimit,
@@ -286,7 +286,7 @@ func TestADeadlineOfTheCallerThatHasPassedIsTheCallersBeforeItsTimerFires(t *tes
 	}
 }
 
-// lateTimer is a context whose deadline has passed and whose timer has not fired.
+// lateTimer is a context past its deadline, but its timer has not fired.
 type lateTimer struct{ context.Context }
 
 func (lateTimer) Deadline() (time.Time, bool) { return time.Now().Add(-time.Millisecond), true }
@@ -344,7 +344,7 @@ func TestABusyPrimaryIsNotAFailingOne(t *testing.T) {
 		storm(1000, func() { take(t, l, 1) })
 		require.Equal(t, failover.StateClosed, l.Stats().State)
 		require.Equal(t, failover.Stats{Primary: 128, Instead: 872, Busy: 872}, l.Stats())
-		time.Sleep(time.Second) // calls whose turn came too late go on
+		time.Sleep(time.Second) // late calls run on without their callers
 	})
 }
 
@@ -527,8 +527,8 @@ func (silence) Reserve(context.Context, string, int, time.Duration) (*ratelimit.
 	return nil, nil
 }
 
-// A window with one outage admits at most the shared limit + nodes × the
-// local limit, and the shared limit once more if the store came back empty.
+// In a window with one outage, at most the shared limit and each node's local
+// limit pass. If the store came back empty, the shared limit passes once more.
 func TestTheBoundOfAnOutage(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lost=%v", lost), func(t *testing.T) {

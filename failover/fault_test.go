@@ -23,7 +23,7 @@ func TestFaultsWhile64GoroutinesDecide(t *testing.T) {
 	s := newStore(t, shared)
 	l := over(t, s, failover.AllowAll[string](), failover.Options{Timeout: 3 * time.Millisecond, Failures: 4, OpenFor: 4 * time.Millisecond})
 	s.fail(func(ctx context.Context) error {
-		if ctx == context.Background() { // a settlement, whose context never ends
+		if ctx == context.Background() { // a settlement: its context never ends
 			return nil
 		}
 		return moody(ctx)
@@ -48,7 +48,7 @@ func TestFaultsWhile64GoroutinesDecide(t *testing.T) {
 }
 
 // allFaults reports whether each kind of failure has occurred. The primary fails at random,
-// so no fixed number of decisions covers all kinds: the test decides until all have occurred.
+// so no fixed number of decisions covers all kinds. The test goes on until all have occurred.
 func allFaults(s failover.Stats) bool {
 	return s.Opened > 0 && s.Panics > 0 && s.Timeouts > 0 && s.Unavailable > 0
 }
@@ -63,7 +63,7 @@ func decideSomehow(l *failover.Limiter[string], i int) error {
 		return nil
 	}
 	r, err := l.Reserve(context.Background(), "k", 2, 0)
-	_ = r.Settle(1) // the call may fail: then the caller gets an error
+	_ = r.Settle(1) // if the call fails, the caller gets an error
 	return err
 }
 

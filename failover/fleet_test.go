@@ -23,8 +23,7 @@ import (
 
 var fleets = flag.Int("fleets", testsize.Of(15, 600), "random fleets with leases over failovers")
 
-// fleet is several processes, each with a lease over a failover,
-// that share one store. It records the answers to their callers.
+// fleet is several processes on one shared store, each with a lease over a failover. It records the callers' answers.
 type fleet struct {
 	t         *testing.T
 	at        string
@@ -32,14 +31,14 @@ type fleet struct {
 	locals    []*ratelimit.Keyed[string]
 	failovers []*failover.Limiter[string]
 	leases    []*lease.Limiter[string]
-	nodes     []ratelimit.Reserver[string] // the leases, or chains of a lease and a limiter that denies
-	exact     bool                         // whether a call that fails does so at once and charges nothing
+	nodes     []ratelimit.Reserver[string] // the leases, or chains of a lease and a stricter limiter
+	exact     bool                         // whether each failing call fails at once and charges nothing
 	shares    bool                         // whether a local limiter stands in
 	failing   atomic.Int64                 // of 1000 calls, how many fail
 
 	mu       sync.Mutex
 	admitted map[string]int
-	perhaps  map[string]int // units that may be charged after settlements with errors
+	perhaps  map[string]int // units charged perhaps, because their settlement failed
 }
 
 const (
@@ -88,7 +87,7 @@ func newFleet(t *testing.T, seed uint64) (*fleet, *rand.Rand) {
 	return f, rng
 }
 
-// weather decides how a call to the store goes.
+// weather decides how a call to the store ends.
 func (f *fleet) weather(ctx context.Context) error {
 	if rand.Int64N(1000) >= f.failing.Load() {
 		if !f.exact && rand.IntN(4) == 0 {
@@ -197,9 +196,8 @@ func (f *fleet) one(rng *rand.Rand, settling *sync.WaitGroup) {
 // stripped hides a limiter's Peek, as if its store had none.
 type stripped struct{ ratelimit.Limiter[string] }
 
-// Leases stand over failovers. The timeouts have every relation to each other, deadlines
-// are short and long, few calls may be under way, and an operator intervenes. No caller
-// sees an error, and no more is admitted than the store and the stand-in have charged.
+// Leases stand over failovers. Either timeout may be the longer one, deadlines are short or long, few calls may be under way,
+// and an operator intervenes. No caller gets an error, and no more is admitted than the store and the stand-in have charged.
 func TestInAnyWeatherALeaseOverAFailoverKeepsItsPromises(t *testing.T) {
 	n := *fleets
 	degraded := uint64(0)

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// Calls that ignore their context hold all turns for an hour. The store works again long before that.
+// Calls ignore their context and hold all turns for an hour. The store recovers long before.
 func TestAProbeBeginsAlthoughHungCallsHoldAllTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
@@ -92,10 +92,10 @@ type hanging struct {
 	rng      *rand.Rand
 	bad      int // of 100 calls, how many hang
 	begun    int
-	inTurn   []time.Time // the beginnings of the calls that hold a turn
+	inTurn   []time.Time // when the calls holding a turn began
 	probing  bool
 	shutOnce int // callers answered while the breaker was not closed
-	freed    int // closings at which hung calls lost their turns
+	freed    int // how often the breaker closed and hung calls lost their turns
 }
 
 func (h *hanging) enter(context.Context) error {
@@ -132,7 +132,7 @@ func (h *hanging) changed(_, to failover.State) {
 	}
 }
 
-// free frees the turns if hung calls have held all for at least timeout + d. It reports whether it has freed them.
+// free frees the turns if hung calls have held all of them for at least timeout + d. It reports whether it has freed them.
 func (h *hanging) free(d time.Duration) bool {
 	for _, b := range h.inTurn {
 		if time.Since(b) < h.timeout+d {
@@ -249,8 +249,8 @@ func TestAnAdjustUnderWayIsNotReportedAsUncalled(t *testing.T) {
 	})
 }
 
-// Calls that hang for ever lose their turns once the store works again. They hold all turns if
-// they are fewer than Failures, or if they were made while the breaker was forced closed.
+// Calls hang for ever. They lose their turns once the store works again. They can hold all
+// turns if they are fewer than Failures, or if the breaker was forced closed when they began.
 func TestHungCallsThatHoldAllTurnsLoseThem(t *testing.T) {
 	for _, row := range []struct {
 		calls  int
@@ -282,7 +282,7 @@ func TestHungCallsThatHoldAllTurnsLoseThem(t *testing.T) {
 	}
 }
 
-// late is a store whose reservations cannot be settled in time. The error is that of its own client.
+// late is a store whose reservations are settled too late. The error comes from the store's own client.
 type late struct{ *store }
 
 func (s late) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {

@@ -22,7 +22,7 @@ import (
 
 var outages = flag.Int("outages", testsize.Of(8, 300), "random sequences of outages whose lines are counted")
 
-// lines is a log that records each line's time.
+// lines is a log handler that records each line's time.
 type lines struct {
 	slog.Handler
 
@@ -72,7 +72,7 @@ func (ls *lines) String() string {
 	return b.String()
 }
 
-// logged is a limiter whose log lines are compared with its outages.
+// logged compares a limiter's log lines with its outages.
 type logged struct {
 	t   *testing.T
 	out lines
@@ -95,7 +95,7 @@ func newLogged(t *testing.T, o failover.Options) *logged {
 			g.opened = time.Now()
 			g.events = append(g.events, g.opened)
 		}
-		if to == failover.StateClosed { // the breaker was open all the time
+		if to == failover.StateClosed { // the outage covers each second of an open breaker
 			for ; g.opened.Before(time.Now()); g.opened = g.opened.Add(time.Second) {
 				g.events = append(g.events, g.opened)
 			}
@@ -124,7 +124,7 @@ func (g *logged) force(to failover.State) {
 	g.l.Force(to)
 }
 
-// outage is a time of degraded decisions and of an open breaker, without a pause of a minute.
+// outage is a time of degraded decisions and an open breaker, without a pause of a minute.
 type outage struct{ from, to time.Time }
 
 func (g *logged) outages() (all []outage) {
@@ -139,7 +139,7 @@ func (g *logged) outages() (all []outage) {
 	return all
 }
 
-// check compares the lines with the outages, after the last outage is over.
+// check compares the lines with the outages. The last outage must be over.
 func (g *logged) check(at string) {
 	t := g.t
 	all := g.outages()
@@ -164,7 +164,7 @@ func (g *logged) check(at string) {
 		reported = reported[n:]
 		most := func(to time.Time) int {
 			most := 2 + int(to.Sub(o.from)/time.Minute)
-			for _, f := range g.forced { // after each, the end may have one line more
+			for _, f := range g.forced { // each call to Force allows one more line
 				if !f.Before(o.from) && !f.After(to) {
 					most++
 				}
@@ -191,8 +191,8 @@ func (g *logged) check(at string) {
 	require.Empty(t, reported, "%s: lines about no outage\n%v", at, &g.out)
 }
 
-// Outages take seconds, minutes and hours. Stores fail, hang, come and go, and
-// an operator intervenes. An outage has at most two lines, and one each minute.
+// Outages take seconds, minutes and hours. Stores hang, fail and recover, and an
+// operator intervenes. An outage has at most two lines, and one for each minute.
 func TestAnOutageHasTwoLinesAndOneEachMinute(t *testing.T) {
 	n := *outages
 	for seed := range uint64(n) {
@@ -266,8 +266,8 @@ func TestAnOutageHasTwoLinesAndOneEachMinute(t *testing.T) {
 	}
 }
 
-// An outage of any length has a line when it begins, one each minute, and one at
-// its end. The last line has its length and the number of degraded decisions.
+// An outage of any length has a line at its beginning, one for each minute, and one
+// at its end. The last line reports its length and how many decisions were degraded.
 func TestTheLinesOfAnOutage(t *testing.T) {
 	for _, row := range []struct {
 		name  string
@@ -347,7 +347,7 @@ func TestTheLinesOfFailuresThatDoNotOpenTheBreaker(t *testing.T) {
 	}
 }
 
-// The log has a reason for a degraded decision without a failure of the primary, even long after a failure.
+// The log gives a reason for a degraded decision even if the primary has not failed, or has failed long ago.
 func TestTheLogNamesTheCauseOfDegradedDecisionsWithoutAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLogged(t, failover.Options{MaxCalls: 1, Timeout: 10 * time.Second})
@@ -400,7 +400,7 @@ func TestTheLogOfAnOutageThatComesBack(t *testing.T) {
 	})
 }
 
-// Each call to Force logs a line, which begins or ends an outage.
+// Each call to Force logs a line, and begins or ends an outage.
 func TestTheLinesOfForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLogged(t, failover.Options{})
@@ -453,7 +453,7 @@ func TestTheLogNamesARecentFailureBeforeOtherReasons(t *testing.T) {
 	})
 }
 
-// The lines of an outage contain nothing of the previous one.
+// An outage's lines contain nothing from the previous outage.
 func TestTheLogOfAnOutageContainsNothingOfTheOneBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLogged(t, failover.Options{Failures: 2})

@@ -24,7 +24,7 @@ func hang(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// leased puts a lease over a failover whose primary hangs, and whose breaker stays closed.
+// leased puts a lease over a failover. The failover's primary hangs, and its breaker stays closed.
 func leased(t *testing.T, instead ratelimit.Reserver[string]) *lease.Limiter[string] {
 	s := newStore(t, shared)
 	s.fail(hang)
@@ -65,7 +65,7 @@ func TestALeaseWaitsOnlyOnceForAPrimaryThatHangs(t *testing.T) {
 	}
 }
 
-// slow is a limiter that takes some time.
+// slow is a limiter that sleeps before each reservation.
 type slow struct{ ratelimit.Reserver[string] }
 
 func (s slow) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
@@ -73,7 +73,7 @@ func (s slow) Reserve(ctx context.Context, key string, cost int, maxDelay time.D
 	return s.Reserver.Reserve(ctx, key, cost, maxDelay)
 }
 
-// Callers do not pass the failures that one decision has seen on to each other.
+// Callers do not pass the failures seen by one decision on to each other.
 func TestALeaseReturnsToAPrimaryThatHasFailedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000), 1_000_000))
@@ -122,7 +122,7 @@ func TestAStandInThatWorksIsCalledAsOftenAsItIsNeeded(t *testing.T) {
 	})
 }
 
-// No caller of a lease over a failover sees an error of the primary, whichever of the two timeouts is shorter.
+// Behind a lease over a failover, no caller gets the primary's errors, whichever timeout is shorter.
 func TestALeaseOverAFailoverHidesThePrimarysFailuresWhateverTheTimeouts(t *testing.T) {
 	few := ratelimit.TokenBucket(ratelimit.PerHour(1), 3) // less than a batch
 	for _, outer := range []time.Duration{8, 40, 50, 57, 100, 1000} {

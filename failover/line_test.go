@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// wrappers return limiters that decide by another one.
+// wrappers put another limiter in front of l.
 var wrappers = map[string]func(l *ratelimit.Keyed[string]) ratelimit.Reserver[string]{
 	"itself": func(l *ratelimit.Keyed[string]) ratelimit.Reserver[string] { return l },
 	"map": func(l *ratelimit.Keyed[string]) ratelimit.Reserver[string] {
@@ -59,7 +59,7 @@ func ample() *ratelimit.Keyed[string] {
 	return ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(10_000), 10_000), nil))
 }
 
-// Calls that wait for a limiter behind another one follow each change of the inner limiter.
+// Calls waiting for a limiter behind a wrapper follow each change of its limit.
 func TestWaitsBehindWrappersFollowEachChange(t *testing.T) {
 	for name, wrap := range wrappers {
 		w := linetest.Way{New: func(_ *testing.T, limit ratelimit.Limit) (linetest.Budget, func(context.Context, int) error) {
@@ -78,7 +78,7 @@ func TestWaitsBehindWrappersFollowEachChange(t *testing.T) {
 func TestReservationsBehindWrappersFollowEachChange(t *testing.T) {
 	for name, wrap := range wrappers {
 		switch name {
-		case "chain of two", "stack", "stack of two", "failover before a stack": // they do not book ahead
+		case "chain of two", "stack", "stack of two", "failover before a stack": // these do not book ahead
 			continue
 		}
 		t.Run(name, linetest.Way{New: func(_ *testing.T, limit ratelimit.Limit) (linetest.Budget, func(context.Context, int) error) {
@@ -95,7 +95,7 @@ func TestReservationsBehindWrappersFollowEachChange(t *testing.T) {
 	}
 }
 
-// Tenants of a shared rate follow each change of it. A tenant that is alone leaves a part of the burst to possible others.
+// Tenants of a shared rate follow each change of it. A tenant alone leaves a part of the burst to possible others.
 func TestWaitsOfTenantsFollowEachChange(t *testing.T) {
 	linetest.Way{Kept: 2, New: func(_ *testing.T, limit ratelimit.Limit) (linetest.Budget, func(context.Context, int) error) {
 		l := ratelimit.Must(fair.New[string](limit, nil))
@@ -103,7 +103,7 @@ func TestWaitsOfTenantsFollowEachChange(t *testing.T) {
 	}}.Test(t)
 }
 
-// Requests of a client follow each change of its limiter. Only requests that are at most 100 ms ahead of their turn do not.
+// A client's requests follow each change of its limiter, except requests at most 100 ms ahead of their turn.
 func TestRequestsOfAClientFollowEachChange(t *testing.T) {
 	for name, wrap := range wrappers {
 		w := linetest.Way{Booked: 100 * time.Millisecond, New: func(t *testing.T, limit ratelimit.Limit) (linetest.Budget, func(context.Context, int) error) {
@@ -122,7 +122,7 @@ func TestRequestsOfAClientFollowEachChange(t *testing.T) {
 			}
 		}}
 		switch name {
-		case "chain of two", "stack", "stack of two", "failover before a stack": // they book nothing, so a request tries again each second
+		case "chain of two", "stack", "stack of two", "failover before a stack": // these book nothing, so a request tries again each second
 			w.Late = 2 * time.Second
 		}
 		t.Run(name, w.Test)

@@ -122,8 +122,8 @@ func TestSettlementsOnAStoreThatHangsEndSoon(t *testing.T) {
 	}
 }
 
-// A settlement that waited for its turn shows the primary's health as of
-// its call. The breaker may have opened and closed since its caller came.
+// A settlement waits for its turn. Its result counts in the breaker's state at the
+// call to the primary. The breaker may have opened and closed since the caller came.
 func TestASettlementCountsInTheStateInWhichItsCallBegan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
@@ -152,7 +152,7 @@ func TestASettlementCountsInTheStateInWhichItsCallBegan(t *testing.T) {
 	})
 }
 
-// A settlement waits for its turn. It does not call a store whose failure is known by then.
+// A settlement waits for its turn. If the breaker opens meanwhile, it does not call the store.
 func TestASettlementThatWaitsHeedsABreakerThatOpens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
@@ -211,7 +211,7 @@ func TestTooManySettlementsAtOnceFailAtOnce(t *testing.T) {
 	})
 }
 
-// A call has its full Timeout from its turn's beginning, and runs on after its caller has left.
+// A call has its full Timeout from the beginning of its turn, and goes on after its caller has left.
 func TestACallThatHasWaitedForItsTurnHasItsFullTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
@@ -233,7 +233,7 @@ func TestACallThatHasWaitedForItsTurnHasItsFullTimeout(t *testing.T) {
 	})
 }
 
-// A caller that never got a turn shows nothing about the primary.
+// A caller without a turn shows nothing about the primary.
 func TestWaitingForATurnThatDoesNotComeIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
@@ -257,12 +257,13 @@ func TestCallersThatWaitForATurnAreAnsweredWhenTheBreakerOpens(t *testing.T) {
 			require.LessOrEqual(t, time.Since(began), 200*time.Millisecond)
 		})
 		require.Equal(t, failover.StateOpen, l.Stats().State)
-		// The first call that fails frees its turn. Another call may get the turn before the first one is judged.
+		// The first failing call frees its turn. Another call may get the turn before the failure counts.
 		require.LessOrEqual(t, s.calls.Load(), int64(3))
 	})
 }
 
-// A hung call holds the only turn. Callers that wait for it are answered as soon as the breaker is forced open.
+// A hung call holds the only turn. When an operator forces the
+// breaker open, the callers waiting for a turn are answered at once.
 func TestCallersThatWaitForATurnAreAnsweredWhenAnOperatorForcesItOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
@@ -280,7 +281,7 @@ func TestCallersThatWaitForATurnAreAnsweredWhenAnOperatorForcesItOpen(t *testing
 	})
 }
 
-// Callers whose own deadline is shorter than Timeout are answered at that deadline. Their calls are judged all the same.
+// Callers with deadlines shorter than Timeout are answered at their deadlines. Their calls are judged all the same.
 func TestCallersWithShortDeadlinesAreAnsweredAndOpenTheBreaker(t *testing.T) {
 	for name, fail := range map[string]func(context.Context) error{
 		"the primary heeds its context":   hang,
@@ -361,7 +362,7 @@ func TestAPrimaryWithoutTimeoutIsCalledUnderTheCallersContext(t *testing.T) {
 	})
 }
 
-// A change is reported at once even if it was caused by a call without a waiting caller.
+// A change of state is reported at once, even if it was caused by a call without a waiting caller.
 func TestAChangeIsReportedWithoutAnotherDecision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
@@ -380,7 +381,7 @@ func TestAChangeIsReportedWithoutAnotherDecision(t *testing.T) {
 	})
 }
 
-// The call and its caller both end at the deadline, in any order. The change of state is reported in either case.
+// The call and its caller both end at the deadline, in either order. The change of state is reported either way.
 func TestAChangeIsReportedWhicheverCallComesFirst(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	synctest.Test(t, func(t *testing.T) {
@@ -423,7 +424,7 @@ func TestALateReservationIsCancelledWithinItsTurn(t *testing.T) {
 	})
 }
 
-// An answer that comes at the very instant when its caller leaves is returned to the caller, or is taken back.
+// An answer arrives at the very instant when its caller leaves. It is returned to the caller or taken back.
 func TestAnAnswerAtTheLastInstantIsGivenOrTakenBack(t *testing.T) {
 	const span = 10 * time.Millisecond
 	for name, row := range map[string]struct {
@@ -463,7 +464,7 @@ func TestAnAnswerAtTheLastInstantIsGivenOrTakenBack(t *testing.T) {
 	}
 }
 
-// A settlement may need no call to the store, so its success shows nothing about the store.
+// A settlement may succeed without a call to the store. So its success shows nothing about the store.
 func TestSettlementsThatSucceedDoNotKeepTheBreakerClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
@@ -487,8 +488,8 @@ func TestSettlementsThatSucceedDoNotKeepTheBreakerClosed(t *testing.T) {
 	})
 }
 
-// While the breaker is not closed and the last settlement has failed, settlements do not
-// call the store. That holds if a probe is due, and if hung settlements hold all the turns.
+// While the breaker is not closed and the last settlement has failed, settlements
+// do not call the store, even if a probe is due or hung settlements hold all turns.
 func TestASettlementIsRefusedAtOnceUntilAProbeHasSucceeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)

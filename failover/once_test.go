@@ -24,7 +24,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// counted is a limiter that hangs for a time. It counts the decisions that it reports.
+// counted is a limiter that hangs for some time and records its own events.
 type counted struct {
 	*ratelimit.Keyed[string]
 	events []ratelimit.Event[string]
@@ -47,9 +47,9 @@ func quietly(o failover.Options) *failover.Options {
 	return &o
 }
 
-// TestARequestOfAFailoverIsReportedOnce checks that the limiter that decides reports the request:
-// the primary if it decides, and otherwise the stand-in. That holds if the primary hangs and
-// answers late, is not called, is a failover itself, or runs on the caller's goroutine.
+// TestARequestOfAFailoverIsReportedOnce checks that only the deciding limiter reports the
+// request: the primary if it decides, and otherwise the stand-in. The primary may hang and answer
+// late, may not be called, may be a failover itself, or may run on the caller's goroutine.
 func TestARequestOfAFailoverIsReportedOnce(t *testing.T) {
 	testsize.Sequential(t)
 	for _, timeout := range []time.Duration{10 * time.Millisecond, -1} {
@@ -120,7 +120,7 @@ func TestARequestOfAFailoverIsReportedOnce(t *testing.T) {
 }
 
 // TestErrorsOfThePrimaryThatCountAreReported checks that an error
-// that is no failure is reported, and that Peek reports nothing.
+// without a failure is reported, and that Peek reports nothing.
 func TestErrorsOfThePrimaryThatCountAreReported(t *testing.T) {
 	primary, local := newCounted(t, 5), newCounted(t, 5)
 	l := ratelimit.Must(failover.New[string](primary, local, quietly(failover.Options{})))
@@ -138,7 +138,7 @@ func TestErrorsOfThePrimaryThatCountAreReported(t *testing.T) {
 	assert.Empty(t, local.events)
 }
 
-// refused is a database that refuses connections.
+// refused is a database driver that refuses connections.
 type refused struct{}
 
 func (refused) Connect(context.Context) (driver.Conn, error) {
@@ -184,7 +184,7 @@ func TestARequestThatAStandInDecidesIsNotReportedByAStoreThatIsDown(t *testing.T
 	}
 }
 
-// A stack in memory reports as its limiters do. If it answers too late, neither it nor its layers' observers report.
+// A stack in memory reports as its limiters do. If its answer is late, neither the stack nor its layers' observers report.
 func TestARequestOfAStackInMemoryIsReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		primary, local := newCounted(t, 100), newCounted(t, 100)

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/failover"
 )
 
-// throughOutage makes decisions while the primary is down, and a few after it is
-// back. It returns the units that the primary has charged, and those that passed.
+// throughOutage makes decisions while the primary is down, and a few after its
+// recovery. It returns how many units the primary has charged, and how many passed.
 func throughOutage(t *testing.T, s *store, l *failover.Limiter[string], fault func(context.Context) error, long time.Duration, reserve bool) (used, passed int) {
 	s.fail(fault)
 	spend := func() {
@@ -46,7 +46,7 @@ func throughOutage(t *testing.T, s *store, l *failover.Limiter[string], fault fu
 	return d.Limit.Capacity() - d.Remaining + d.Debt, passed
 }
 
-// The primary is charged with the units that its stand-in let pass, as far as these still count.
+// After an outage, the primary is charged with the units passed by its stand-in, as far as they still count.
 func TestThePrimaryIsChargedWithAnOutage(t *testing.T) {
 	day, minute := ratelimit.FixedWindow(ratelimit.PerDay(10_000)), ratelimit.SlidingLog(ratelimit.PerMinute(100))
 	for _, c := range []struct {
@@ -76,7 +76,7 @@ func TestThePrimaryIsChargedWithAnOutage(t *testing.T) {
 	}
 }
 
-// The primary may have charged a call that timed out, so that call is not charged again.
+// The primary may have charged a call that timed out. So the call is not charged again.
 func TestACallThatMayBeChargedIsNotOwed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, ratelimit.FixedWindow(ratelimit.PerDay(10_000)))
@@ -116,7 +116,7 @@ func TestARepaymentGoesOnAfterAnotherOutage(t *testing.T) {
 	})
 }
 
-// A request is no key: no two are equal, and keeping them would keep their memory.
+// A request is no key: no two requests are equal, and keeping them would keep their memory.
 func TestRequestsAreNotOwed(t *testing.T) {
 	type request struct{ user string }
 	synctest.Test(t, func(t *testing.T) {

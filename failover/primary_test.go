@@ -14,14 +14,14 @@ import (
 	"github.com/weir-go/ratelimit/failover"
 )
 
-// store is a primary in memory. It can be made to fail.
+// store is a primary in memory. Tests make it fail.
 type store struct {
 	*ratelimit.Keyed[string]
 	calls  atomic.Int64
 	repaid atomic.Int64 // units charged for outages
 
 	mu     sync.Mutex
-	before func(ctx context.Context) error // called before each call, unless nil
+	before func(ctx context.Context) error // runs before each call, unless nil
 	again  chan struct{}                   // closed when before changes
 }
 
@@ -35,7 +35,7 @@ func newLocal(t testing.TB, limit ratelimit.Limit) *ratelimit.Keyed[string] {
 	return l
 }
 
-// fail makes each call run f first and return its error. Calls that wait do so, too.
+// fail makes each call run f first and return f's error, including waiting calls.
 func (s *store) fail(f func(ctx context.Context) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +82,7 @@ func (s *store) Peek(ctx context.Context, key string, cost int) (ratelimit.Decis
 	return s.Keyed.Peek(ctx, key, cost)
 }
 
-// Wait loses its place when fail is called.
+// Wait gives up its place in line when fail is called.
 func (s *store) Wait(ctx context.Context, key string, cost int) error {
 	for {
 		s.mu.Lock()
@@ -118,7 +118,7 @@ func (s *store) Adjust(ctx context.Context, key string, delta int) error {
 	return s.Keyed.Adjust(ctx, key, delta)
 }
 
-// unadjusted is a store without Adjust. So it cannot be charged with the units that a stand-in let pass.
+// unadjusted is a store without Adjust. So the units passed by a stand-in cannot be charged to it.
 type unadjusted struct{ ratelimit.Reserver[string] }
 
 func (u unadjusted) Describe() ratelimit.Description { return ratelimit.Describe(u.Reserver) }

@@ -66,8 +66,8 @@ func randomLimit(r *rand.Rand) ratelimit.Limit {
 	}
 }
 
-// Each share is valid. The capacities of all shares add up to less than the limit's plus one unit for each
-// node. Their rates add up to at most the limit's, or to one unit a century for each node, if that is more.
+// Each share is valid. All shares' capacities add up to less than the limit's plus one unit for each node.
+// Their rates add up to at most the limit's, or to one unit a century for each node, if that is more.
 func TestSharesAddUpToTheLimit(t *testing.T) {
 	r := rand.New(rand.NewPCG(38, 7))
 	shared := 0
@@ -98,8 +98,7 @@ func TestSharesAddUpToTheLimit(t *testing.T) {
 	require.Greater(t, shared, 5000)
 }
 
-// Nodes take all that their shares allow, at the worst instants. They
-// stay within the limit plus less than one unit for each node and window.
+// Nodes spend their whole shares at the worst instants. They exceed the limit by less than one unit for each node and window.
 func TestNodesWithSharesStayWithinTheLimit(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 38))
 	for range 300 {
@@ -133,7 +132,7 @@ func TestNodesWithSharesStayWithinTheLimit(t *testing.T) {
 		at := fmt.Sprintf("%v for %d: %v", limit, nodes, share)
 		if limit.Burst > 0 {
 			require.Less(t, float64(passed), float64(burst+nodes)+float64(units)*float64(length)/float64(per), at)
-		} else { // each node meets at most two more windows than the whole ones
+		} else { // besides the whole windows, each node meets at most two others
 			most := (windows + 2) * (units + nodes)
 			require.Less(t, passed, most, at)
 		}

@@ -27,7 +27,7 @@ var storms = flag.Int("storms", testsize.Of(6, 200), "random runs of callers on 
 
 var firstStorm = flag.Uint64("first", 0, "the seed of the first of them")
 
-// weather is a primary whose calls succeed or fail at random. It records the result of each.
+// weather is a primary whose calls succeed or fail at random. It records each call's result.
 type weather struct {
 	t       *testing.T
 	timeout time.Duration
@@ -43,13 +43,13 @@ type weather struct {
 
 // weatherCall is a call to the primary, as the breaker should see it.
 type weatherCall struct {
-	began, known time.Time // known is the result's time, or of the timeout if that is earlier
+	began, known time.Time // known is the time of the result or, if earlier, of the timeout
 	fails        bool
-	reports      bool // whether the breaker learns of the result
+	reports      bool // whether the breaker learns the result
 	settles      bool
 }
 
-// promise is a reservation of the primary.
+// promise is the primary's record of one reservation.
 type promise struct {
 	settled, cancelled int
 	actual             int
@@ -140,7 +140,7 @@ func (w *weather) Reserve(ctx context.Context, _ string, _ int, _ time.Duration)
 			p.settled++
 		}
 		w.mu.Unlock()
-		if actual == 0 { // the limiter gives it back by itself, and no caller sees the result
+		if actual == 0 { // the failover cancels it without a caller, so no one sees the result
 			return nil
 		}
 		return w.call(context.Background(), true)
@@ -177,7 +177,7 @@ type moment struct {
 	from, to failover.State
 }
 
-// weathered is a limiter on such a primary, with its callers' observations.
+// weathered is a limiter over weather and calmInstead, with its callers' observations.
 type weathered struct {
 	t       *testing.T
 	w       *weather
@@ -190,7 +190,7 @@ type weathered struct {
 	moments   []moment
 	decisions int
 	cancelled int
-	kept      map[int]int // the primary's reservations that callers hold, and the number of their settlements
+	kept      map[int]int // how often callers have settled the primary's reservations
 	unsettled int
 	at        string
 }
@@ -258,7 +258,7 @@ func (s *weathered) one(rng *rand.Rand, settling *sync.WaitGroup) {
 		res, err = s.l.Reserve(ctx, "k", 1, 0)
 		d = res.Decision
 	}
-	// A call that waited for its turn has its whole timeout, but its caller does not.
+	// After waiting for its turn, a call has its whole timeout. Its caller waits no longer than Timeout in all.
 	if late := time.Since(end); late > 0 {
 		s.t.Errorf("%s: a caller was answered %v late", s.at, late)
 	}
@@ -291,7 +291,7 @@ func (s *weathered) one(rng *rand.Rand, settling *sync.WaitGroup) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.kept[d.Remaining]++
-		// A settlement waits for its turn, and then for the answer.
+		// Timeout bounds both a settlement's wait for its turn and for the answer.
 		if time.Since(requested) > s.o.Timeout {
 			s.t.Errorf("%s: a settlement took %v", s.at, time.Since(requested))
 		}
@@ -303,7 +303,7 @@ func (s *weathered) one(rng *rand.Rand, settling *sync.WaitGroup) {
 }
 
 // TestInAnyWeatherCallersAreAnsweredAndTheBreakerKeepsItsRule compares
-// the observations of callers and of the primary with the documentation.
+// the callers' and the primary's observations with the documentation.
 func TestInAnyWeatherCallersAreAnsweredAndTheBreakerKeepsItsRule(t *testing.T) {
 	n := *storms
 	opened := 0
@@ -351,7 +351,7 @@ func (s *weathered) check(began time.Time) {
 	require.EqualValues(t, s.cancelled, st.Cancelled, s.at)
 	require.EqualValues(t, s.unsettled, st.Unsettled, s.at)
 	require.Zero(t, st.Settling)
-	var ends []time.Time // the ends of calls under way that are not overdue
+	var ends []time.Time // when the calls in time will end
 	for _, c := range s.w.calls {
 		ends = slices.DeleteFunc(ends, func(end time.Time) bool { return !end.After(c.began) })
 		ends = append(ends, c.known)
@@ -399,7 +399,7 @@ func (s *weathered) checkBreaker(began time.Time) {
 		}
 		at := fmt.Sprintf("%s, era %d: %v from %v for %v", s.at, i, era.to, era.at.Sub(began), ends.Sub(era.at))
 		switch era.to {
-		case failover.StateOpen: // also while half-open, because that state is reported only with a probe's result
+		case failover.StateOpen: // also half-open: this state is reported only with a probe's result
 			ends, next = far, failover.StateClosed
 			for _, m := range eras[i+1:] {
 				if m.to != failover.StateHalfOpen {
@@ -420,7 +420,7 @@ func (s *weathered) checkBreaker(began time.Time) {
 	}
 }
 
-// checkProbe checks an outage from the breaker's opening until a probe shows the primary's health.
+// checkProbe checks an outage from the breaker's opening to a probe's result.
 func (s *weathered) checkProbe(at string, from, to time.Time, next failover.State, far time.Time) {
 	var last *weatherCall
 	for _, c := range s.w.calls {
@@ -444,7 +444,7 @@ func (s *weathered) checkProbe(at string, from, to time.Time, next failover.Stat
 }
 
 // checkClosed compares the breaker's opening with its rule. The window
-// moves in twentieths. Where that matters, either result is right.
+// moves in twentieths. If this matters, either answer is right.
 func (s *weathered) checkClosed(at string, results []*weatherCall, ends time.Time, next failover.State) {
 	window := max(time.Second, 2*s.o.Timeout)
 	opens := func(last *weatherCall, window time.Duration, tied bool) bool {
@@ -482,7 +482,7 @@ func (s *weathered) checkClosed(at string, results []*weatherCall, ends time.Tim
 			continue
 		}
 		open := opens(c, window, false)
-		sure := open == opens(c, window, true) // results of the same instant have no order
+		sure := open == opens(c, window, true) // results at one instant have no order
 		for _, other := range results {        // the window is between 19 and 20 twentieths long
 			if age := c.known.Sub(other.known); age >= window*19/20 && age < window {
 				sure = sure && opens(c, age, false) == open && opens(c, age+1, false) == open

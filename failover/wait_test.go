@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// waiters call Wait for cost 1, one after the other, and record the order in which they are served.
+// waiters call Wait for cost 1, one after the other, and record the order of service.
 type waiters struct {
 	mu     sync.Mutex // guards the fields below
 	served []int
@@ -47,14 +47,14 @@ func (w *waiters) come(ctx context.Context, n int, l ratelimit.Reserver[string])
 	}
 }
 
-// count returns the number of calls that are served.
+// count returns how many calls are served.
 func (w *waiters) count() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.served)
 }
 
-// inOrder waits for all, and requires that they were served in the order of their calls.
+// inOrder waits for all calls. The test fails unless they were served in the order of their arrival.
 func (w *waiters) inOrder(t *testing.T) {
 	t.Helper()
 	w.wg.Wait()
@@ -66,7 +66,7 @@ func (w *waiters) inOrder(t *testing.T) {
 
 var onePerSecond, hundredPerSecond = ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), ratelimit.TokenBucket(ratelimit.PerSecond(100), 1)
 
-// Each of 300 callers finds its place in the primary's line although the primary books nothing ahead.
+// The primary books nothing ahead. Still, each of 300 callers finds its place in the primary's line.
 func TestCallersBeforeAStackWaitInOrderAndFollowARaise(t *testing.T) {
 	for name, behind := range map[string]func(l ratelimit.Reserver[string]) ratelimit.Reserver[string]{
 		"stack": func(l ratelimit.Reserver[string]) ratelimit.Reserver[string] {
@@ -95,7 +95,7 @@ func TestCallersBeforeAStackWaitInOrderAndFollowARaise(t *testing.T) {
 	}
 }
 
-// A store fails under 40 callers, comes back, and the callers go where the decisions are made.
+// A store fails while 40 callers wait, and recovers. The callers change over to the limiter that decides.
 func TestCallersInLineFollowTheBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reports, localReports atomic.Int64
@@ -158,7 +158,7 @@ func TestAForcedBreakerMovesCallersInLine(t *testing.T) {
 	})
 }
 
-// A primary that does not answer is left after the timeout, and calls that came before it hung when the breaker opens.
+// New calls leave a silent primary after the timeout. Calls in line before the failure leave when the breaker opens.
 func TestCallersLeaveAPrimaryThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, local := newStore(t, onePerSecond), newLocal(t, hundredPerSecond)
@@ -187,7 +187,7 @@ func TestCallersLeaveAPrimaryThatHangs(t *testing.T) {
 	})
 }
 
-// Many calls at once need one Peek, and none while the primary has answered lately.
+// Many calls at once need one Peek, and none if the primary has answered lately.
 func TestAWaitPeeksAtASilentPrimaryOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
@@ -246,7 +246,7 @@ func TestAWaitThatCannotBeServedFails(t *testing.T) {
 	}
 }
 
-// The stand-in's share is smaller than the cost, so the call waits for the primary.
+// The stand-in's share is below the cost, so the call waits for the primary.
 func TestAWaitAboveTheStandInsBurstWaitsForThePrimary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10))
@@ -260,7 +260,7 @@ func TestAWaitAboveTheStandInsBurstWaitsForThePrimary(t *testing.T) {
 	})
 }
 
-// What a stand-in without a line lets pass is charged afterwards.
+// A stand-in without a line lets calls pass. The primary is charged with them afterwards.
 func TestThePrimaryIsChargedWithWaitsThatTheStandInAllowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
@@ -278,7 +278,7 @@ func TestThePrimaryIsChargedWithWaitsThatTheStandInAllowed(t *testing.T) {
 	})
 }
 
-// Callers leave while they change over, and nothing is left of them.
+// Callers leave while they change over. They leave no charge and no place behind.
 func TestCallersThatLeaveBetweenTheLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, local := newStore(t, onePerSecond), newLocal(t, onePerSecond)
@@ -297,8 +297,8 @@ func TestCallersThatLeaveBetweenTheLines(t *testing.T) {
 	})
 }
 
-// Random outages, some of them forced, for callers that come, wait and leave. Each served call has spent its
-// cost in one of the limiters, and each other call nothing. Nobody stays beyond a deadline.
+// Outages come at random, some of them forced, and callers come, wait and leave. Each served call has
+// spent its cost in one of the limiters, and each other call nothing. Nobody stays beyond a deadline.
 func TestOutagesForCallersInLine(t *testing.T) {
 	for seed := range testsize.Of(8, 200) {
 		synctest.Test(t, func(t *testing.T) {
@@ -365,7 +365,7 @@ func TestOutagesForCallersInLine(t *testing.T) {
 	}
 }
 
-// One slow answer does not keep callers from a primary that is well.
+// One slow answer does not keep callers from a healthy primary.
 func TestCallersReturnToAPrimaryThatWasSlowOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, local := newStore(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10)), newLocal(t, onePerSecond)

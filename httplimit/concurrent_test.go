@@ -22,8 +22,8 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// A request holds the unit of a limit of calls at the same time until its handler returns or panics, however long that takes. If the unit is
-// lost, the handler's context ends.
+// Under a Concurrent limit, a request holds its unit until its handler returns or
+// panics, however long it runs. If the unit is lost, the handler's context ends.
 func TestARequestHoldsItsUnitUntilItsHandlerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := ratelimit.Must(ratelimit.New[string](ratelimit.Concurrent(1, time.Minute), nil))
@@ -60,7 +60,7 @@ func TestARequestHoldsItsUnitUntilItsHandlerEnds(t *testing.T) {
 	})
 }
 
-// A WebSocket holds its unit until the connection is closed, and a proxy's handler has returned by then.
+// A WebSocket holds its unit until its connection is closed, although its handler has returned before.
 func TestAHijackedConnectionHoldsItsUnitUntilItIsClosed(t *testing.T) {
 	for name, o := range map[string]*httplimit.Options{
 		"with fields": nil, "without fields": {Dialect: httplimit.DialectNone}, "settled": {Settle: httplimit.ChargeOnly(http.StatusSwitchingProtocols)},
@@ -100,7 +100,7 @@ func TestAHeldPostWhoseClientLeavesGivesItsPlaceBackIfItsBodyWasRead(t *testing.
 	l := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.LeakyBucket(ratelimit.PerHour(1), 10), nil))
 	m := middleware(t, ratelimit.Must(ratelimit.All(ratelimit.By(l, httplimit.RemoteIP))), httplimit.Options{})
 	s := started(t, bodyFirst(m.Wrap(http.NotFoundHandler()), 100))
-	resp, err := s.Client().Post(s.URL, "text/plain", bytes.NewReader([]byte("hello"))) // the next one waits for an hour
+	resp, err := s.Client().Post(s.URL, "text/plain", bytes.NewReader([]byte("hello"))) // the next request waits for an hour
 	require.NoError(t, err)
 	body(t, resp)
 	room := func() int {
@@ -118,8 +118,8 @@ func TestAHeldPostWhoseClientLeavesGivesItsPlaceBackIfItsBodyWasRead(t *testing.
 	assert.Eventually(t, func() bool { return room() == before }, 10*time.Second, time.Millisecond, "it has given its place back")
 }
 
-// The server's timeouts begin anew after the hold, and do not end during it: over HTTP/1 a ReadTimeout would cancel the context, over
-// HTTP/2 a WriteTimeout the stream.
+// A hold uses up none of the server's timeouts: they begin anew after it. Otherwise a
+// ReadTimeout would cancel the context over HTTP/1, and a WriteTimeout the stream over HTTP/2.
 func TestAHoldUsesUpNoTimeoutOfTheServer(t *testing.T) {
 	for _, timeouts := range []struct{ read, write time.Duration }{{time.Second, 0}, {0, 3 * time.Second}, {2 * time.Second, 3 * time.Second}} {
 		for _, http2 := range []bool{false, true} {
@@ -129,7 +129,7 @@ func TestAHoldUsesUpNoTimeoutOfTheServer(t *testing.T) {
 				m := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.Rate{Units: 1, Per: 2500 * time.Millisecond}, 1), &httplimit.Options{MaxHold: 10 * time.Second}))
 				s := httptest.NewUnstartedServer(m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					select {
-					case <-time.After(700 * time.Millisecond): // with the hold, longer than each of the timeouts
+					case <-time.After(700 * time.Millisecond): // with the hold, longer than each timeout
 					case <-r.Context().Done():
 					}
 					orders.Add(1)
@@ -188,7 +188,7 @@ func TestAShutdownRefusesHeldRequestsAtOnce(t *testing.T) {
 			got[<-statuses]++
 		}
 		want := map[int]int{200: 1, 503: 9}
-		if http2 { // the budget is spent, and nothing is held any more
+		if http2 { // the first run has spent the budget, and no request is held any more
 			want = map[int]int{503: 10}
 		}
 		assert.Equal(t, want, got)

@@ -170,7 +170,7 @@ func TestHeaderFieldsOfADenialCanBeAppendedTo(t *testing.T) {
 	get(m.Wrap(ok))
 }
 
-// The client learns its request's fault, and the operator the name of the field.
+// The client learns its request's fault, and the operator the field's name.
 func TestTheAnswerToARequestWithoutItsKeyNamesTheReason(t *testing.T) {
 	const secret = "s3cret"
 	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(9)), nil))
@@ -178,7 +178,7 @@ func TestTheAnswerToARequestWithoutItsKeyNamesTheReason(t *testing.T) {
 	for name, row := range map[string]struct {
 		limiter ratelimit.Limiter[*http.Request]
 		request *http.Request
-		cause   string // in the log
+		cause   string // the cause in the log
 	}{
 		"missing":   {apiKey, with(), "no key: no X-Api-Key"},
 		"two":       {apiKey, with("X-API-Key: "+secret, "X-API-Key: "+secret), "2 values of X-Api-Key"},
@@ -193,7 +193,7 @@ func TestTheAnswerToARequestWithoutItsKeyNamesTheReason(t *testing.T) {
 				opts := httplimit.Options{KeyCode: status, Logger: slog.New(slog.NewTextHandler(log, nil)), OnDecision: func(e httplimit.Event) { reported = e.Err }}
 				m := middleware(t, row.limiter, opts)
 				resp := send(m.Wrap(unreachable(t)), row.request)
-				want := max(status, 400) // 0 is 400
+				want := max(status, 400) // 0 means 400
 				assert.Equal(t, want, resp.StatusCode)
 				assert.Equal(t, "application/problem+json", resp.Header.Get("Content-Type"))
 				text := body(t, resp)
@@ -209,7 +209,7 @@ func TestTheAnswerToARequestWithoutItsKeyNamesTheReason(t *testing.T) {
 	}
 }
 
-// The refusal of a blocked key names the block, and not the cost: no cheaper request would pass.
+// The refusal of a blocked key names the block, not the cost: no cheaper request would pass.
 func TestTheAnswerToABlockedKeyNamesNoCost(t *testing.T) {
 	for name, limiter := range map[string]ratelimit.Limiter[*http.Request]{
 		"the limit":           limiterOf(t, new(fakeClock), ratelimit.Blocked().Named("plan")),
@@ -229,7 +229,7 @@ func TestTheAnswerToABlockedKeyNamesNoCost(t *testing.T) {
 	}
 }
 
-// One limiter may answer both at the same time: none is remembered for the other.
+// One limiter may return both errors in turn. Neither is remembered for the other.
 func TestABlockedKeyAndACostAboveTheCapacityAreDistinguished(t *testing.T) {
 	limiter := &stub{decision: ratelimit.Decision{Limit: ratelimit.FixedWindow(ratelimit.PerHour(1))}}
 	h := middleware(t, limiter, httplimit.Options{}).Wrap(unreachable(t))
@@ -256,7 +256,7 @@ func TestTheAnswerToARequestThatInflightNeverAdmitsIsExplained(t *testing.T) {
 		"blocked":   {with("Tenant: blocked", "Unit: 1"), 403, "The key is blocked. Do not retry the request."},
 		"too much":  {with("Tenant: a", "Unit: 1", "Unit: 2", "Unit: 3"), 403, "The request needs more than there ever is. Do not retry it."},
 		"no key":    {with("Unit: 1"), 400, "The key that requests are limited by is missing or malformed."},
-		"a failure": {with("Tenant: broken", "Unit: 1"), 500, ""}, // whose error is not sent
+		"a failure": {with("Tenant: broken", "Unit: 1"), 500, ""}, // the error is not sent
 	} {
 		t.Run(name, func(t *testing.T) {
 			resp := send(m.Wrap(unreachable(t)), row.request)
@@ -274,7 +274,7 @@ func TestTheAnswerToARequestThatInflightNeverAdmitsIsExplained(t *testing.T) {
 	assert.Equal(t, "the key is blocked: do not retry", send(m.Wrap(unreachable(t)), call).Header.Get("Grpc-Message"))
 }
 
-// TestA401HasAChallenge, as RFC 9110 requires it.
+// RFC 9110 requires a challenge in each 401.
 func TestA401HasAChallenge(t *testing.T) {
 	for name, row := range map[string]struct {
 		opts httplimit.Options
@@ -319,7 +319,7 @@ func TestAChallengeThatCannotBeSentIsRefused(t *testing.T) {
 	assert.ErrorContains(t, err, "httplimit: InflightOptions.Challenge is given, and KeyCode is 0, want 401")
 }
 
-// A gateway reads only the answer's status to a sub-request.
+// A gateway reads only the status of the answer to its sub-request.
 func TestPlainHTTPRefusesRPCsByTheStatus(t *testing.T) {
 	passes := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	for name, row := range map[string]struct {
@@ -367,7 +367,7 @@ func TestPlainHTTPRefusesRPCsByTheStatus(t *testing.T) {
 	}
 }
 
-// The fields of a denial that a page may read are present in every dialect.
+// In every dialect, a denial has the fields exposed to pages.
 func TestExposedFieldsAreTheSentFields(t *testing.T) {
 	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(1))), httplimit.Options{Skip: isPreflight})
 	h := cors("https://app.example", m.Wrap(preflights(http.NotFoundHandler())))

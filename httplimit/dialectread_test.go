@@ -19,8 +19,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// answers are heads of responses in the forms that the documentation of these APIs shows, and their meaning. All were sent at noon of
-// August 1st, 2025: Unix 1754049600.
+// answers has responses' heads as the APIs' documentation shows them, and
+// their meaning. All were sent at noon of August 1st, 2025: Unix 1754049600.
 var answers = map[string]struct {
 	head string
 	want httplimit.Advice
@@ -233,7 +233,7 @@ func TestTransportIsTaughtADialect(t *testing.T) {
 	})
 }
 
-// spend sends a request that declares its cost.
+// spend sends a request and declares its cost.
 func spend(t *testing.T, c *http.Client, url string, cost int) context.Context {
 	ctx := httplimit.WithCost(t.Context(), cost)
 	r, err := http.NewRequestWithContext(ctx, "GET", url, nil)
@@ -246,7 +246,7 @@ func spend(t *testing.T, c *http.Client, url string, cost int) context.Context {
 	return ctx
 }
 
-// A client keeps within tokens a minute: within its own limit, which is settled by the real usage, and within the server's.
+// A client keeps within tokens a minute: within its own limit, settled with the real usage, and within the server's.
 func TestRequestsDeclareTheirCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(nil)
@@ -295,7 +295,7 @@ func TestNoMoreTokensAreSpentThanTheServerLeaves(t *testing.T) {
 	})
 }
 
-// TestAValueThatIsNoNumberStopsNoClient has texts that a program may read as a number, and that no server means.
+// A program could read these texts as numbers, but no server means them so.
 func TestAValueThatIsNoNumberStopsNoClient(t *testing.T) {
 	for _, fields := range [][2]string{
 		{"X-Ratelimit-Remaining", "X-Ratelimit-Reset"},
@@ -318,7 +318,7 @@ func TestAValueThatIsNoNumberStopsNoClient(t *testing.T) {
 	}
 }
 
-// A server chooses the names of its budgets freely, and a field may be as long as the client accepts.
+// A server chooses its budgets' names freely, and a field may be as long as the client accepts.
 func TestAServersNamesFillNoMemory(t *testing.T) {
 	testsize.Sequential(t)
 	const answers, size = 40, 1 << 20
@@ -353,7 +353,7 @@ func TestAServersNamesFillNoMemory(t *testing.T) {
 	}
 }
 
-// Only a part of a long name is kept, but long names are still distinguished.
+// Only a part of a long name is kept. Still, long names are distinguished.
 func TestLongNamesOfBudgetsAreDistinguished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		long := strings.Repeat("x", 1000)
@@ -378,7 +378,7 @@ func TestLongNamesOfBudgetsAreDistinguished(t *testing.T) {
 	})
 }
 
-// TestOfTwoBudgetsOfOneNameTheStricterIsRead if one is stricter in what is left and in the time.
+// A budget is stricter if it has no more units left and no less time until its reset. If neither is stricter, both are read.
 func TestOfTwoBudgetsOfOneNameTheStricterIsRead(t *testing.T) {
 	for line, want := range map[string][]httplimit.AdviceBudget{
 		`"a";r=5;t=60, "a";r=9;t=60`:                {{Name: "a", Left: 5, Reset: time.Minute}},

@@ -8,8 +8,9 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// cors lets pages of one origin use the API. It stands around the limiter: then denials have its fields too, without which a browser hides
-// the whole answer from the page. The page can read only the fields of an answer that Access-Control-Expose-Headers names.
+// cors lets pages of one origin use the API. It stands around the limiter, so that
+// denials also have its fields: without them, a browser hides the whole answer from
+// the page. The page can read only the fields named in Access-Control-Expose-Headers.
 func cors(origin string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -22,12 +23,12 @@ func cors(origin string, next http.Handler) http.Handler {
 	})
 }
 
-// isPreflight reports whether a request is a preflight of CORS. Other OPTIONS requests are requests of the application.
+// isPreflight reports whether a request is a CORS preflight. Other OPTIONS requests belong to the application.
 func isPreflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-// preflights answers the preflight requests of CORS.
+// preflights answers CORS preflights.
 func preflights(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isPreflight(r) {
@@ -40,8 +41,7 @@ func preflights(next http.Handler) http.Handler {
 	})
 }
 
-// In front of an API that pages of another origin use: CORS is outside, the limiter inside, and
-// preflights are not charged.
+// An API is used by pages of another origin. CORS is outside, the limiter inside, and preflights are not charged.
 func ExampleOptions_cors() {
 	limit := ratelimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerMinute(1)), &httplimit.Options{
 		Skip: isPreflight, // their handler is cheap

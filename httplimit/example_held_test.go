@@ -13,7 +13,8 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// bodyFirst reads each request's body before next gets it. Only then does net/http notice that a client of HTTP/1 leaves.
+// bodyFirst reads each request's body before next gets the request. Until the
+// body is read, net/http does not notice that a client of HTTP/1 has left.
 func bodyFirst(next http.Handler, most int64) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
@@ -26,7 +27,8 @@ func bodyFirst(next http.Handler, most int64) http.Handler {
 	})
 }
 
-// A leaky bucket holds requests. If their clients leave, they give their places back, provided that their bodies were read before.
+// A leaky bucket holds requests. If a client leaves, its request
+// gives its place back, provided that its body was read before.
 func ExampleMiddleware_Wrap_held() {
 	limit := ratelimit.Must(httplimit.PerIP(ratelimit.LeakyBucket(ratelimit.PerSecond(10), 20), nil))
 	upload := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -12,8 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// Each address has 10 requests served at once, and all together as many as the backend can
-// take: 100 at most.
+// Each address has 10 requests served at once. All addresses together have as many as the backend can take: at most 100.
 func ExampleNewInflight() {
 	limiter, err := inflight.New(10, &inflight.Options[netip.Addr]{Total: 100, MaxQueue: 5})
 	if err != nil {
@@ -31,7 +30,7 @@ func ExampleNewInflight() {
 	// 1 served, 0 without room
 }
 
-// The client has as many requests in flight to each host as the host can serve at the same time.
+// The client has as many requests in flight to each host as the host can serve at once.
 func ExampleNewTransport_inflight() {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }))
 	defer server.Close()

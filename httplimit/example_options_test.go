@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// 100 requests a minute for each tenant, which the route names. The server's own errors are not charged.
+// Each tenant may send 100 requests a minute. The route names the tenant. The server's own errors are not charged.
 func ExamplePerKey() {
 	limit := ratelimit.Must(httplimit.PerKey(ratelimit.FixedWindow(ratelimit.PerMinute(100)), httplimit.PathValue("tenant"),
 		&httplimit.Options{Settle: httplimit.RefundServerErrors}))
@@ -36,7 +36,7 @@ func ExamplePerKey() {
 	// 200 "default";r=98;t=60
 }
 
-// The first of 10 requests an hour, in each dialect.
+// The response to the first of 10 requests an hour, in each dialect.
 func ExampleDialect() {
 	for _, dialect := range []httplimit.Dialect{
 		httplimit.DialectDraft11, httplimit.DialectDraft06, httplimit.DialectXEpoch, httplimit.DialectXDelta, httplimit.DialectNone,
@@ -63,12 +63,12 @@ func ExampleDialect() {
 	// 0
 }
 
-// Log failed decisions for the operator; denials are the client's business alone.
+// The operator logs failed decisions. Denials are the client's business alone.
 func ExampleOutcome() {
 	cost := func(r *http.Request) int { return len(r.URL.Path) }
 	limit := ratelimit.Must(httplimit.PerKey(ratelimit.FixedWindow(ratelimit.PerHour(10)), httplimit.APIKey("X-API-Key"), &httplimit.Options{
 		Cost:   cost,
-		Logger: slog.New(slog.DiscardHandler), // of this example
+		Logger: slog.New(slog.DiscardHandler), // the example needs no log
 		OnDecision: func(e httplimit.Event) {
 			switch e.Outcome {
 			case httplimit.OutcomeFailed, httplimit.OutcomeFailedOpen:
@@ -93,7 +93,7 @@ func ExampleOutcome() {
 	// the client's mistake: rejected, 400
 }
 
-// A client of a language model: each request declares the tokens that it may use, and settles the tokens that it has used.
+// A language model's client declares each request's estimated tokens, and settles the used tokens.
 func ExampleWithCost() {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()
@@ -121,7 +121,7 @@ func ExampleWithCost() {
 	// Output: 850 <nil>
 }
 
-// A server that is too busy answers 420, which an adaptive limit does not know.
+// A busy server answers 420, a status unknown to an adaptive limit. The Outcome function reports it as an overload.
 func ExampleTransportOptions_outcome() {
 	limiter, err := inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Learn(nil), MaxQueue: 1000})
 	if err != nil {
@@ -154,7 +154,7 @@ func ExampleTransportOptions_outcome() {
 	// Output: 420
 }
 
-// Your own key function: the session in a cookie, under its hash. Without a session the error is ErrNoKey.
+// A key function of your own: it returns the hash of the session in a cookie. Without a session, its error is ErrNoKey.
 func ExampleNew_cookie() {
 	session := func(r *http.Request) (keyfunc.Hash, error) {
 		c, err := r.Cookie("session")
@@ -166,7 +166,7 @@ func ExampleNew_cookie() {
 	perSession := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
 	limit := ratelimit.Must(httplimit.New(ratelimit.Map(perSession, session), &httplimit.Options{
 		KeyCode: http.StatusUnauthorized,
-		Logger:  slog.New(slog.DiscardHandler), // of this example
+		Logger:  slog.New(slog.DiscardHandler), // the example needs no log
 	}))
 	h := limit.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	show(h, request("GET", "/"))

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// show sends a request and prints the status and some header fields of the response.
+// show sends a request, and prints the response's status and some of its header fields.
 func show(h http.Handler, r *http.Request, fields ...string) {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
@@ -67,7 +67,7 @@ func Example() {
 	// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,"violated-policies":["ip"]}
 }
 
-// Each API key has a budget. A request without a key is charged to its address, so that its 401 is limited too.
+// Each API key has a budget. A request without a key is charged to its address, so its 401 is limited, too.
 func Example_withoutKey() {
 	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5000)).Named("key"), nil))
 	perIP := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("anonymous"), nil))
@@ -94,8 +94,8 @@ func Example_withoutKey() {
 	// 200
 }
 
-// Three limits on one request, of which all are charged or none: each address, each
-// API key where there is one, and everybody together.
+// Three limits decide on one request. All are charged, or none:
+// the address's, the API key's if there is one, and everybody's.
 func Example_layers() {
 	perIP := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.TokenBucket(ratelimit.PerSecond(10), 20).Named("ip"), nil))
 	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5)).Named("key"), nil))
@@ -124,8 +124,8 @@ func Example_layers() {
 	// 200 "key";r=4;t=3600
 }
 
-// Customers have a budget for each API key, all others one for each address. A key that was never issued is answered with 401. The outer
-// limit counts these answers, so that keys cannot be guessed at will.
+// Customers have a budget for each API key, all others one for each address. An unknown key is
+// answered with 401. The outer limit counts these answers, so clients cannot guess keys without limit.
 func Example_unknownKeys() {
 	customers := map[keyfunc.Hash]bool{keyfunc.HashOf("s3cret"): true}
 	apiKey := httplimit.APIKey("X-API-Key")
@@ -165,7 +165,7 @@ func Example_unknownKeys() {
 	// "s3cret": 429
 }
 
-// Behind proxies, list them: only the entries that they have added to X-Forwarded-For are believed.
+// Behind proxies, list them. Only the entries added to X-Forwarded-For by listed proxies are believed.
 func ExampleClientIP() {
 	clientIP, err := httplimit.ClientIP(httplimit.ClientIPOptions{
 		TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
@@ -176,7 +176,7 @@ func ExampleClientIP() {
 	r := request("GET", "/")
 	r.Header.Set("X-Forwarded-For", "6.6.6.6, 203.0.113.7")
 
-	r.RemoteAddr = "10.0.0.1:9000" // the proxy, which has added 203.0.113.7
+	r.RemoteAddr = "10.0.0.1:9000" // the proxy: it has added 203.0.113.7
 	fmt.Println(clientIP(r))
 	r.RemoteAddr = "192.0.2.1:1234" // an impostor
 	fmt.Println(clientIP(r))
@@ -185,8 +185,9 @@ func ExampleClientIP() {
 	// 192.0.2.1 <nil>
 }
 
-// Only failed logins count: three for each name from each address. A limit by address comes first, and MaxBytesHandler after it: the name
-// is in the body, which must not cost the server much to read. PostFormValue reads no query, which logs would keep.
+// Only failed logins count: three for each name from each address. A limit by address
+// comes first, then MaxBytesHandler: the name is in the body, so reading the body must
+// not cost the server much. PostFormValue reads no query, because logs would keep it.
 func ExampleChargeOnly() {
 	perIP := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(5), 20), nil))
 	attempts := ratelimit.Must(ratelimit.New[keyfunc.Pair[netip.Addr, string]](
@@ -227,7 +228,7 @@ func ExampleChargeOnly() {
 	// 400
 }
 
-// Plans by API key: the table holds hashes, the limiter too.
+// Plans are chosen by API key. The table of plans holds hashes of keys, and so does the limiter.
 func ExampleBearerToken() {
 	plans := map[keyfunc.Hash]ratelimit.Limit{
 		keyfunc.HashOf("s3cret"): ratelimit.FixedWindow(ratelimit.PerHour(5000)).Named("key"),
@@ -248,7 +249,7 @@ func ExampleBearerToken() {
 	// 200 "key";r=59;t=3600
 }
 
-// A limit for each route of each address: inside the mux, the pattern is known.
+// Each address has a limit for each route. Inside the mux, the pattern is known.
 func ExamplePattern() {
 	perRoute := ratelimit.Must(ratelimit.New[keyfunc.Pair[netip.Addr, string]](ratelimit.FixedWindow(ratelimit.PerMinute(2)), nil))
 	limit := ratelimit.Must(httplimit.New(
@@ -289,7 +290,7 @@ func ExampleOptions_shadow() {
 	// 1 allowed, 1 would be denied
 }
 
-// A request without a key is the client's mistake here, and not the server's.
+// Here, a request without a key is the client's mistake, not the server's.
 func ExampleOptions_onError() {
 	l := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerMinute(60)), nil))
 	limit := ratelimit.Must(httplimit.New(ratelimit.Map(l, httplimit.BearerToken), &httplimit.Options{
@@ -308,8 +309,8 @@ func ExampleOptions_onError() {
 	// 401
 }
 
-// Cloudflare sends the client's address in its own field. Only Cloudflare may set it, so it is
-// trusted from Cloudflare's addresses only. These two stand for the list that Cloudflare publishes.
+// Cloudflare sends the client's address in its own field. Only Cloudflare may set the field, so it is
+// trusted from Cloudflare's addresses alone. The two prefixes stand for Cloudflare's published list.
 func ExampleClientIP_cdn() {
 	clientIP, err := httplimit.ClientIP(httplimit.ClientIPOptions{Header: "CF-Connecting-IP", TrustedProxies: []netip.Prefix{
 		netip.MustParsePrefix("173.245.48.0/20"), netip.MustParsePrefix("2400:cb00::/32"),
@@ -328,7 +329,7 @@ func ExampleClientIP_cdn() {
 	// 192.0.2.1 <nil>
 }
 
-// One limit for each client address. Inside a mux, wrap handlers as you need.
+// Each client address has one limit. Inside a mux, wrap single handlers instead.
 func ExamplePerIP() {
 	limit, err := httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerMinute(10), 1), nil)
 	if err != nil {

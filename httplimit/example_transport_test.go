@@ -12,8 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// A client that keeps to 10 requests a second to each host, obeys the host's own limit,
-// and sends a refused request again once.
+// A client keeps to 10 requests a second to each host, obeys the host's own limit, and repeats a refused request once.
 func ExampleNewTransport() {
 	refused := false
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -47,7 +46,7 @@ func ExampleNewTransport() {
 	// 200 OK true
 }
 
-// A server that announces the day's quota in its own field, beside the usual fields.
+// A server announces the day's quota in a field of its own, beside the usual fields.
 func ExampleAdviceOf() {
 	advice := func(resp *http.Response) (httplimit.Advice, bool) {
 		a := httplimit.AdviceOf(resp)

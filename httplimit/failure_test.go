@@ -91,7 +91,7 @@ func TestDegradedDecisionsAreShown(t *testing.T) {
 	}
 }
 
-// remote is a stub that reserves.
+// remote is a stub with Reserve. It records settlements.
 type remote struct {
 	stub
 	settled []int

@@ -57,7 +57,7 @@ func assertOnly(t *testing.T, want map[string]string, got http.Header) {
 	assert.Len(t, got, len(want), "%v", got)
 }
 
-// Package limitfields tests the lists, the names and the figures of draft 11.
+// Package limitfields tests draft 11's lists, names and figures.
 func TestListsHaveThePoliciesOfAllLayersAndMiddlewares(t *testing.T) {
 	clock := new(fakeClock)
 	of := func(limits ...ratelimit.Limit) *httplimit.Middleware {
@@ -75,12 +75,12 @@ func TestListsHaveThePoliciesOfAllLayersAndMiddlewares(t *testing.T) {
 	assert.Equal(t, []string{`"a";r=8;t=60`, `"Default";r=7;t=60`, `"default-2";r=2;t=60`}, resp.Header.Values("RateLimit"))
 	assert.Equal(t, []string{`"default";q=3;w=60`}, get(inner).Header.Values("RateLimit-Policy"), "alone")
 	get(h)
-	for range 2 { // the second answer is the one that was kept
+	for range 2 { // the second answer was kept from the first
 		assert.Contains(t, body(t, get(h)), `"violated-policies":["default-2"]`)
 	}
 }
 
-// The older dialects name the time at which the key is fresh, unless the request is denied or nothing is left.
+// The older dialects name the time until the key is fresh, unless the request is denied or nothing is left.
 func TestResetsOfTheOlderDialects(t *testing.T) {
 	minute, counter := ratelimit.FixedWindow(ratelimit.PerMinute(5)), ratelimit.SlidingCounter(ratelimit.PerMinute(5))
 	for name, row := range map[string]struct {
@@ -88,13 +88,14 @@ func TestResetsOfTheOlderDialects(t *testing.T) {
 		want     string
 		epoch    int64 // Unix seconds from noon
 	}{
-		"fresh soon":                     {ratelimit.Decision{Allowed: true, Limit: minute, Remaining: 1, ResetAfter: time.Nanosecond}, "1", 1},
-		"a reset of another layer":       {ratelimit.Decision{Allowed: true, Limit: minute, Remaining: 1, ResetAfter: 24 * time.Hour}, "60", 60},
-		"a sliding counter":              {ratelimit.Decision{Allowed: true, Limit: counter, Remaining: 1, ResetAfter: 90 * time.Second}, "90", 90},
-		"a counter, and another layer":   {ratelimit.Decision{Allowed: true, Limit: counter, Remaining: 1, ResetAfter: 24 * time.Hour}, "120", 120},
-		"nothing left":                   {ratelimit.Decision{Allowed: true, Limit: counter, NextAfter: 7 * time.Second, ResetAfter: time.Minute}, "7", 7},
-		"something left":                 {ratelimit.Decision{Allowed: true, Limit: counter, Remaining: 1, NextAfter: 7 * time.Second, ResetAfter: time.Minute}, "60", 60},
-		"a retry beside a permission":    {ratelimit.Decision{Allowed: true, Limit: minute, ResetAfter: time.Second, RetryAfter: time.Hour}, "1", 1}, // of another engine
+		"fresh soon":                   {ratelimit.Decision{Allowed: true, Limit: minute, Remaining: 1, ResetAfter: time.Nanosecond}, "1", 1},
+		"a reset of another layer":     {ratelimit.Decision{Allowed: true, Limit: minute, Remaining: 1, ResetAfter: 24 * time.Hour}, "60", 60},
+		"a sliding counter":            {ratelimit.Decision{Allowed: true, Limit: counter, Remaining: 1, ResetAfter: 90 * time.Second}, "90", 90},
+		"a counter, and another layer": {ratelimit.Decision{Allowed: true, Limit: counter, Remaining: 1, ResetAfter: 24 * time.Hour}, "120", 120},
+		"nothing left":                 {ratelimit.Decision{Allowed: true, Limit: counter, NextAfter: 7 * time.Second, ResetAfter: time.Minute}, "7", 7},
+		"something left":               {ratelimit.Decision{Allowed: true, Limit: counter, Remaining: 1, NextAfter: 7 * time.Second, ResetAfter: time.Minute}, "60", 60},
+		// only another engine can return this
+		"a retry beside a permission":    {ratelimit.Decision{Allowed: true, Limit: minute, ResetAfter: time.Second, RetryAfter: time.Hour}, "1", 1},
 		"a denial":                       {ratelimit.Decision{Limit: minute, RetryAfter: 2500 * time.Millisecond, NextAfter: time.Second, ResetAfter: time.Minute}, "3", 3},
 		"a denial without a time":        {ratelimit.Decision{Limit: minute, NextAfter: time.Second, ResetAfter: time.Minute}, "60", 60},
 		"a reset before now":             {ratelimit.Decision{Allowed: true, Limit: minute, Remaining: -5, ResetAfter: -time.Hour}, "0", -3600},
@@ -112,7 +113,7 @@ func TestResetsOfTheOlderDialects(t *testing.T) {
 	}
 }
 
-// Names with characters that need an escape, or that no field carries, and the longest time.
+// Some names have characters that need an escape or fit no field. One time is the longest possible.
 func TestNamesAndTimesOfDenialsFitTheirFields(t *testing.T) {
 	for name, row := range map[string]struct{ policy, violated string }{
 		`say "a\b", c`:         {`"say \"a\\b\", c";q=1;w=60`, `"violated-policies":["say \"a\\b\", c"]`},
@@ -142,7 +143,7 @@ func TestFieldValuesAreNotSharedBetweenResponses(t *testing.T) {
 	assert.Equal(t, `"five";r=3;t=60`, resp.Header.Get("RateLimit"))
 }
 
-// The remaining budget is in units of the caller's cost, and a layer with its own cost has none.
+// The remaining budget is in units of the caller's cost, so a layer with its own cost has none.
 func TestFieldsOmitTheRemainingBudgetOfALayerWithItsOwnCost(t *testing.T) {
 	l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("requests"), &ratelimit.Options[string]{Clock: new(fakeClock)}))
 	y := ratelimit.By(l, everyone)

@@ -26,7 +26,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// upgrade asks a server for another protocol, and returns the connection and the status.
+// upgrade requests another protocol, and returns the connection and the response's status.
 func upgrade(t *testing.T, s *httptest.Server) (net.Conn, int) {
 	t.Helper()
 	conn, err := net.Dial("tcp", s.Listener.Addr().String())
@@ -39,7 +39,7 @@ func upgrade(t *testing.T, s *httptest.Server) (net.Conn, int) {
 	return conn, resp.StatusCode
 }
 
-// echoes hijacks the connection and returns at once, as a WebSocket server does that has a goroutine for each socket.
+// echoes hijacks the connection and returns at once. WebSocket servers with a goroutine for each socket do the same.
 func echoes(t *testing.T) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := http.NewResponseController(w).Hijack()
@@ -63,7 +63,7 @@ func TestAHijackedConnectionKeepsItsPermitUntilItIsClosed(t *testing.T) {
 				limit = 1000
 			}
 			m, l := newInflight(t, limit, o, nil)
-			outer, _ := newInflight(t, 1000, nil, nil) // sees the same connection
+			outer, _ := newInflight(t, 1000, nil, nil) // hijacks the same connection
 			s := started(t, outer.Wrap(m.Wrap(echoes(t))))
 			inFlight := func() int {
 				stats, _ := l.Stats("acme")
@@ -93,7 +93,7 @@ func TestAHijackedConnectionKeepsItsPermitUntilItIsClosed(t *testing.T) {
 	}
 }
 
-// A proxy's handler returns when the connection is closed on one side, and copies between the two until then.
+// A proxy's handler copies between its two connections, and returns when one of them is closed.
 func TestAProxiedWebSocketKeepsItsPermitsOnBothSides(t *testing.T) {
 	backend := started(t, echoes(t))
 	to := ratelimit.Must(url.Parse(backend.URL))
@@ -122,7 +122,7 @@ func TestAProxiedWebSocketKeepsItsPermitsOnBothSides(t *testing.T) {
 	assert.Equal(t, http.StatusSwitchingProtocols, status)
 }
 
-// hijackable is a writer that hands out a connection of a kind.
+// hijackable is a writer whose Hijack returns conn.
 type hijackable struct {
 	*httptest.ResponseRecorder
 	conn net.Conn
@@ -198,7 +198,7 @@ func TestAHandlerKeepsItsPermitAfterItClosesTheConnection(t *testing.T) {
 	assert.Equal(t, "1 0", fmt.Sprint(during, stats.InFlight))
 }
 
-// Open WebSockets and event streams leave the learnt limit to other requests, at the server and at the client.
+// Open WebSockets and event streams leave the learned limit to other requests, at the server and at the client.
 func TestOpenStreamsLeaveTheLearntLimitToOthers(t *testing.T) {
 	for name, hijacks := range map[string]bool{"hijacked": true, "event stream": false} {
 		t.Run(name, func(t *testing.T) {
@@ -238,8 +238,7 @@ func TestOpenStreamsLeaveTheLearntLimitToOthers(t *testing.T) {
 	}
 }
 
-// hinting is an origin that sends two informational responses before the final one. Each response has fields of its
-// own.
+// hinting is an origin. It sends two informational responses before the final one, each with its own fields.
 func hinting(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Link", "</style.css>; rel=preload")
 	w.Header().Set("RateLimit", `"origin";r=7;t=60`)
@@ -250,7 +249,7 @@ func hinting(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(w, r.Body)
 }
 
-// reverseProxy returns a proxy for a server of that handler.
+// reverseProxy returns a proxy to a server with this handler.
 func reverseProxy(t *testing.T, origin http.HandlerFunc) *httputil.ReverseProxy {
 	server := httptest.NewServer(origin)
 	t.Cleanup(server.Close)
@@ -259,13 +258,12 @@ func reverseProxy(t *testing.T, origin http.HandlerFunc) *httputil.ReverseProxy 
 	return proxy
 }
 
-// TestTheFinalResponseHasTheFieldsAfterInformationalOnes of an origin behind a ReverseProxy, which clears the header
-// after each.
+// An origin behind a ReverseProxy sends informational responses. ReverseProxy clears the header after each.
 func TestTheFinalResponseHasTheFieldsAfterInformationalOnes(t *testing.T) {
 	limit := ratelimit.FixedWindow(ratelimit.PerMinute(100))
 	settle := func(_ *http.Request, _, cost int) int { return cost }
 	for name, row := range map[string]struct {
-		opts   []httplimit.Options // of middlewares, the outer first
+		opts   []httplimit.Options // the middlewares' options, the outer first
 		origin http.HandlerFunc
 		hints  int
 		text   string
@@ -285,7 +283,7 @@ func TestTheFinalResponseHasTheFieldsAfterInformationalOnes(t *testing.T) {
 			"Ratelimit-Policy": {`"a";q=100;w=60`}, "Ratelimit": {`"a";r=99;t=60`}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			chains := map[string]http.Handler{} // each protocol has limits of its own
+			chains := map[string]http.Handler{} // each protocol has its own limits
 			for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 				chains[proto] = reverseProxy(t, row.origin)
 				for _, opts := range slices.Backward(row.opts) {
@@ -313,7 +311,7 @@ func TestTheFinalResponseHasTheFieldsAfterInformationalOnes(t *testing.T) {
 	}
 }
 
-// TestAnAnswerToExpectKeepsTheFields: a server that reads the body answers 100, which ReverseProxy passes on.
+// A server reads the body, and therefore answers 100. ReverseProxy passes this answer on.
 func TestAnAnswerToExpectKeepsTheFields(t *testing.T) {
 	proxy := reverseProxy(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	m := middleware(t, limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.PerMinute(9))), httplimit.Options{})
@@ -328,7 +326,7 @@ func TestAnAnswerToExpectKeepsTheFields(t *testing.T) {
 	assert.Equal(t, []string{`"default";r=8;t=60`}, resp.Header["Ratelimit"])
 }
 
-// TestAHandlerThatKeepsTheHeaderSeesTheFieldsRestored after it has cleared all, but not a field that it has removed.
+// A handler keeps the header's map and clears it: the fields are restored. If it removes one field, the field stays removed.
 func TestAHandlerThatKeepsTheHeaderSeesTheFieldsRestored(t *testing.T) {
 	cleared := func(then func(w http.ResponseWriter)) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
@@ -363,7 +361,7 @@ func TestAHandlerThatKeepsTheHeaderSeesTheFieldsRestored(t *testing.T) {
 	}
 }
 
-// TestTheHandlerFindsTrailersThatWereNotAnnounced, as it does without a limiter.
+// Without a limiter, the handler finds such trailers, too.
 func TestTheHandlerFindsTrailersThatWereNotAnnounced(t *testing.T) {
 	read := func(t *testing.T, r *http.Request) string { return body(t, &http.Response{Body: r.Body}) }
 	for name, row := range map[string]struct {

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// inflightCalls are a request each to a handler behind a limit in flight.
+// inflightCalls returns functions that send a request each to a handler behind a limit in flight.
 func inflightCalls(t testing.TB) map[string]func() {
 	calls := make(map[string]func())
 	for name, o := range map[string]*inflightOptions{"fixed": nil, "adaptive": {Adaptive: inflight.Learn(nil)}} {
@@ -25,7 +25,7 @@ func inflightCalls(t testing.TB) map[string]func() {
 		r.Header.Set("Tenant", "a")
 		plain := *r
 		calls[name] = func() {
-			*r = plain // each request's context is its own
+			*r = plain // each request has its own context
 			h.ServeHTTP(w, r)
 		}
 		calls[name]()

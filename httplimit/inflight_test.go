@@ -79,7 +79,7 @@ func TestInflightShedsWithReducedCapacity(t *testing.T) {
 	assert.Equal(t, httplimit.InflightStats{Admitted: 2, Shed: 2}, m.Stats())
 }
 
-// learned is an algorithm that records the windows passed to it.
+// learned is an algorithm that records whether each of its windows had drops.
 type learned struct{ dropped *[]bool }
 
 func (l learned) Limit() int { return 1000 }
@@ -104,12 +104,12 @@ func TestInflightReportsOutcomesToAdaptiveLimits(t *testing.T) {
 	}{
 		"success":             {status(200), context.Background(), []bool{false}},
 		"client's error":      {status(404), context.Background(), []bool{false}},
-		"server's error":      {status(500), context.Background(), []bool{true}}, // all of them, and slow
+		"server's error":      {status(500), context.Background(), []bool{true}}, // every request fails, after a while
 		"deadline of another": {status(504), context.Background(), []bool{true}},
 		"overload":            {status(503), context.Background(), []bool{true}},
 		"panic":               {panics, context.Background(), []bool{true}},
 		"deadline":            {status(200), late, []bool{true}},
-		"client that left":    {status(200), canceled, []bool{true}}, // all of them
+		"client that left":    {status(200), canceled, []bool{true}}, // every client leaves
 		"connection taken":    {status(101), context.Background(), nil},
 		"nothing was written": {http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), context.Background(), []bool{false}},
 	} {
@@ -242,7 +242,7 @@ func TestAnAdaptiveLimitOfATransportLearnsFromOutcomes(t *testing.T) {
 	assert.Equal(t, inflight.Cancelled, httplimit.ResponseOutcome(ok.WithContext(late), status(503), nil))
 }
 
-// The Timeout of an http.Client is its caller's patience; the Timeout of an http.Transport bounds the backend.
+// An http.Client's Timeout is its caller's patience. An http.Transport's Timeout bounds the backend.
 func TestATimeoutOfTheClientIsCancelledAndOneOfTheTransportIsDropped(t *testing.T) {
 	block := make(chan struct{})
 	server := started(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-block }))
@@ -287,7 +287,7 @@ func TestATransportCountsRequestsWithPermitsAlone(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrLimited)
 	require.NoError(t, resp.Body.Close())
 	assert.Equal(t, httplimit.TransportStats{Sent: 1, Failed: 1}, transport.Stats())
-	transport.Reset("http://a.example") // nothing was announced
+	transport.Reset("http://a.example") // no limit was announced
 }
 
 func TestOptionsOfATransportThatNeedALimiterOrPermits(t *testing.T) {
@@ -311,7 +311,7 @@ func TestOptionsOfATransportThatNeedALimiterOrPermits(t *testing.T) {
 	assert.ErrorContains(t, err, "TransportOptions.Outcome is for an adaptive limit, and Inflight is not set")
 }
 
-// The wait for a permit is a part of MaxWait: a request that has waited long for it does not wait as long again for its turn.
+// The wait for a permit is a part of MaxWait. After a long wait for it, a request does not wait as long again for its turn.
 func TestTheWaitForAPermitIsAPartOfMaxWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := roundTrip(func(*http.Request) (*http.Response, error) {
@@ -335,7 +335,7 @@ func TestTheWaitForAPermitIsAPartOfMaxWait(t *testing.T) {
 	})
 }
 
-// idler is a RoundTripper whose idle connections can be closed.
+// idler is a RoundTripper with CloseIdleConnections.
 type idler struct {
 	http.RoundTripper
 	closed int
@@ -355,7 +355,7 @@ func TestIdleConnectionsOfTheBaseAreClosed(t *testing.T) {
 	(&http.Client{Transport: limited}).CloseIdleConnections()
 }
 
-// That a lookup of the key took too long is not that there is no room.
+// A slow lookup of the key is a failure, not a lack of room.
 func TestInflightReportsAKeyThatCouldNotBeLookedUp(t *testing.T) {
 	l := ratelimit.Must(inflight.New[string](1, nil))
 	m := ratelimit.Must(httplimit.NewInflight(l, func(*http.Request) (string, error) {
@@ -366,7 +366,7 @@ func TestInflightReportsAKeyThatCouldNotBeLookedUp(t *testing.T) {
 	assert.Equal(t, httplimit.InflightStats{Failed: 1}, m.Stats())
 }
 
-// An event stream lasts as long as its client listens, which is no evidence about the backend.
+// An event stream lasts as long as its client listens. So its duration is no evidence about the backend.
 func TestAnEventStreamIsIgnored(t *testing.T) {
 	for contentType, want := range map[string]inflight.Outcome{
 		"text/event-stream": inflight.Ignored, "Text/Event-Stream; charset=utf-8": inflight.Ignored, "text/html": inflight.Success, "": inflight.Success,

@@ -26,7 +26,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// with is a request with these header lines, each "Name: value".
+// with returns a request with these header lines, each "Name: value".
 func with(lines ...string) *http.Request {
 	r := httptest.NewRequest("GET", "/", nil)
 	for _, line := range lines {
@@ -125,7 +125,7 @@ func TestRouteKeysAreThePatternOfTheMux(t *testing.T) {
 	assert.NotErrorIs(t, err, keyfunc.ErrMisconfigured, "the client has left it empty")
 }
 
-// A missing key is an error or a layer left out, and never one bucket for all.
+// A missing key is an error, or its layer is left out. Requests without a key never share one bucket.
 func TestMissingKeyIsAnErrorOrASkippedLayer(t *testing.T) {
 	limits := func(key func(*http.Request) (keyfunc.Hash, error)) http.Handler {
 		perKey := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("key"), &ratelimit.Options[keyfunc.Hash]{Clock: new(fakeClock)}))
@@ -146,7 +146,7 @@ func TestMissingKeyIsAnErrorOrASkippedLayer(t *testing.T) {
 	}
 }
 
-// A key is kept for as long as its budget; the rest of the request must not be.
+// A key is kept for as long as its budget. The rest of the request must not be.
 func TestKeysKeepNothingElseOfTheRequestInMemory(t *testing.T) {
 	junk := strings.Repeat("x", 100<<10)
 	for name, key := range map[string]func(*http.Request) (string, error){
@@ -170,7 +170,7 @@ func TestKeysKeepNothingElseOfTheRequestInMemory(t *testing.T) {
 	}
 }
 
-// from is a request from that peer with these lines of that header.
+// from returns a request from the peer, with these lines of the header.
 func from(peer, header string, lines ...string) *http.Request {
 	r := httptest.NewRequest("GET", "/", nil)
 	r.RemoteAddr = peer
@@ -183,13 +183,13 @@ func clientIP(t testing.TB, opts httplimit.ClientIPOptions) func(*http.Request) 
 	return ratelimit.Must(httplimit.ClientIP(opts))
 }
 
-// trusted is a proxy of the tests below.
+// trusted has the trusted proxies of the tests below.
 const trusted = "10.0.0.0/8"
 
 func TestTheClientIsFoundByThePeerAndTheHeader(t *testing.T) {
 	for name, row := range map[string]struct {
 		key                     func(*http.Request) (netip.Addr, error)
-		proxy, other, noAddress string // the client, by the peer
+		proxy, other, noAddress string // the client for a request by the proxy, by another peer, and by a peer without an address
 	}{
 		"RemoteIP":     {httplimit.RemoteIP, "10.0.0.1", "2001:db8:1:2::", ""},
 		"zero options": {clientIP(t, httplimit.ClientIPOptions{}), "10.0.0.1", "2001:db8:1:2::", ""},
@@ -258,7 +258,7 @@ func BenchmarkClientIP(b *testing.B) {
 	}
 }
 
-// boundTo returns a client of the Unix socket "s" whose own end is a file of that name.
+// boundTo returns a client of the Unix socket "s". Its own end of the connection is bound to a file of this name.
 func boundTo(name string) *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		d := net.Dialer{LocalAddr: &net.UnixAddr{Name: name, Net: "unix"}}
@@ -292,7 +292,7 @@ func TestTheFileNameOfAUnixSocketsClientIsNoAddress(t *testing.T) {
 	}
 }
 
-// A real server on a Unix socket, and a proxy that connects to it.
+// A proxy connects to a real server on a Unix socket.
 func TestClientBehindAProxyOnAUnixSocketHasItsOwnLimit(t *testing.T) {
 	t.Chdir(t.TempDir())
 	lis := ratelimit.Must(net.Listen("unix", "s"))
@@ -317,7 +317,7 @@ func TestClientBehindAProxyOnAUnixSocketHasItsOwnLimit(t *testing.T) {
 	}
 }
 
-// Package edge tests when.
+// Package edge tests when the warning is logged.
 func TestPerIPBehindAProxyIsWarnedOf(t *testing.T) {
 	var log bytes.Buffer
 	m := ratelimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(100)), &httplimit.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}))

@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// fakeClock is set by hand. It is the limiter's clock and, from an epoch, the wall clock.
+// fakeClock is set by hand. It is the limiter's clock and, counted from an epoch, the wall clock.
 type fakeClock struct{ now atomic.Int64 }
 
 var epoch = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -29,7 +29,7 @@ func (c *fakeClock) Now() time.Duration      { return time.Duration(c.now.Load()
 func (c *fakeClock) wall() time.Time         { return epoch.Add(c.Now()) }
 func (c *fakeClock) advance(d time.Duration) { c.now.Add(int64(d)) }
 
-// quiet is for middleware whose errors are expected.
+// quiet is the logger of middleware with expected errors.
 var quiet = slog.New(slog.DiscardHandler)
 
 // everyone is a key function that puts all requests under one key.
@@ -66,7 +66,7 @@ func send(h http.Handler, r *http.Request) *http.Response {
 	return w.Result()
 }
 
-// unreachable is a handler that must not be reached.
+// unreachable returns a handler that must not be reached.
 func unreachable(t testing.TB) http.Handler {
 	return http.HandlerFunc(func(http.ResponseWriter, *http.Request) { assert.Fail(t, "the handler was reached") })
 }
@@ -93,8 +93,8 @@ func started(t testing.TB, h http.Handler) *httptest.Server {
 	return s
 }
 
-// overBoth runs a test against the handler on the loopback interface, over HTTP/1.1
-// and over HTTP/2, with the standard library's client.
+// overBoth runs a test against the handler on the loopback interface,
+// over HTTP/1.1 and over HTTP/2, with the standard library's client.
 func overBoth(t *testing.T, h http.Handler, test func(t *testing.T, client *http.Client, url string)) {
 	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(proto, func(t *testing.T) {
@@ -144,10 +144,10 @@ func prefixes(t testing.TB, list ...string) (out []netip.Prefix) {
 	return out
 }
 
-// withContextValue is the request with a value in its context.
+// withContextValue returns the request with a value in its context.
 func withContextValue(r *http.Request, key, value any) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), key, value))
 }
 
-// logOf returns a logger as [http.Server.ErrorLog] has it.
+// logOf returns a logger for [http.Server.ErrorLog].
 func logOf(l *slog.Logger) *log.Logger { return slog.NewLogLogger(l.Handler(), slog.LevelError) }

@@ -20,7 +20,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// A limit inside of an adaptive one refuses a request: for any kind of inner limit, and anything in between.
+// A limit inside an adaptive one refuses a request. The inner limit may be of any kind, with anything in between.
 func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
 	full, permits := newInflight(t, 1, nil, nil)
 	held, err := permits.TryAcquire("a", 1)
@@ -35,7 +35,7 @@ func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
 		p.Release()
 		return err
 	}
-	// A handler with limited calls to another server, or other limited work.
+	// A handler makes limited calls to another server, or does other limited work.
 	calls := func(do func(r *http.Request) error) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			assert.Error(t, do(r))
@@ -53,7 +53,7 @@ func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
 			_, err := transport.RoundTrip(r.Clone(r.Context()))
 			return err
 		}),
-		// The request holds the context that was made for the limit which it has passed.
+		// This request has passed one inner limit, and holds the context made for it.
 		"by hand, beside an inner limit": calls(func(r *http.Request) error {
 			serve(adaptive(t, ok), r)
 			return byHand(r)
@@ -71,8 +71,8 @@ func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
 	}
 }
 
-// A multipart form's files are deleted by the server, which looks at its own request.
-// A middleware around this one may watch the request while it is served, and finds it as it was.
+// The server deletes a multipart form's files, and finds them in its own request. A middleware
+// around this one may watch the request while it is served, and finds it unchanged.
 func TestMiddlewareLeavesTheRequestOfItsCallerAlone(t *testing.T) {
 	m, _ := newInflight(t, 1, &inflightOptions{Adaptive: inflight.Learn(nil)}, nil)
 	limit := ratelimit.Must(httplimit.New(ratelimit.Map(ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil)), byTenant),
@@ -102,7 +102,8 @@ func TestMiddlewareLeavesTheRequestOfItsCallerAlone(t *testing.T) {
 	}
 }
 
-// Facts that an inner handler learns about a request are visible around it: the route, and the form, whose files the server removes.
+// An inner handler learns a request's route, and its form with files
+// for the server to remove. Both are visible around the limit.
 func TestRouteAndFormAreHandedBack(t *testing.T) {
 	m, _ := newInflight(t, 1, &inflightOptions{Adaptive: inflight.Learn(nil)}, nil)
 	mux := http.NewServeMux()

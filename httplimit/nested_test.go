@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// nest wraps one middleware of each limit around the next, the first outermost.
+// nest wraps one middleware for each limit around the next, the first outermost.
 func nest(t *testing.T, clock *fakeClock, dialect httplimit.Dialect, limits ...ratelimit.Limit) http.Handler {
 	h := http.Handler(ok)
 	for i := len(limits) - 1; i >= 0; i-- {
@@ -63,8 +63,8 @@ func TestOlderDialectsShowTheLimitThatDenies(t *testing.T) {
 		[]string{exceeds.Get("RateLimit-Limit"), exceeds.Get("RateLimit-Remaining"), exceeds.Get("RateLimit-Reset")}, "three figures of one limit")
 }
 
-// A request that a limit inside refuses was not served, and costs nothing around it, with anything in between. Package edge tests the kinds of
-// limits.
+// If an inner limit refuses a request, the request was not served. So it costs the outer
+// limit nothing, with anything in between. Package edge tests the kinds of limits.
 func TestTheOuterMiddlewareGivesBackWhatTheInnerOneRefuses(t *testing.T) {
 	window := ratelimit.FixedWindow(ratelimit.PerHour(100))
 	teapot := func(w http.ResponseWriter, _ httplimit.Event) { w.WriteHeader(http.StatusTeapot) }
@@ -116,12 +116,12 @@ func TestWhatAnInflightInsideShedsIsGivenBack(t *testing.T) {
 	})
 }
 
-// A handler may pass several requests on. If one is served, the whole one is charged.
+// A handler may pass several requests on. If one is served, the whole request is charged.
 func TestAHandlerThatServesAPartOfARequestIsCharged(t *testing.T) {
 	outer := limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(100)))
 	inner := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(3))), httplimit.Options{}).Wrap(ok)
 	h := middleware(t, outer, httplimit.Options{}).Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		for range 2 { // parts of a batch
+		for range 2 { // a batch's parts
 			inner.ServeHTTP(httptest.NewRecorder(), r)
 		}
 	}))

@@ -22,7 +22,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// refunding is a middleware that gives server errors back, of 5 an hour, and its limiter.
+// refunding returns a middleware with a limit of 5 an hour, and its limiter. The middleware refunds server errors.
 func refunding(t *testing.T) (*httplimit.Middleware, *ratelimit.Layered[*http.Request]) {
 	limiter := limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(5)))
 	return middleware(t, limiter, httplimit.Options{Settle: httplimit.RefundServerErrors}), limiter
@@ -75,7 +75,7 @@ func TestServerErrorsThatAClientProvokesAreCharged(t *testing.T) {
 	}
 }
 
-// One client's broken requests must not lower the limit of all.
+// One client's broken requests must not lower everyone's limit.
 func TestAnAdaptiveLimitLearnsNothingFromProvokedErrors(t *testing.T) {
 	proxy := reverseProxy(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	failing := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -117,7 +117,7 @@ func TestAnAdaptiveLimitLearnsNothingFromProvokedErrors(t *testing.T) {
 	}
 }
 
-// A flood of keys fills the table. The clients that send them pay: the refusal is no failure of the server.
+// A flood of keys fills the table. Its senders pay for the refusals, because these are no failures of the server.
 func TestRefusalsOfAnInflightThatClientsCauseAreCharged(t *testing.T) {
 	one := func() *inflight.Limiter[string] {
 		l := ratelimit.Must(inflight.New(1, &inflight.Options[string]{MaxKeys: 1}))
@@ -182,7 +182,7 @@ func TestServerErrorsOfTheServerAreRefundedWhateverTheBody(t *testing.T) {
 	}
 }
 
-// An impossible status causes a panic, and sends nothing: the function that recovers it can answer.
+// An impossible status causes a panic, and nothing is sent. The function that recovers from it can still answer.
 func TestAHandlersPanicForItsStatusCanBeAnswered(t *testing.T) {
 	m, limiter := refunding(t)
 	w := send(m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -204,7 +204,7 @@ func TestBodilessRequestsKeepTheirBody(t *testing.T) {
 }
 
 // The outer limits, by address, refund server errors. A client can
-// provoke refusals by the inner limit: these must not be refunded.
+// provoke refusals by the inner limit, so they must not be refunded.
 func TestRefusalsOfAnInnerMiddlewareAreNotRefunded(t *testing.T) {
 	keyed := func(opts *ratelimit.Options[keyfunc.Hash]) ratelimit.Limiter[*http.Request] {
 		l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(100)), opts))
@@ -234,7 +234,7 @@ func TestRefusalsOfAnInnerMiddlewareAreNotRefunded(t *testing.T) {
 	}
 }
 
-// 100 requests without a key, past a limit of 3 by address.
+// A client sends 100 requests without a key. Its limit by address is 3.
 func TestLeavingTheKeyOutIsNoWayPastTheLimitByAddress(t *testing.T) {
 	perIP := ratelimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(3)), &httplimit.Options{Settle: httplimit.RefundServerErrors}))
 	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(1000)), nil))
@@ -248,7 +248,7 @@ func TestLeavingTheKeyOutIsNoWayPastTheLimitByAddress(t *testing.T) {
 	assert.Equal(t, map[int]int{400: 3, 429: 97}, statuses)
 }
 
-// A denied login reads no more of a large upload than MaxBytesHandler lets it.
+// A denied login reads no more of a large upload than MaxBytesHandler allows.
 func TestDeniedUploadIsNotReadToItsEnd(t *testing.T) {
 	attempts := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
 	name := func(r *http.Request) (string, error) {
@@ -277,7 +277,8 @@ func (c *countingReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// guarded is a limit of three failed logins an hour around a handler, and the channel on which each request's end is reported.
+// guarded puts a limit of three failed logins an hour around a handler.
+// It also returns a channel with a value for each ended request.
 func guarded(t *testing.T, h http.Handler, charged ...int) (http.Handler, chan struct{}) {
 	limiter := limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(3)))
 	m := middleware(t, limiter, httplimit.Options{Settle: httplimit.ChargeOnly(charged...)}).Wrap(h)
@@ -288,7 +289,7 @@ func guarded(t *testing.T, h http.Handler, charged ...int) (http.Handler, chan s
 	}), ended
 }
 
-// A proxy panics with ErrAbortHandler when its client leaves during the response. The status that the client has read stays the status.
+// A proxy panics with ErrAbortHandler when its client leaves during the response. The status read by the client still counts.
 func TestAGuesserThatReadsItsStatusAndHangsUpIsCharged(t *testing.T) {
 	proxy := reverseProxy(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
@@ -373,10 +374,10 @@ func TestAClientThatLeavesBeforeTheAnswerIsChargedWhateverIsCounted(t *testing.T
 	}
 }
 
-// What was answered is known, although the client leaves during the rest of the response or the server has noticed it late.
+// The answer is known even if the client leaves during the rest of the response, or the server notices it late.
 func TestAKnownAnswerIsSettledAsSuchAlthoughTheClientHasGone(t *testing.T) {
 	for name, row := range map[string]struct {
-		before, after int // the statuses that are written before and after the client leaves
+		before, after int // the statuses written before and after the client leaves
 		charged       int
 		want          int
 	}{

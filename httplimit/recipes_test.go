@@ -21,9 +21,9 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// This file has the code of docs/recipes.md that is about HTTP, and simulates it.
+// This file has the code about HTTP from docs/recipes.md, and simulates it.
 
-// Two limits of one API: of each route, and of the whole account.
+// An API limits each route, and the whole account.
 func nestedTransports(base http.RoundTripper) (http.RoundTripper, error) {
 	account := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(50), 1).Named("account"), nil))
 	perRoute := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(1), 1).Named("route"), nil))
@@ -68,7 +68,7 @@ func TestNestedTransportsKeepTheLimitsOfAccountAndRoute(t *testing.T) {
 	})
 }
 
-// A rate is kept where requests are sent: inside the limit of requests in flight, for whose permits they wait first.
+// A rate is kept at the point of sending. So it belongs inside the limit in flight: requests wait for their permits first.
 func TestATransportWithARateGoesInsideTheOneInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -100,7 +100,7 @@ func TestATransportWithARateGoesInsideTheOneInFlight(t *testing.T) {
 	})
 }
 
-// A server without a time in its refusals: the Transport backs off.
+// A server's refusals have no time, so the Transport backs off.
 func ExampleAdvice_refused() {
 	advice := func(resp *http.Response) (httplimit.Advice, bool) {
 		if resp.Header.Get("X-Error") == "slow_down" {
@@ -113,7 +113,7 @@ func ExampleAdvice_refused() {
 	// Output: true true
 }
 
-// The real cost of a streamed response is known at its end.
+// A streamed response's real cost is known at its end.
 func ExampleOptions_settleResponse() {
 	limiter := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(1000), 1000), nil))
 	byUser := ratelimit.Map(limiter, func(*http.Request) (string, error) { return "ann", nil })
@@ -140,7 +140,7 @@ func ExampleOptions_settleResponse() {
 	// Output: 850
 }
 
-// Routes in groups with a limit each: a mux for each group.
+// Routes are in groups with a limit each. Each group has a mux.
 func ExampleMiddleware_Wrap_groups() {
 	page := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	reads := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(50), 100).Named("reads"), nil))

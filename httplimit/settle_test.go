@@ -126,7 +126,7 @@ func TestClientThatHangsUpIsNotRefunded(t *testing.T) {
 	assert.Equal(t, 4, left(t, limiter))
 }
 
-// settled counts the statuses that a rule was called with.
+// settled returns a handler behind a rule, and a channel with the statuses passed to the rule.
 func settled(t *testing.T, h http.HandlerFunc) (http.Handler, chan int) {
 	statuses := make(chan int, 10)
 	limiter := limiterOf(t, nil, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000))
@@ -232,7 +232,7 @@ func TestHijackedConnectionIsSettledAsSwitched(t *testing.T) {
 	assert.Equal(t, http.StatusSwitchingProtocols, <-statuses)
 }
 
-// Writers that other middleware puts around the server's writer.
+// These are writers put by other middleware around the server's writer.
 type (
 	flushHijacker struct {
 		http.ResponseWriter
@@ -306,7 +306,7 @@ func TestFileIsServedThroughTheServersReadFrom(t *testing.T) {
 	})
 }
 
-// TestWithoutSettleTheHandlerGetsTheServersOwnWriter where the server is not one of net/http.
+// Here, the writer is not one of net/http's.
 func TestWithoutSettleTheHandlerGetsTheServersOwnWriter(t *testing.T) {
 	m := middleware(t, limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.PerMinute(1))), httplimit.Options{})
 	w := httptest.NewRecorder()

@@ -24,7 +24,7 @@ import (
 
 var servers = flag.Int("servers", testsize.Of(40, 1000), "how many random hostile servers a Transport meets")
 
-// Values that a server may write into any field that a Transport reads.
+// These are the fields read by a Transport, and values for them.
 var (
 	readFields = []string{
 		"Retry-After", "Retry-After-Ms", "Date", "Age", "RateLimit", "RateLimit-Policy", "RateLimit-Remaining", "RateLimit-Reset",
@@ -77,8 +77,8 @@ func (s *hostile) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// Every request of a Transport ends, with any answers of the server: within the longest wait that the server is
-// granted, for each attempt, and the waits of requests before it in the queue.
+// Each of a Transport's requests ends, whatever the server answers. A server may delay each
+// attempt by MaxServerWait, and a request waits for all attempts before it in the queue.
 func TestTransportOutlivesHostileServers(t *testing.T) {
 	n := *servers
 	for seed := range uint64(n) {
@@ -137,8 +137,8 @@ func TestTransportOutlivesHostileServers(t *testing.T) {
 	}
 }
 
-// The first error of a connection may come from an idle connection that the server has closed. A second error in a row
-// closes the queue, and an answer opens it again. Errors of the request itself and of its context do not count.
+// A connection's first error may come from an idle connection closed by the server. A second error in a row closes
+// the queue, and an answer opens it again. Errors from the request itself and from its context do not count.
 func TestErrorsOfTheConnectionAreWaitedForTwiceAsLongEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fails := error(io.EOF)
@@ -176,7 +176,7 @@ func TestErrorsOfTheConnectionAreWaitedForTwiceAsLongEachTime(t *testing.T) {
 	})
 }
 
-// A response holds the slot of MaxInFlight, or the permit of Inflight, until its body ends.
+// A response holds MaxInFlight's slot, or Inflight's permit, until its body ends.
 func TestAResponsesBodyHoldsItsSlotUntilItEnds(t *testing.T) {
 	for name, ends := range map[string]func(*testing.T, *http.Response){
 		"read": func(t *testing.T, resp *http.Response) {
@@ -231,7 +231,8 @@ type duplex struct{ io.Reader }
 func (duplex) Write(p []byte) (int, error) { return len(p), nil }
 func (duplex) Close() error                { return nil }
 
-// A request leaves nothing behind, however it ends: an error, a response without a body, a refusal that is repeated, a switch of protocols.
+// A request leaves nothing behind, however it ends: with an error, a
+// response without a body, a repeated refusal, or a switch of protocols.
 func TestASlotComesBackHoweverARequestEnds(t *testing.T) {
 	answers := map[string]func(n int) (*http.Response, error){
 		"an error": func(int) (*http.Response, error) { return nil, io.ErrUnexpectedEOF },

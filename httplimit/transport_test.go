@@ -22,13 +22,13 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// backend is a RoundTripper that records each request's time, and returns the prepared responses.
+// backend is a RoundTripper that records each request's time and returns the prepared responses.
 type backend struct {
 	mu     sync.Mutex
 	begin  time.Time
 	sent   []sent
 	bodies []string
-	answer func(n int, r *http.Request) (status int, header http.Header) // n counts from 1; nil for 200
+	answer func(n int, r *http.Request) (status int, header http.Header) // n counts from 1; if nil, the status is 200
 }
 
 type sent struct {
@@ -84,10 +84,10 @@ func client(t testing.TB, base http.RoundTripper, l ratelimit.Reserver[*http.Req
 	return &http.Client{Transport: transport}, transport
 }
 
-// fields is a header of these lines, each "Name: value".
+// fields returns a header with these lines, each "Name: value".
 func fields(lines ...string) http.Header { return with(lines...).Header }
 
-// once answers the first request with that, and others with 200.
+// once answers the first request with this status and header, and others with 200.
 func once(status int, header http.Header) func(int, *http.Request) (int, http.Header) {
 	return func(n int, _ *http.Request) (int, http.Header) {
 		if n == 1 {
@@ -106,12 +106,12 @@ func fetch(t testing.TB, c *http.Client, url string) int {
 	return resp.StatusCode
 }
 
-// TestATransportQueuesItsRequests as its options, deadlines and the server's answers demand. Package pace tests the queue itself.
+// Options, deadlines and the server's answers decide when a request is sent. Package pace tests the queue itself.
 func TestATransportQueuesItsRequests(t *testing.T) {
 	perMinute6, unlimited := ratelimit.TokenBucket(ratelimit.PerMinute(6), 1), ratelimit.Unlimited()
 	for name, row := range map[string]struct {
 		limit   ratelimit.Limit
-		fields  http.Header // of the answer to the first request
+		fields  http.Header // the first response's header
 		opts    httplimit.TransportOptions
 		timeout time.Duration
 		want    time.Duration // when the second request is sent
@@ -157,7 +157,7 @@ func TestATransportQueuesItsRequests(t *testing.T) {
 	}
 }
 
-// closing is a body that notes that it was closed.
+// closing is a body that records its Close.
 type closing struct {
 	io.Reader
 	closed bool
@@ -165,7 +165,7 @@ type closing struct {
 
 func (c *closing) Close() error { c.closed = true; return nil }
 
-// Responses, and the time when the next request is sent. The server's clock is a year and some behind.
+// The rows are responses, and the time when the next request is sent. The server's clock is 25 years ahead.
 func TestTransportLearnsFromEachDialect(t *testing.T) {
 	const date = "Date: Fri, 01 Aug 2025 12:00:00 GMT" // Unix 1754049600
 	for name, row := range map[string]struct {
@@ -173,12 +173,13 @@ func TestTransportLearnsFromEachDialect(t *testing.T) {
 		lines  []string
 		want   time.Duration
 	}{
-		"Retry-After in seconds":                            {429, []string{"Retry-After: 7"}, 7 * time.Second},
-		"Retry-After of a 503":                              {503, []string{"Retry-After: 7"}, 7 * time.Second},
-		"Retry-After of another status":                     {200, []string{"Retry-After: 7"}, 0},
-		"Retry-After as a date":                             {429, []string{date, "Retry-After: Fri, 01 Aug 2025 12:00:08 GMT"}, 8 * time.Second},
-		"Retry-After as a date of RFC 850":                  {503, []string{date, "Retry-After: Friday, 01-Aug-25 12:00:08 GMT"}, 8 * time.Second},
-		"date without the server's own":                     {429, []string{"Retry-After: Sat, 01 Jan 2000 00:00:09 GMT"}, 9 * time.Second}, // the bubble's clock
+		"Retry-After in seconds":           {429, []string{"Retry-After: 7"}, 7 * time.Second},
+		"Retry-After of a 503":             {503, []string{"Retry-After: 7"}, 7 * time.Second},
+		"Retry-After of another status":    {200, []string{"Retry-After: 7"}, 0},
+		"Retry-After as a date":            {429, []string{date, "Retry-After: Fri, 01 Aug 2025 12:00:08 GMT"}, 8 * time.Second},
+		"Retry-After as a date of RFC 850": {503, []string{date, "Retry-After: Friday, 01-Aug-25 12:00:08 GMT"}, 8 * time.Second},
+		// the bubble's clock
+		"date without the server's own":                     {429, []string{"Retry-After: Sat, 01 Jan 2000 00:00:09 GMT"}, 9 * time.Second},
 		"date that is past":                                 {503, []string{date, "Retry-After: Fri, 01 Aug 2025 11:00:00 GMT"}, 0},
 		"Retry-After with a fraction":                       {429, []string{"Retry-After: 1.5"}, 1500 * time.Millisecond},
 		"Retry-After that is no number":                     {429, []string{"Retry-After: Infinity"}, time.Second},
@@ -283,18 +284,19 @@ func TestTransportLearnsFromEachDialect(t *testing.T) {
 		"draft 06":                                              {200, []string{"RateLimit-Remaining: 0", "RateLimit-Reset: 5"}, 5 * time.Second},
 		"X-RateLimit in seconds":                                {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 5"}, 5 * time.Second},
 		"X-RateLimit in Unix time":                              {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049605"}, 5 * time.Second},
-		"X-RateLimit in Unix time, no Date":                     {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 946684805"}, 0}, // 1999: a span of 30 years is not waited for
-		"X-RateLimit in Unix milliseconds":                      {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049605500"}, 5500 * time.Millisecond},
-		"X-RateLimit in Unix time, fraction":                    {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049605.25"}, 5250 * time.Millisecond},
-		"X-RateLimit in Unix time that is past":                 {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049000"}, 0},
-		"429, X-RateLimit that is past":                         {429, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049000"}, time.Second},
-		"X-RateLimit, something left":                           {200, []string{"X-RateLimit-Remaining: 4", "X-RateLimit-Reset: 5"}, 0},
-		"X-RateLimit-Reset-After of 0":                          {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset-After: 0", "X-RateLimit-Reset: 5"}, 5 * time.Second},
-		"X-RateLimit-Reset-After that cannot be read":           {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset-After: 1.2.3", "X-RateLimit-Reset: 5"}, 5 * time.Second},
-		"draft 06 that is past":                                 {200, []string{date, "RateLimit-Remaining: 0", "RateLimit-Reset: 1754049000", "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 5"}, 5 * time.Second},
-		"X-RateLimit without Reset":                             {200, []string{"X-RateLimit-Remaining: 0"}, 0},
-		"X-RateLimit with garbage":                              {200, []string{"X-RateLimit-Remaining: none", "X-RateLimit-Reset: NaN"}, 0},
-		"X-RateLimit below zero":                                {200, []string{"X-RateLimit-Remaining: -1", "X-RateLimit-Reset: 5"}, 0},
+		// below September 2001, a number counts as a span, here of 30 years
+		"X-RateLimit in Unix time, no Date":           {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 946684805"}, 0},
+		"X-RateLimit in Unix milliseconds":            {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049605500"}, 5500 * time.Millisecond},
+		"X-RateLimit in Unix time, fraction":          {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049605.25"}, 5250 * time.Millisecond},
+		"X-RateLimit in Unix time that is past":       {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049000"}, 0},
+		"429, X-RateLimit that is past":               {429, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049000"}, time.Second},
+		"X-RateLimit, something left":                 {200, []string{"X-RateLimit-Remaining: 4", "X-RateLimit-Reset: 5"}, 0},
+		"X-RateLimit-Reset-After of 0":                {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset-After: 0", "X-RateLimit-Reset: 5"}, 5 * time.Second},
+		"X-RateLimit-Reset-After that cannot be read": {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset-After: 1.2.3", "X-RateLimit-Reset: 5"}, 5 * time.Second},
+		"draft 06 that is past":                       {200, []string{date, "RateLimit-Remaining: 0", "RateLimit-Reset: 1754049000", "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 5"}, 5 * time.Second},
+		"X-RateLimit without Reset":                   {200, []string{"X-RateLimit-Remaining: 0"}, 0},
+		"X-RateLimit with garbage":                    {200, []string{"X-RateLimit-Remaining: none", "X-RateLimit-Reset: NaN"}, 0},
+		"X-RateLimit below zero":                      {200, []string{"X-RateLimit-Remaining: -1", "X-RateLimit-Reset: 5"}, 0},
 	} {
 		bubble(t, name, func(t *testing.T) {
 			if name == "X-RateLimit in Unix time, no Date" {
@@ -334,7 +336,7 @@ func TestRefusedRequestsAreSentAgainIfThatIsSafe(t *testing.T) {
 		method string
 		body   io.Reader
 		status int
-		lines  []string // of the response
+		lines  []string // the response's header
 		key    string   // Idempotency-Key
 		sent   int
 	}{
@@ -387,7 +389,7 @@ func TestBodyThatCannotBeReadAgainAfterAllLeavesTheRefusal(t *testing.T) {
 	})
 }
 
-// stalled is a body of which nothing comes until it is closed.
+// stalled is a body without data until it is closed.
 type stalled struct{ closed chan struct{} }
 
 func (s *stalled) Read([]byte) (int, error) {
@@ -422,7 +424,7 @@ func TestBodyOfARefusalThatDoesNotComeDelaysNoRetry(t *testing.T) {
 	}
 }
 
-// A connection is used again if the refusal's body has come, and a server that stalls delays no request.
+// If the refusal's body has arrived, its connection is used again. A stalling server delays no request.
 func TestRetryUsesTheConnectionAgainIfItCan(t *testing.T) {
 	for name, stall := range map[string]bool{"a short body": false, "a body that stalls": true} {
 		t.Run(name, func(t *testing.T) {
@@ -561,7 +563,7 @@ func TestATransportHandsOnThatThereIsNoResponseAndNoError(t *testing.T) {
 	require.Nil(t, resp)
 }
 
-// A request that is to be sent again, but that the client's own limit does not allow, ends with the server's answer.
+// A refused request would be sent again, but the client's own limit leaves no time. It ends with the server's answer.
 func TestTheCallerGetsTheRefusalIfItsOwnLimitLeavesNoTime(t *testing.T) {
 	long := strings.Repeat("a", 100<<10)
 	for name, row := range map[string]struct {

@@ -27,7 +27,7 @@ func TestStatusOfAMissingKeyIsChosen(t *testing.T) {
 	}
 }
 
-// A request is charged by its response: by a header field, and by its length.
+// The response decides a request's charge: by a header field, or by its length.
 func TestTheResponseGivesTheCost(t *testing.T) {
 	for name, write := range map[string]func(w http.ResponseWriter){
 		"Write":       func(w http.ResponseWriter) { _, _ = w.Write(make([]byte, 7)) },

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// calls are the optional methods of a server's writer, each of which records its call.
+// calls records the calls of a writer's optional methods.
 type calls struct {
 	http.ResponseWriter
 	made *[]string
@@ -39,7 +39,7 @@ func (p push) Push(target string, _ *http.PushOptions) error {
 	return nil
 }
 
-// use calls Flush and Hijack if a writer has them, and returns which it has.
+// use calls Flush and Hijack if the writer has them, and reports whether it has each.
 func use(w http.ResponseWriter) (flushes, hijacks bool) {
 	f, flushes := w.(http.Flusher)
 	if flushes {
@@ -87,7 +87,7 @@ func TestEachSetOfOptionalMethodsIsKept(t *testing.T) {
 	}
 }
 
-// A handler may push where the server can, and gin's Context.Stream needs CloseNotify with any writer.
+// If the server can push, a handler can, too. gin's Context.Stream needs CloseNotify with any writer.
 func TestPushAndCloseNotifyAreAlwaysThere(t *testing.T) {
 	var made []string
 	c := calls{httptest.NewRecorder(), &made}
@@ -139,7 +139,7 @@ func TestWriterOfTheTimeoutHandlerIsKept(t *testing.T) {
 	assert.Equal(t, 200, <-statuses)
 }
 
-// The client gets the first status that is written; later ones change nothing.
+// The client gets the first status. Later ones change nothing.
 func TestFirstStatusCounts(t *testing.T) {
 	for name, first := range map[string]func(w http.ResponseWriter) error{
 		"write":        func(w http.ResponseWriter) error { _, err := w.Write([]byte("x")); return err },
@@ -162,7 +162,7 @@ func TestFirstStatusCounts(t *testing.T) {
 	}
 }
 
-// withServer is a request of a server that logs its errors there.
+// withServer returns a request to a server with this error log.
 func withServer(r *http.Request, to io.Writer) *http.Request {
 	return withContextValue(r, http.ServerContextKey, &http.Server{ErrorLog: log.New(to, "", 0)})
 }
@@ -170,7 +170,7 @@ func withServer(r *http.Request, to io.Writer) *http.Request {
 func TestSuperfluousWriteHeaderBlamesTheHandler(t *testing.T) {
 	h, statuses := settled(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusNotFound)
-		w.WriteHeader(http.StatusInternalServerError) // this line is logged
+		w.WriteHeader(http.StatusInternalServerError) // logged with this line as its caller
 	})
 	logged := new(bytes.Buffer)
 	s := httptest.NewUnstartedServer(h)
