@@ -198,7 +198,7 @@ func TestAHandlerKeepsItsPermitAfterItClosesTheConnection(t *testing.T) {
 	assert.Equal(t, "1 0", fmt.Sprint(during, stats.InFlight))
 }
 
-// Open WebSockets and event streams leave the learned limit to other requests, at the server and at the client.
+// Open WebSockets and event streams leave the learnt limit to other requests, at the server and at the client.
 func TestOpenStreamsLeaveTheLearntLimitToOthers(t *testing.T) {
 	for name, hijacks := range map[string]bool{"hijacked": true, "event stream": false} {
 		t.Run(name, func(t *testing.T) {

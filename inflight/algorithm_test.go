@@ -241,13 +241,13 @@ func (s *scripted) Update(sample inflight.Sample) int {
 	return limit
 }
 
-// script returns an Adaptive that starts with the first of the given limits, and the samples that its algorithm receives.
+// script returns an Adaptive with these limits, the first one at its start, and the samples received by its algorithm.
 func script(limits ...int) (func() inflight.Algorithm, *[]inflight.Sample) {
 	samples := new([]inflight.Sample)
 	return func() inflight.Algorithm { return &scripted{limits[1:], samples, limits[0]} }, samples
 }
 
-// finish lets n pieces of work end after d. All are in flight at the same time.
+// finish lets n pieces of work end after d. All are in flight at once.
 func finish(t *testing.T, l *inflight.Limiter[string], clock *ratelimittest.Clock, n int, after time.Duration, o inflight.Outcome) {
 	var permits []inflight.Permit
 	for range n {
@@ -329,7 +329,7 @@ func TestBoundOfAnAdaptiveLimitChanges(t *testing.T) {
 
 func TestAlgorithmThatPanicsKeepsTheLimit(t *testing.T) {
 	clock := new(ratelimittest.Clock)
-	adaptive, samples := script(5) // the algorithm has no more limits to return, so it panics
+	adaptive, samples := script(5) // the algorithm has no more limits, so it panics
 	l := newLimiter(t, 10, &options{Adaptive: adaptive, Clock: clock})
 	finish(t, l, clock, 5, time.Second, inflight.Success)
 	for range 2 {
@@ -370,7 +370,7 @@ func TestAdaptiveLimiterUnderLoad(t *testing.T) {
 	}
 }
 
-// Work that began before a window has met another limit, so the window ignores its time.
+// Work begun before a window ran under another limit, so the window ignores its time.
 func TestWindowLearnsOnlyFromWorkThatBeganWithinIt(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	adaptive, samples := script(50, 50, 50)
@@ -392,12 +392,12 @@ func TestWindowLearnsOnlyFromWorkThatBeganWithinIt(t *testing.T) {
 	assert.Equal(t, inflight.Sample{RTT: 100 * time.Millisecond, Ended: 39, InFlight: 30, Mean: 20, Crowd: 20, Outcomes: 39, Goodput: 390, Served: 100 * time.Millisecond, Max: 100, At: 1810 * time.Millisecond}, (*samples)[1], "19 ended in this window that began in the one before: of these it has seen how long they take, and that they were not dropped")
 }
 
-// Work that is cancelled or still in flight takes at least as long as it has lasted.
+// Work cancelled or still in flight counts with at least its time so far.
 func TestCancelledWorkAndWorkUnderWayRaiseTheMean(t *testing.T) {
 	for _, row := range []struct {
 		name      string
-		cancelled time.Duration // the time of five cancelled calls; 0 for none
-		underWay  bool          // whether five calls that began with the others are still in flight
+		cancelled time.Duration // the time of five cancelled calls; 0 if there are none
+		underWay  bool          // whether five calls begun with the others are still in flight
 		most      time.Duration
 	}{
 		{"neither", 0, false, 100 * time.Millisecond},
@@ -451,8 +451,8 @@ func TestCancelledWorkAndWorkUnderWayRaiseTheMean(t *testing.T) {
 	}
 }
 
-// Calls that fail after many times the longest success hold permits
-// at any limit. They do not raise the mean time of the others.
+// Some calls fail after many times the longest success. They hold
+// permits under any limit, so they do not raise the others' mean time.
 func TestCallsThatHangDoNotRaiseTheMean(t *testing.T) {
 	const d = 100 * time.Millisecond
 	for _, row := range []struct {
@@ -472,7 +472,7 @@ func TestCallsThatHangDoNotRaiseTheMean(t *testing.T) {
 		clock := new(ratelimittest.Clock)
 		adaptive, samples := script(50, 50, 50, 50, 50)
 		l := newLimiter(t, 100, &options{Adaptive: adaptive, Clock: clock})
-		finish(t, l, clock, 20, d, inflight.Success) // the longest success of the previous window
+		finish(t, l, clock, 20, d, inflight.Success) // the previous window's longest success
 		require.Len(t, *samples, 1, row.name)
 		var late, good []inflight.Permit
 		for range 5 {
@@ -504,7 +504,7 @@ func TestCallsThatHangDoNotRaiseTheMean(t *testing.T) {
 	}
 }
 
-// A bug that makes calls fail at once is no sign of load, even if many calls fail.
+// A bug makes calls fail at once. This is no sign of load, even if many calls fail.
 func TestWorkThatFailsAtOnceIsNoSignOfOverload(t *testing.T) {
 	for name, adaptive := range adaptives {
 		clock := new(ratelimittest.Clock)
@@ -533,13 +533,13 @@ func TestWindowOfAnAlgorithmIsTheNumberOfOutcomesInAWindow(t *testing.T) {
 	assert.Equal(t, 18, stats(t, l, "a").Limit)
 }
 
-// A misled probe has taken a queue's latency for the baseline. Latency never rises
-// above that baseline, because the limit is at its bound. A later probe corrects it.
+// A misled probe has taken a queue's latency for the baseline. Latency never rises above
+// this baseline, because the limit is at its bound. A later probe corrects the baseline.
 func TestBaselineOfAQueueIsFoundOut(t *testing.T) {
 	for name, adaptive := range adaptives {
 		a, limit := adaptive(), 20
 		for window := range 60 {
-			rtt := time.Duration(limit) * 10 * time.Millisecond // one server
+			rtt := time.Duration(limit) * 10 * time.Millisecond // a backend with one server
 			if window < 4 {
 				rtt = 200 * time.Millisecond // the latency at the first probe
 			}
@@ -549,8 +549,8 @@ func TestBaselineOfAQueueIsFoundOut(t *testing.T) {
 	}
 }
 
-// A probe that finds a slower backend measures again at a third of the
-// limit, and then at lower limits as long as latency falls. It ends at 1.
+// If a probe finds a slower backend, it measures again at a third of the
+// limit, and at lower limits as long as latency falls. It ends at 1.
 func TestAProbeEndsAtALimitOfOne(t *testing.T) {
 	alg := inflight.Learn(nil)()
 	limit, at, ones := 20, 1000*time.Hour, 0

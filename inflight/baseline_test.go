@@ -7,8 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// The variation of times is the mean of the square of deviation over
-// mean. It is 1 if times are exponential, and 0 if all are equal.
+// The variation of times is the mean of (deviation / mean)². It is 1 if times are exponential, and 0 if all are equal.
 func TestHowMuchTimesVaryIsLearntFromWindows(t *testing.T) {
 	for deviation, want := range map[time.Duration]float64{0: 0, 5 * time.Millisecond: 0.25, 10 * time.Millisecond: 1, 30 * time.Millisecond: 9} {
 		b := baseline{}
@@ -25,8 +24,8 @@ func TestHowMuchTimesVaryIsLearntFromWindows(t *testing.T) {
 	}
 }
 
-// Latency is 71 where a queue alone would leave 50. That may be noise, so a step
-// of the probe lasts for three windows, and then it has found the baseline.
+// If the latency of 100 came from a queue alone, half the limit would halve it. It falls to 71, perhaps
+// by noise. So the probe's step lasts for three windows, and then the probe has found the baseline.
 func TestANoisyProbeLooksAtThreeWindows(t *testing.T) {
 	b := baseline{probe: probe{running: true, before: measure{limit: 8, rtt: 100}, cut: 4}, noise: 0.1}
 	for n := 1; n < most; n++ {
@@ -38,8 +37,8 @@ func TestANoisyProbeLooksAtThreeWindows(t *testing.T) {
 	assert.InDelta(t, 71, b.rtt, 1e-9)
 }
 
-// By Kaplan and Meier, work that lasts exactly as long as other work took is at
-// risk when the other work ends. So a third of three has ended, not half of two.
+// In Kaplan and Meier's estimate, work lasting exactly as long as other work is still
+// at risk when the other work ends. So a third of three has ended, not half of two.
 func TestWorkThatLastsAsLongAsOtherWorkCountsBesideIt(t *testing.T) {
 	const d = 1024 * time.Millisecond
 	var x times

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// lockCheck is a clock that fails the test if it is read while a lock of the limiter is held.
+// lockCheck is a clock. It fails the test if it is read while one of the limiter's locks is held.
 type lockCheck struct {
 	t     *testing.T
 	l     *Limiter[string]
@@ -98,7 +98,7 @@ func TestTheClockIsReadUnderNoLock(t *testing.T) {
 					}
 					r.permit.Done(Dropped)
 				}
-				for _, key := range []string{"c", "d", "a"} { // so that a full table drops the others
+				for _, key := range []string{"c", "d", "a"} { // the full table drops the other keys
 					p := permitOf(l.TryAcquire(key, 1))
 					p.Done(Success)
 				}
@@ -108,7 +108,7 @@ func TestTheClockIsReadUnderNoLock(t *testing.T) {
 	}
 }
 
-// permitOf returns the permit, and panics if there is an error.
+// permitOf returns the permit. It panics if err is not nil.
 func permitOf(p Permit, err error) Permit {
 	if err != nil {
 		panic(err)
@@ -116,7 +116,7 @@ func permitOf(p Permit, err error) Permit {
 	return p
 }
 
-// scripted is a clock whose readings come in any order, like the readings of calls that wait for a lock.
+// scripted is a clock with readings in any order, as calls waiting for a lock see them.
 type scripted struct {
 	rng *rand.Rand
 	at  time.Duration
@@ -127,7 +127,7 @@ func (c *scripted) Now() time.Duration {
 	return c.at - time.Duration(c.rng.IntN(3))*time.Second*time.Duration(c.rng.IntN(2))
 }
 
-// Work that begins later never counts as having begun earlier.
+// Later work never counts as begun earlier.
 func TestAReadingThatIsOlderThanTheLastCountsAsThat(t *testing.T) {
 	for seed := range uint64(testsize.Of(50, 500)) {
 		rng := rand.New(rand.NewPCG(testsize.Seed(seed), 41))

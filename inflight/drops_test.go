@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// drop runs n windows in which a share of the calls is dropped at once, whatever the limit is.
+// drop runs n windows in which a share of the calls is dropped at once, under any limit.
 func (l *loop) drop(n int, share float64) (limits []int) {
 	for range n {
 		rtt := time.Duration(float64(l.service) * max(1, float64(l.limit)/float64(l.servers)))
@@ -36,7 +36,7 @@ func settled(adaptive func() inflight.Algorithm) *loop {
 	return l
 }
 
-// A replica is dead. The limit returns to its value. From then on, this share of drops does not count, but a larger one does.
+// A replica is dead. The limit returns to its value. From then on, only a larger share of drops counts.
 func TestDropsThatALowerLimitDoesNotCureDoNotLowerIt(t *testing.T) {
 	for name, adaptive := range adaptives {
 		for _, share := range []float64{0.3, 0.5, 0.9} {
@@ -55,7 +55,7 @@ func TestDropsThatALowerLimitDoesNotCureDoNotLowerIt(t *testing.T) {
 	}
 }
 
-// A backend refuses all calls above its capacity. The limit stays near that capacity.
+// A backend refuses all calls above its capacity. The limit stays near the capacity.
 func TestDropsThatALowerLimitCuresLowerIt(t *testing.T) {
 	for name, adaptive := range adaptives {
 		l, sum := &loop{adaptive(), 20, 20, service}, 0
@@ -103,7 +103,7 @@ func TestAnOutageIsSeenThroughAFloorAndAFloorFades(t *testing.T) {
 	}
 }
 
-// In windows of 20 outcomes, five drops are a quarter, and four are not. Such windows come by chance if 15 % are dropped.
+// In windows of 20 outcomes, five drops are a quarter, and four are less. At 15 % of drops, windows with five come by chance.
 func TestDropsByChanceDoNotLowerTheLimit(t *testing.T) {
 	for name, adaptive := range adaptives {
 		for seed := range uint64(5) {
@@ -130,8 +130,8 @@ func TestDropsByChanceDoNotLowerTheLimit(t *testing.T) {
 	}
 }
 
-// In windows of 20 outcomes, a share of 30 % now and then has few drops by chance, or very many.
-// Such a window neither ends an experiment nor restarts it from the limit that it has reached.
+// In windows of 20 outcomes, a share of 30 % now and then has few drops by chance, or very
+// many. Such a window neither ends an experiment nor restarts it from the present limit.
 func TestChanceDoesNotKeepTheLimitLowDuringAPartialOutage(t *testing.T) {
 	for name, adaptive := range adaptives {
 		for _, share := range []float64{0.25, 0.3, 0.4, 0.5, 0.7} {
@@ -160,7 +160,7 @@ func TestChanceDoesNotKeepTheLimitLowDuringAPartialOutage(t *testing.T) {
 	}
 }
 
-// A run that begins at the least limit cannot be compared with a lower one.
+// A run may begin at the least limit. Then there is no lower one to compare.
 func TestAPartialOutageDoesNotKeepALimitThatWasAtItsLeastThere(t *testing.T) {
 	{
 		name, adaptive := "Learn", inflight.Learn(&inflight.LearnOptions{Start: 1})
@@ -172,8 +172,8 @@ func TestAPartialOutageDoesNotKeepALimitThatWasAtItsLeastThere(t *testing.T) {
 	}
 }
 
-// Successes wait in a queue for longer than a window lasts, so most of those that begin in a window
-// do not end in it. Drops take a millisecond. Their share is nevertheless counted among all calls.
+// Successes wait in a queue for longer than a window, so most of a window's successes end
+// in later ones. Drops take a millisecond. Still, their share is counted among all calls.
 func TestTheShareOfDropsDoesNotDependOnTheQueue(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	adaptive, samples := script(slices.Repeat([]int{100}, 1000)...)
@@ -243,7 +243,7 @@ func TestEventsDuringAnExperimentDoNotLast(t *testing.T) {
 	}
 }
 
-// A floor of half the calls does not hide that the other calls are slow.
+// If half the calls are always dropped, slow calls among the others still lower the limit.
 func TestSlowWindowsLowerALimitWithAFloor(t *testing.T) {
 	l := settled(inflight.Learn(&inflight.LearnOptions{Timeout: 4 * service}))
 	l.drop(100, 0.5)
@@ -253,7 +253,7 @@ func TestSlowWindowsLowerALimitWithAFloor(t *testing.T) {
 	assert.Less(t, l.limit, before/4)
 }
 
-// deciding is a wrapper of an algorithm that decides on Dropped by itself.
+// deciding wraps an algorithm. It decides on Dropped by itself.
 type deciding struct {
 	inflight.Algorithm
 	dropped bool
@@ -300,7 +300,7 @@ var timeouts = map[string]func() inflight.Algorithm{
 	"Learn": inflight.Learn(&inflight.LearnOptions{Timeout: 5 * service}),
 }
 
-// Calls that hang raise RTT, but not the successes' time. Without successes, RTT counts.
+// Hanging calls raise RTT, but not the successes' time. Without successes, RTT counts.
 func TestTimeoutCountsTheTimeOfSuccesses(t *testing.T) {
 	for name, adaptive := range timeouts {
 		for _, test := range []struct {
@@ -321,7 +321,7 @@ func TestTimeoutCountsTheTimeOfSuccesses(t *testing.T) {
 	}
 }
 
-// The sample of a window reports the share of drops and the times of the successes apart from other work.
+// A window's sample reports the share of drops, and the successes' times apart from other work's.
 func TestASampleSeparatesDropsFromSuccesses(t *testing.T) {
 	for dropped, want := range map[int]bool{4: false, 5: true} {
 		clock := new(ratelimittest.Clock)
@@ -336,8 +336,8 @@ func TestASampleSeparatesDropsFromSuccesses(t *testing.T) {
 	}
 }
 
-// After an outage of the whole backend, the limit is at its least. No lower limit
-// can then show that the drops of a dead replica do not depend on the limit.
+// After an outage of the whole backend, the limit is at its least. Then no
+// lower limit can show whether a dead replica's drops depend on the limit.
 func TestAPartialOutageAfterATotalOneDoesNotKeepTheLimitAtItsLeast(t *testing.T) {
 	for name, adaptive := range adaptives {
 		for _, share := range []float64{0.3, 0.5, 0.9} {
@@ -352,7 +352,7 @@ func TestAPartialOutageAfterATotalOneDoesNotKeepTheLimitAtItsLeast(t *testing.T)
 	}
 }
 
-// While the backend is down, the limit leaves its least value for a few windows now and then, and returns to it.
+// While the backend is down, the limit rises from its least value for a few windows now and then, and returns to it.
 func TestALiftDuringATotalOutageIsRare(t *testing.T) {
 	for name, adaptive := range adaptives {
 		l, higher := settled(adaptive), 0
@@ -370,7 +370,7 @@ func TestALiftDuringATotalOutageIsRare(t *testing.T) {
 	}
 }
 
-// A replica is dead for a second of every two. The limit returns as soon as the drops have gone.
+// A replica is dead for a second of every two. The limit returns as soon as the drops end.
 func TestAnOutageThatComesAndGoesDoesNotKeepTheLimitLow(t *testing.T) {
 	for name, adaptive := range adaptives {
 		l := settled(adaptive)

@@ -28,7 +28,7 @@ func ExampleLearn() {
 	// Output: 20 of 200
 }
 
-// Callers give up after two seconds. Answers that take longer lower the limit.
+// Callers give up after two seconds. Later answers lower the limit.
 func ExampleLearnOptions() {
 	algorithm := inflight.Learn(&inflight.LearnOptions{Timeout: 2 * time.Second, Start: 10})()
 	for range 6 {
@@ -55,7 +55,7 @@ func ExampleProtect() {
 	// Output: 1 of 20
 }
 
-// An answer's time is in proportion to its tokens, so the limit learns from the time per token.
+// An answer takes time in proportion to its tokens, so the limit learns from the time per token.
 func ExamplePermit_DoneAmount() {
 	limiter, err := inflight.Protect[string](nil)
 	if err != nil {

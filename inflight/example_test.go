@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// Each tenant may have two calls in flight. A call for which there is no room is refused.
+// Each tenant may have two calls in flight. A call without room is refused.
 func ExampleLimiter_TryAcquire() {
 	limiter := ratelimit.Must(inflight.New[string](2, nil))
 	for i := range 3 {
@@ -45,8 +45,8 @@ func ExampleLimiter_Acquire() {
 	// Output: <nil> <nil>
 }
 
-// At most 10 units are in flight over all tenants. A tenant that is alone may have
-// all. When tenants wait for each other, a paying one gets three times as much.
+// At most 10 units are in flight over all tenants. A tenant alone may have all of
+// them. When tenants wait for each other, a paying one gets three times as much.
 func ExampleOptions_total() {
 	limiter := ratelimit.Must(inflight.New(10, &inflight.Options[string]{
 		Total:    10,
@@ -85,12 +85,12 @@ func ExampleLimiter_SetLimit() {
 	// true
 }
 
-// Plans change. Refresh gives tracked keys their new limit, and SetTotal changes the server's total.
+// Plans change. Refresh gives tracked keys their new limits, and SetTotal changes the server's total.
 func ExampleLimiter_Refresh() {
 	plans := map[string]int{"a": 1}
 	limiter := ratelimit.Must(inflight.New(5, &inflight.Options[string]{
 		Total:    8,
-		LimitFor: func(tenant string) int { return plans[tenant] }, // 0 for all others, which means New's limit
+		LimitFor: func(tenant string) int { return plans[tenant] }, // for all other keys it returns 0: New's limit
 	}))
 	for _, tenant := range []string{"a", "b"} {
 		permit, _ := limiter.TryAcquire(tenant, 1)

@@ -13,24 +13,24 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// tenant is a key whose callers request units without end.
+// tenant is a key. Its callers request units without end.
 type tenant struct {
 	key    string
 	weight int
-	most   int // the most units of a request; each is for 1 to most
-	depth  int // its callers that wait at the same time, more than one release admits
-	joins  int // grants, over all tenants, after which it begins
+	most   int // a request's maximum; each request is for 1 to most units
+	depth  int // how many of its callers wait at once; more than one release admits
+	joins  int // after how many grants to all tenants it begins
 	got    int // the units granted to it
 }
 
-// grant is a permit that a tenant was granted.
+// grant is a permit granted to a tenant.
 type grant struct {
 	who    *tenant
 	permit inflight.Permit
 	n      int
 }
 
-// contest is a Total for which tenants compete. It runs in a bubble.
+// contest is a competition of tenants for Total. It runs in a bubble.
 type contest struct {
 	l       *inflight.Limiter[string]
 	rng     *rand.Rand
@@ -63,8 +63,7 @@ func (c *contest) join() {
 	}
 }
 
-// step releases one permit at random, and counts the units granted
-// for it. A caller that is served makes its next request at once.
+// step releases one permit at random, and counts the units granted for it. A served caller makes its next request at once.
 func (c *contest) step(served func(g grant)) {
 	i := c.rng.IntN(len(c.held))
 	c.held[i].permit.Release()
@@ -81,7 +80,7 @@ func (c *contest) step(served func(g grant)) {
 	}
 }
 
-// newContest returns a contest whose Total is held by a key outside of it.
+// newContest returns a contest. At its beginning, a key outside it holds the whole Total.
 func newContest(t *testing.T, rng *rand.Rand, total int, tenants []*tenant) *contest {
 	weights := map[string]int{}
 	for _, who := range tenants {
@@ -111,7 +110,7 @@ func (c *contest) end() {
 	}
 }
 
-// spread is the range of the difference of two tenants' units per weight while both waited, times both weights.
+// spread is the range of two tenants' difference in units per weight, times both weights, while both wait.
 type spread struct{ low, high int }
 
 func (s *spread) add(d int) { s.low, s.high = min(s.low, d), max(s.high, d) }
@@ -168,7 +167,7 @@ func TestFloodMakesAnotherKeyWaitForOneRequestOfEachKeyAtMost(t *testing.T) {
 		late := &tenant{key: "late", weight: 1, most: 1, depth: 1, joins: 40}
 		c := newContest(t, rng, 10, []*tenant{flood, second, late})
 		defer c.end()
-		waited, longest := 0, 0 // units granted to others since late was served
+		waited, longest := 0, 0 // the units granted to others since late was served
 		for c.count < 300 {
 			c.step(func(g grant) {
 				switch {
@@ -206,7 +205,7 @@ func TestNewKeysThatKeepComingHoldUpNoOther(t *testing.T) {
 		for i := range 4 {
 			send(fmt.Sprint("old ", i), "old")
 		}
-		for i := range 30 { // two new keys come for each permit that is released
+		for i := range 30 { // for each released permit, two new keys come
 			send(fmt.Sprint("a", i), fmt.Sprint("a", i))
 			send(fmt.Sprint("b", i), fmt.Sprint("b", i))
 			callers[q.served[i]].release()
@@ -241,7 +240,7 @@ func TestKeyAtItsOwnLimitIsPassedOver(t *testing.T) {
 	})
 }
 
-// Otherwise the key's own units in flight would let others pass its large request without end.
+// Otherwise, the key's own units in flight would let others pass its large request without end.
 func TestAKeyWhoseLimitIsTotalOrMoreIsNotPassedOver(t *testing.T) {
 	for _, limit := range []int{4, 9} {
 		synctest.Test(t, func(t *testing.T) {

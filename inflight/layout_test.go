@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A decision of a fixed limit touches one line of the processor's cache.
-// Keys are allocated in blocks whose size is a multiple of a line.
+// A decision under a fixed limit touches one of the processor's cache
+// lines. Keys are allocated in blocks, whose size is a multiple of a line.
 func TestADecisionTouchesOneCacheLine(t *testing.T) {
 	if unsafe.Sizeof(uintptr(0)) != 8 {
 		t.Skip("lines are counted for 64 bits")

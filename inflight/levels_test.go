@@ -75,18 +75,17 @@ func TestIgnoredWorkOfALowerLevelDoesNotBoundIt(t *testing.T) {
 	take(t, l, "batch", 3)
 }
 
-// besideABatch is a backend with 40 servers that serves first come, first served,
-// under one adaptive limit with two priorities. Pages of 50 ms come at a fixed rate.
-// 100 workers run jobs one after another. The lengths of jobs vary by a fraction.
+// besideABatch is a backend with 40 servers and one adaptive limit for two priorities. It serves first come, first served.
+// Pages of 50 ms come at a fixed rate. 100 workers run jobs, one after another. The jobs' lengths vary by a fraction.
 type besideABatch struct {
 	job      time.Duration
 	varies   float64
-	pages    float64 // the part of the capacity that pages need
+	pages    float64 // the part of the capacity needed by pages
 	limitFor func(string) int
 }
 
-// play returns the part of the pages that was served within a second,
-// and the part of the remaining capacity that the batch used.
+// play returns two parts: of the pages, the part served within a
+// second, and of the remaining capacity, the part used by the batch.
 func (b besideABatch) play(t *testing.T) (pages, batch float64) {
 	const servers, page, warm, length = 40, 50 * time.Millisecond, 60 * time.Second, 120 * time.Second
 	l, err := inflight.Protect(&options{
@@ -149,8 +148,7 @@ func (b besideABatch) play(t *testing.T) (pages, batch float64) {
 	return float64(good.Load()) / float64(requested.Load()), time.Duration(worked.Load()).Seconds() / (servers * (1 - b.pages) * length.Seconds())
 }
 
-// Work cannot be interrupted. So a batch of long jobs may only have
-// as much of the backend as leaves a higher priority its part.
+// Work cannot be interrupted. So a batch of long jobs must leave a higher priority its part of the backend.
 func TestPagesPassABatchOfLongJobs(t *testing.T) {
 	testsize.Arithmetic(t)
 	for _, job := range []time.Duration{2 * time.Second, 5 * time.Second, 10 * time.Second}[:testsize.Of(2, 3)] {
@@ -162,7 +160,7 @@ func TestPagesPassABatchOfLongJobs(t *testing.T) {
 						t.Logf("%.3f of the pages and %.2f of the rest", pages, batch)
 						assert.GreaterOrEqual(t, pages, 0.97)
 						least := 0.85
-						if varies == 0 { // all jobs begin at once, so the limit of that instant counts until they end
+						if varies == 0 { // all jobs begin at once, so the limit at their beginning counts until they end
 							least = 0.8
 						}
 						assert.GreaterOrEqual(t, batch, least)
@@ -173,7 +171,7 @@ func TestPagesPassABatchOfLongJobs(t *testing.T) {
 	}
 }
 
-// The mean time follows the mix of pages and jobs. That is no sign of a queue.
+// The mean time follows the mix of pages and jobs. This is no sign of a queue.
 func TestShortJobsBesidePagesUseTheRestOfTheBackend(t *testing.T) {
 	testsize.Arithmetic(t)
 	for _, job := range []time.Duration{500 * time.Millisecond, 200 * time.Millisecond, time.Second}[:testsize.Of(2, 3)] {

@@ -356,7 +356,7 @@ func TestOldestIsThatOfTheOldestPermitStillInFlight(t *testing.T) {
 	}
 }
 
-// The highest possible limits are enforced, and a limiter without a Total has no limit over all keys.
+// The highest possible limits are enforced. Without a Total, there is no limit over all keys.
 func TestTheHighestLimitsHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, math.MaxInt, &options{MaxQueue: 5})

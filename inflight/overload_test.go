@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// learnHold lets work of a key succeed after d while others wait, so that fixed limits learn its time, too.
+// learnHold lets some of a key's work succeed after d while others wait, so that fixed limits learn its time, too.
 func learnHold(t *testing.T, l *inflight.Limiter[string], d time.Duration) {
 	for range 3 {
 		held := take(t, l, "a", 1)
@@ -39,8 +39,8 @@ func learnHold(t *testing.T, l *inflight.Limiter[string], d time.Duration) {
 	}
 }
 
-// A caller whose deadline is too close for its key's work is refused
-// at once. Work longer than half the deadline is still served.
+// If a caller's deadline is too close for its key's work, it is
+// refused at once. Work longer than half the deadline is still served.
 func TestAWaiterIsRefusedWhenItsWorkWouldEndTooLate(t *testing.T) {
 	for name, o := range map[string]*options{
 		"fixed": {MaxQueue: 5}, "Total": {MaxQueue: 5, Total: 1}, "adaptive": {MaxQueue: 5, Adaptive: inflight.Learn(&inflight.LearnOptions{Start: 1})},
@@ -79,7 +79,7 @@ func TestAWaiterIsRefusedWhenItsWorkWouldEndTooLate(t *testing.T) {
 }
 
 // A bound of the wait, such as a middleware's MaxWait, does not bound the work
-// after it. Only work that takes longer than the caller's deadline is refused.
+// after it. Only work with a duration beyond the caller's deadline is refused.
 func TestABoundOfTheWaitIsNoDeadlineOfTheWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, 1, &options{MaxQueue: 5})
@@ -106,7 +106,7 @@ func TestABoundOfTheWaitIsNoDeadlineOfTheWork(t *testing.T) {
 	})
 }
 
-// A queue that loses no caller serves the oldest first, however long the queue lasts. From the first lost
+// A queue without lost callers serves the oldest first, however long the queue lasts. From the first lost
 // caller until the queue is empty, the newest goes first. If the queue is full, it replaces the oldest.
 func TestTheNewestGoesFirstFromTheFirstLostWaiterUntilTheQueueIsEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestTheNewestGoesFirstFromTheFirstLostWaiterUntilTheQueueIsEmpty(t *testing
 	})
 }
 
-// The same holds under a shared limit that adapts. There a waiter for one unit does not collect units.
+// Under a shared adaptive limit, the newest goes first, too. Here, a waiter for one unit does not collect units.
 func TestTheNewestGoesFirstUnderASharedLimitToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := line{l: newLimiter(t, 1, &options{MaxQueue: 5, Total: 1, Shared: func() inflight.Algorithm { return steady(1) }})}
@@ -169,8 +169,8 @@ func TestALargeRequestIsServedThoughTheNewestGoFirst(t *testing.T) {
 	})
 }
 
-// The load is 1.1 or 1.5 of the capacity, and work takes 50 or
-// 200 ms. Nearly all the capacity goes to callers who still wait.
+// The load is 1.1 or 1.5 times the capacity, and work takes 50 or
+// 200 ms. Nearly all the capacity goes to callers still waiting.
 func TestQueuesServeCallersWhoAreStillThere(t *testing.T) {
 	for _, test := range []struct {
 		servers int
@@ -205,8 +205,8 @@ func TestQueuesServeCallersWhoAreStillThere(t *testing.T) {
 	}
 }
 
-// A lower priority holds a limit that has fallen. A higher priority is admitted
-// nevertheless, up to Total, and the lower one leaves the queue to it.
+// A lower priority holds the whole limit after the limit has fallen. A higher priority
+// is admitted nevertheless, up to Total, and the lower one leaves the queue to it.
 func TestAHigherPriorityExceedsALimitThatALowerOneHolds(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	adaptive, _ := script(10, 4, 4, 4)
@@ -265,7 +265,7 @@ func TestAmountsMakeALongAnswerNoSlowOne(t *testing.T) {
 	}
 }
 
-// Streams that count as Ignored do not change other work's times, even if they began before the window.
+// Ignored streams do not change other work's times, even if they began before the window.
 func TestIgnoredWorkDoesNotRaiseTheMean(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	adaptive, samples := script(100, 100, 100, 100, 100, 100)
@@ -292,7 +292,7 @@ func TestIgnoredWorkDoesNotRaiseTheMean(t *testing.T) {
 	assert.Equal(t, 100*time.Millisecond, (*samples)[len(*samples)-1].RTT)
 }
 
-// Work that is ignored in flight does not count in the learnt limit or in a sample. It counts in the upper bound.
+// While ignored work is in flight, it does not count in the learnt limit or in a sample. It counts in the upper bound.
 func TestIgnoredWorkLeavesTheLearntLimitToOthersWhileItIsInFlight(t *testing.T) {
 	for name, shared := range map[string]bool{"per key": false, "shared": true} {
 		t.Run(name, func(t *testing.T) {
@@ -339,7 +339,7 @@ func TestIgnoredWorkLeavesTheLearntLimitToOthersWhileItIsInFlight(t *testing.T) 
 	take(t, newLimiter(t, 1, nil), "a", 1).Ignore()
 }
 
-// A waiter is admitted when work in flight is ignored. A stream that ends as Dropped counts as a drop.
+// When work in flight is ignored, a waiter is admitted. A stream that ends as Dropped counts as a drop.
 func TestIgnoredWorkMakesRoomAndItsDropsCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		adaptive, samples := script(1, 9)
@@ -366,7 +366,7 @@ func TestIgnoredWorkMakesRoomAndItsDropsCount(t *testing.T) {
 	})
 }
 
-// Open streams do not lower the limit of the calls beside them.
+// Open streams do not lower the limit for the calls beside them.
 func TestStreamsDoNotLowerALimit(t *testing.T) {
 	goodput := func(streams int) (n int) {
 		synctest.Test(t, func(t *testing.T) {

@@ -17,21 +17,21 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// recipe is a limiter from a document, in front of a backend in which calls wait first come, first served.
+// recipe is a document's limiter in front of a backend. In the backend, calls wait first come, first served.
 type recipe struct {
 	make    func() (*inflight.Limiter[string], error)
 	servers int
-	keys    int           // keys, which the calls use in turn
-	maxWait time.Duration // the middleware's MaxWait, for callers that have no deadline and leave after that time
+	keys    int           // how many keys the calls use in turn
+	maxWait time.Duration // the middleware's MaxWait, for callers that have no deadline and leave after MaxWait
 }
 
-// overloaded describes the calls to a recipe: their load as a part of the capacity, their work, and the deadline of each.
+// overloaded describes the calls to a recipe: their load as a part of the capacity, and each call's work and deadline.
 type overloaded struct {
 	load           float64
 	work, deadline time.Duration
 }
 
-// play returns the part of the capacity that served calls in time.
+// play returns the part of the capacity used for calls served in time.
 func (r recipe) play(t *testing.T, o overloaded) float64 {
 	warm, length := 30*time.Second, testsize.Of(20*time.Second, time.Minute)
 	l, err := r.make()
@@ -76,7 +76,7 @@ func (r recipe) play(t *testing.T, o overloaded) float64 {
 	return time.Duration(good.Load()).Seconds() / float64(r.servers) / length.Seconds()
 }
 
-// recipes are the limiters of docs/inflight.md, docs/recipes.md, inflight/README.md and the examples.
+// recipes are the limiters in docs/inflight.md, docs/recipes.md, inflight/README.md and the examples.
 var recipes = map[string]recipe{
 	"Protect":                         {make: protect, servers: 40, keys: 1},
 	"Protect, many keys":              {make: protect, servers: 40, keys: 30},
@@ -105,7 +105,7 @@ var recipes = map[string]recipe{
 
 func protect() (*inflight.Limiter[string], error) { return inflight.Protect[string](nil) }
 
-// In an overload, the limiters of the documents serve callers who still wait.
+// In an overload, the documents' limiters serve callers still waiting.
 func TestTheDocumentsLimitersServeCallersWhoAreStillThere(t *testing.T) {
 	testsize.Arithmetic(t)
 	cases := []overloaded{
@@ -129,7 +129,7 @@ func TestTheDocumentsLimitersServeCallersWhoAreStillThere(t *testing.T) {
 			}
 			least := 0.94
 			if o.work > o.deadline/2 {
-				if least = 0.8; r.maxWait > 0 { // the limiter cannot see that callers leave
+				if least = 0.8; r.maxWait > 0 { // the limiter cannot see callers leave
 					least = 0.7
 				}
 			}

@@ -15,10 +15,11 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// replicas is a backend of 8 servers that each take 20 ms. A share of them is dead: calls that are sent to these are dropped after 1 ms.
+// replicas is a backend of 8 servers. Each serves a call in 20 ms.
+// Some servers are dead: calls to them are dropped after 1 ms.
 type replicas struct {
 	servers chan struct{}
-	dead    atomic.Int32 // the share of calls that are sent to it, in per cent
+	dead    atomic.Int32 // the share of calls to dead servers, in per cent
 }
 
 func (b *replicas) call() inflight.Outcome {
@@ -32,7 +33,7 @@ func (b *replicas) call() inflight.Outcome {
 	return inflight.Success
 }
 
-// A lower limit does not make a dead replica answer. Each run counts.
+// A lower limit does not make a dead replica answer. Each of the runs must show this.
 func TestADeadReplicaDoesNotLowerTheLimit(t *testing.T) {
 	testsize.Sequential(t)
 	for name, adaptive := range map[string]func() inflight.Algorithm{
@@ -76,7 +77,7 @@ func rateBesideADeadReplica(adaptive func() inflight.Algorithm, dead int) float6
 	for range 8 * dead / 100 {
 		backend.servers <- struct{}{}
 	}
-	send(5 * time.Second) // it finds out that a lower limit does not help
+	send(5 * time.Second) // the limit finds out that a lower one does not help
 	good.Store(0)
 	send(10 * time.Second)
 	answered := float64(good.Load()) / 10

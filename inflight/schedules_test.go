@@ -26,11 +26,11 @@ var schedules = flag.Int("schedules", testsize.Of(50, 3000), "how many random sc
 // tenantModel is the model's state of a key.
 type tenantModel struct {
 	name             string
-	limit, own       int // the present limit, and the one of LimitFor; own is 0 if LimitFor returns none
+	limit, own       int // the present limit, and LimitFor's; own is 0 if LimitFor returns none
 	weight, priority int
 	inFlight         int
 	used             float64 // slot-time per weight, in ns
-	level            bool    // whether used was raised to the others' when a caller began to wait
+	level            bool    // whether used was raised to the others' use when a caller began to wait
 	waiters          []*waiterModel
 	shed             uint64
 	losing           bool    // whether a waiter has left unserved since the queue was empty
@@ -41,7 +41,7 @@ type waiterModel struct {
 	id, n    int
 	who      *tenantModel
 	since    time.Duration
-	deadline time.Duration // 0 for none
+	deadline time.Duration // 0 if there is none
 	cancel   context.CancelFunc
 }
 
@@ -59,8 +59,8 @@ type result struct {
 	err    error
 }
 
-// scheduleModel is a limiter that follows the definitions. Where they leave a choice,
-// it follows the real limiter: between keys whose uses differ by at most slack.
+// scheduleModel is a limiter built from the definitions. If they leave a choice
+// between keys whose uses differ by at most slack, the model follows the real limiter.
 type scheduleModel struct {
 	t    *testing.T
 	seed uint64
@@ -80,13 +80,13 @@ type scheduleModel struct {
 	held       []permitModel
 	results    chan result
 	ids        int
-	bounds     map[int]float64 // the bounds of levels that are not the highest, which the model takes from the real limiter
+	bounds     map[int]float64 // the bounds of all levels but the highest, taken from the real limiter
 	late       map[int]bool    // waiters refused at their turn, because their deadline was too close
-	refused    bool            // whether the last call has refused such a waiter, which may have collected before
-	newest     int             // the call that has just come, or 0
+	refused    bool            // whether the last call has refused such a waiter; it may have collected before
+	newest     int             // the call just made, or 0
 	served     map[int]float64 // for each priority with waiters, the least use when a caller was last served; no key begins with less
-	collecting []*tenantModel  // one collects freed units; none does if empty
-	perhaps    bool            // whether it is possible that none does
+	collecting []*tenantModel  // the keys of which one collects freed units; if empty, none does
+	perhaps    bool            // whether perhaps none of them collects
 	collected  []*tenantModel  // collecting before the last call
 }
 
@@ -164,7 +164,7 @@ func newSchedule(t *testing.T, seed uint64) *scheduleModel {
 	o.Priority = func(key string) int { return byName[key].priority }
 	m.timed = m.adaptive || o.Total > 0 || o.MaxWaiting > 0
 	m.l = newLimiter(t, m.base, o)
-	for _, k := range m.tenants { // so that all keys are in the table
+	for _, k := range m.tenants { // this puts all keys into the table
 		take(t, m.l, k.name, 1).Done(inflight.Ignored)
 	}
 	m.logf("total %d, limit %d, MaxQueue %d, MaxWaiting %d, shared %v, adaptive %v", m.total, m.base, m.maxQueue, m.maxWaiting, m.shared, m.adaptive)
@@ -212,7 +212,7 @@ func (m *scheduleModel) roomOf(k *tenantModel, n int) bool {
 	return k.inFlight+n <= k.limit || k.inFlight == 0
 }
 
-// room reports whether n units of a key fit into Total. A level may exceed a shared limit that lower levels hold.
+// room reports whether n more units of a key fit into Total. A level may exceed a shared limit held by lower levels.
 func (m *scheduleModel) room(k *tenantModel, n int) bool {
 	in, own := m.inFlight(), 0
 	for _, x := range m.tenants {
@@ -242,7 +242,7 @@ func (m *scheduleModel) aboveBound(priority, n int) bool {
 	return false
 }
 
-// turn returns the waiter of a key whose turn it is. If a waiter was lost, that is the newest, provided that it fits.
+// turn returns the key's next waiter. If a waiter was lost, this is the newest, provided that it fits.
 func (m *scheduleModel) turn(k *tenantModel, granted map[int]inflight.Permit) *waiterModel {
 	first, last := k.waiters[0], k.waiters[len(k.waiters)-1]
 	if !k.losing || !m.roomOf(k, last.n) || !m.room(k, last.n) {
@@ -262,7 +262,7 @@ func (m *scheduleModel) turn(k *tenantModel, granted map[int]inflight.Permit) *w
 	return last
 }
 
-// tooLate reports whether a waiter's deadline is too close for the key's work. certain reports whether the model can be sure.
+// tooLate reports whether a waiter's deadline is too close for the key's work, and whether the model can be certain.
 func (m *scheduleModel) tooLate(w *waiterModel) (late, certain bool) {
 	if w.deadline == 0 {
 		return false, true
@@ -290,7 +290,7 @@ func (m *scheduleModel) free(k *tenantModel, n int) bool {
 	return true
 }
 
-// never returns the error of a request for n units that can never fit, or nil.
+// never returns the error for n units if they can never fit, or nil.
 func (m *scheduleModel) never(k *tenantModel, n int) error {
 	if n > m.boundOf(k) || n > m.bound {
 		return ratelimit.ErrExceedsLimit
@@ -304,7 +304,7 @@ func (m *scheduleModel) grant(k *tenantModel, n int, p inflight.Permit) {
 	m.held = append(m.held, permitModel{k, n, m.now, p})
 }
 
-// settle raises the use of the keys that have begun to wait.
+// settle removes the state of keys and priorities without waiters, and of collecting keys that no longer wait for Total.
 func (m *scheduleModel) settle() {
 	for priority := range m.served {
 		if !slices.ContainsFunc(m.tenants, func(k *tenantModel) bool { return k.priority == priority && len(k.waiters) > 0 }) {
@@ -321,7 +321,7 @@ func (m *scheduleModel) settle() {
 	}
 }
 
-// collectsNot removes a key from the keys that may be collecting.
+// collectsNot removes a key from the keys perhaps collecting.
 func (m *scheduleModel) collectsNot(k *tenantModel) {
 	if i := slices.Index(m.collecting, k); i >= 0 {
 		m.perhaps = len(m.collecting) > 1
@@ -329,7 +329,7 @@ func (m *scheduleModel) collectsNot(k *tenantModel) {
 	}
 }
 
-// begin raises the use of the keys that wait for Total from now on. before are the keys that waited earlier.
+// begin raises the use of keys that wait for Total from now on. before has the keys waiting earlier.
 func (m *scheduleModel) begin(before []*tenantModel) {
 	all := slices.Clone(m.tenants)
 	slices.SortFunc(all, func(a, b *tenantModel) int {
@@ -368,7 +368,7 @@ func (m *scheduleModel) wanting() (all []*tenantModel) {
 	return all
 }
 
-// dispatch serves the waiters whose turn it is, and removes their permits from granted.
+// dispatch serves the next waiters, and removes their permits from granted.
 func (m *scheduleModel) dispatch(granted map[int]inflight.Permit) {
 	for m.inFlight() < m.total || m.shared {
 		m.settle()
@@ -429,7 +429,7 @@ func (m *scheduleModel) dispatch(granted map[int]inflight.Permit) {
 }
 
 // rather reports which of two served keys has collected: true for the first. If only one was
-// losing and may have collected, it is that key, because its first waiter is next. Otherwise
+// losing and may have collected, it is this key, because its first waiter is next. Otherwise
 // it is the key with the larger use: by its use alone, its caller would not be served yet.
 func (m *scheduleModel) rather(k, other *tenantModel) bool {
 	if a, b := slices.Contains(m.collecting, k) && k.losing, slices.Contains(m.collecting, other) && other.losing; a != b {
@@ -438,7 +438,7 @@ func (m *scheduleModel) rather(k, other *tenantModel) bool {
 	return k.used >= other.used
 }
 
-// next returns the keys whose turn it may be: keys of the highest level that has a waiting caller.
+// next returns the keys that may be served next. They belong to the highest level with a waiting caller.
 func (m *scheduleModel) next() (candidates []*tenantModel) {
 	wanting := m.wanting()
 	if len(wanting) == 0 {
@@ -475,7 +475,7 @@ func (m *scheduleModel) drop(w *waiterModel) {
 	w.who.waiters = slices.DeleteFunc(w.who.waiters, func(x *waiterModel) bool { return x == w })
 }
 
-// waiter returns the waiter with that number, or nil.
+// waiter returns the waiter with this number, or nil.
 func (m *scheduleModel) waiter(id int) *waiterModel {
 	for _, w := range m.waiting() {
 		if w.id == id {
@@ -500,7 +500,7 @@ func (m *scheduleModel) check(before []*tenantModel, errs map[int]error) {
 				m.failf("call %d: got %v, and its deadline is %v away, at a usual time of %v", r.id, r.err, w.deadline-m.now, time.Duration(w.who.hold))
 			}
 			m.refused = true
-			if m.late[w.id] = true; w.id == m.newest { // a call that has just come has not waited
+			if m.late[w.id] = true; w.id == m.newest { // a new call has not waited
 				w.who.shed++
 				m.drop(w)
 				delete(m.late, w.id)
@@ -541,7 +541,7 @@ func (m *scheduleModel) check(before []*tenantModel, errs map[int]error) {
 	}
 }
 
-// limits updates the limits from the algorithms, and reports whether any has changed.
+// limits updates the limits from the algorithms, and reports whether any limit has changed.
 func (m *scheduleModel) limits() (changed bool) {
 	before := m.wanting()
 	if m.shared {
@@ -676,7 +676,7 @@ func (m *scheduleModel) release() {
 	p.who.inFlight -= p.n
 	p.who.used -= float64(p.n) * float64(min(time.Microsecond, m.now-p.start)) / float64(p.who.weight)
 	o := inflight.Outcome(m.rng.IntN(4))
-	if d := max(1, float64(m.now-p.start)); o == inflight.Success && p.who.hold == 0 { // 0 means not known
+	if d := max(1, float64(m.now-p.start)); o == inflight.Success && p.who.hold == 0 { // 0 means unknown
 		p.who.hold = d
 	} else if o == inflight.Success {
 		p.who.hold += (d - p.who.hold) / 16

@@ -19,8 +19,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// Keys that always wait get slot-time by their weights, however long their work takes and however many
-// units it needs. The error is at most one request of each key, plus the units in flight at the start.
+// Keys with waiters at all times share slot-time by their weights, however long their work takes and however
+// many units it needs. The error is at most one request of each key, plus the units in flight at the start.
 func TestSharesAreOfSlotTime(t *testing.T) {
 	for seed := range uint64(25) {
 		synctest.Test(t, func(t *testing.T) {
@@ -44,8 +44,8 @@ func TestSharesAreOfSlotTime(t *testing.T) {
 			l := newLimiter(t, total, &options{Total: total, MaxQueue: 1000, Clock: new(creeping), Weight: func(key string) int { return weights[key] }})
 			ctx, cancel := context.WithCancel(t.Context())
 			for _, w := range workers {
-				// With so many callers, one always waits. A key without waiters, if only at the
-				// instant at which all its callers return, keeps no claim to time that it did not use.
+				// With so many callers, one always waits. A key loses its claim to unused time
+				// once it has no waiters, even only at the instant when all its callers return.
 				for range 2*total + 3 {
 					go func() {
 						for {
@@ -188,7 +188,7 @@ func TestSharedLimitAdaptsForAllKeysTogether(t *testing.T) {
 	assert.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	a.Release()
 	b.Release()
-	all := take(t, l, "c", 8) // it is above the present shared limit, so it is admitted alone
+	all := take(t, l, "c", 8) // above the present shared limit, so it is admitted alone
 	refused(t, l, "a", 1)
 	all.Done(inflight.Ignored)
 	for len(*samples) == 0 {
@@ -219,7 +219,7 @@ func TestOnLimitNamesTheKey(t *testing.T) {
 	assert.Equal(t, []string{"a5 3 3"}, changes)
 }
 
-// OnLimit is not called again until it has returned or panicked. Until then the limit stays.
+// OnLimit is not called again until it has returned or panicked. The limit does not change meanwhile.
 func TestOnLimitIsCalledInOrder(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	adaptive, _ := script(10, 9, 8, 7, 6, 5)
@@ -375,7 +375,7 @@ func TestWaitersMoveToTheirNewPriorityAndKeepTheirAge(t *testing.T) {
 	})
 }
 
-// SetLimit raises all limits at once: no key of a lower level takes units that belong to a higher one.
+// SetLimit raises all limits at once: no key of a lower level takes units due to a higher level.
 func TestRaisedLimitsLetInByPriority(t *testing.T) {
 	for range 20 { // keys change in any order
 		synctest.Test(t, func(t *testing.T) {

@@ -15,7 +15,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// model is a backend of language models. It writes atFullSpeed answers at full speed. More answers share that speed.
+// model is a backend of language models. It writes up to atFullSpeed
+// answers at full speed. If there are more, they share its capacity.
 type model struct {
 	atFullSpeed int
 	prefill     time.Duration // the time before the first token, at full speed
@@ -23,24 +24,23 @@ type model struct {
 	mix         func(quarter int) []answers
 }
 
-// answers describes a kind of answers: their share of all answers,
-// and their mean number of tokens. Their lengths vary by half.
+// answers describes one kind of answer: its share of all answers, and its mean number of tokens. Lengths vary by half.
 type answers struct{ share, tokens float64 }
 
 const tokensPerSecond = 50
 
-// streamed has the figures of a quarter of an hour: the used part
+// streamed has the figures for a quarter of an hour: the used part
 // of the capacity, and the mean speed as a part of the full speed.
 type streamed struct{ tokens, speed float64 }
 
-// play returns the figures of four quarters of an hour.
+// play returns the figures for four quarters of an hour.
 func (m model) play(t testing.TB, seed uint64) (all []streamed) {
 	rng, clock := rand.New(rand.NewPCG(testsize.Seed(seed), 43)), new(ratelimittest.Clock)
 	clock.Advance(1000 * time.Hour)
 	l, err := inflight.Protect(&options{Clock: clock})
 	require.NoError(t, err)
 	var open writing
-	var done, now float64 // the seconds of full speed that each open answer has received, and the time
+	var done, now float64 // how many seconds of full speed each open answer has received, and the time
 	const quarter = 15 * 60.0
 	next := 0.0
 	for q := range 4 {
@@ -92,13 +92,13 @@ func draw(rng *rand.Rand, mix []answers) float64 {
 	return mix[0].tokens
 }
 
-// answer is an answer that is being written.
+// answer is an answer in progress.
 type answer struct {
 	permit                     inflight.Permit
 	began, ends, needs, tokens float64
 }
 
-// writing is a heap of answers. The one that ends first is on top.
+// writing is a heap of answers. The next one to end is on top.
 type writing []*answer
 
 func (w writing) Len() int           { return len(w) }
@@ -112,7 +112,7 @@ func (w *writing) Pop() any {
 	return x
 }
 
-// streamMixes are the kinds of answers in each quarter.
+// streamMixes has the kinds of answers in each quarter.
 var streamMixes = map[string]func(int) []answers{
 	"equal":  func(int) []answers { return []answers{{1, 400}} },
 	"mixed":  func(int) []answers { return []answers{{0.8, 100}, {0.2, 2000}} },

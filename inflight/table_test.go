@@ -56,7 +56,7 @@ func TestBusyKeysAreNotForgotten(t *testing.T) {
 		assert.ErrorIs(t, err, ratelimit.ErrTableFull)
 		assert.ErrorContains(t, err, "all 2 keys")
 	}
-	take(t, l, "a", 1).Release() // tracked keys go on
+	take(t, l, "a", 1).Release() // keys in the table go on
 	b.Release()
 	c := take(t, l, "c", 1)
 	assert.Equal(t, []string{"a", "c"}, tracked(l))
@@ -98,7 +98,7 @@ func TestReleaseAfterTheKeyWasForgotten(t *testing.T) {
 	refused(t, l, "a", 1)
 }
 
-// A model of the table keeps the keys in the order in which they became idle.
+// The model keeps the keys in the order in which they became idle.
 func TestTableForgetsAsItsModelDoes(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(testsize.Seed(seed), 7))
@@ -193,7 +193,7 @@ func TestRefreshReachesAKeyThatIsBeingInserted(t *testing.T) {
 	assert.EqualValues(t, 2, requested.Load())
 }
 
-// All methods are called concurrently. The units in flight are never above a limit, and in the end none is in flight.
+// All methods are called concurrently. The units in flight never exceed a limit, and none is left at the end.
 func TestInvariantsUnderLoad(t *testing.T) {
 	for _, total := range []int{0, 5} {
 		t.Run(fmt.Sprint("total ", total), func(t *testing.T) {

@@ -33,7 +33,7 @@ func TestTotalsCountAllKeysAlsoForgottenOnes(t *testing.T) {
 		take(t, l, "c", 1).Release()
 		take(t, l, "d", 1).Release()
 		want = inflight.Totals{Limit: 2, Keys: 2, Shed: 1}
-		want.Waits[5] = 1 // the bucket of 25 to 50 ms
+		want.Waits[5] = 1 // the bucket from 25 to 50 ms
 		assert.Equal(t, want, l.Totals())
 	})
 }

@@ -27,8 +27,7 @@ type caller struct {
 	done   bool
 }
 
-// line starts callers one after another, so that each waits before
-// the next one comes. It records the order in which they are served.
+// line starts callers one after another: each waits before the next one comes. It records the order of service.
 type line struct {
 	l      *inflight.Limiter[string]
 	mu     sync.Mutex // guards served
@@ -176,8 +175,8 @@ func TestCallerThatGivesUpKeepsNothing(t *testing.T) {
 	})
 }
 
-// A waiter may give up in the instant in which it gets its permit. Then
-// the next waiter gets the permit, or the caller does: it is never lost.
+// A waiter may give up at the instant when it gets its permit. Then the
+// next waiter gets the permit, or the caller does. It is never lost.
 func TestPermitPassesOnWhenItsWaiterGivesUpAtTheSameInstant(t *testing.T) {
 	l := newLimiter(t, 1, &options{MaxQueue: 4})
 	lost, got := 0, 0

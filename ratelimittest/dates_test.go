@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// The windows that the suite computes are those of a Period, also where clocks are set and
-// where a zone has skipped a date, as Pacific/Apia in 2011 and Pacific/Kwajalein in 1993.
+// The suite's own windows equal a Period's, even if clocks are set, or a zone
+// has skipped a date, as Pacific/Apia did in 2011 and Pacific/Kwajalein in 1993.
 func TestDatesAreTheWindowsOfAPeriod(t *testing.T) {
 	all := append(periods(), ratelimit.Day("Pacific/Apia").At(23*time.Hour+59*time.Minute), ratelimit.Week("Pacific/Apia", time.Friday).At(time.Hour),
 		ratelimit.Month("Pacific/Apia", 30).At(time.Hour), ratelimit.Day("Pacific/Kwajalein").At(5*time.Hour), ratelimit.Day("America/Havana").At(30*time.Minute))

@@ -10,7 +10,7 @@ import (
 )
 
 // wordBucket is another engine: a token bucket in 64-bit integers, in
-// units of its own time. It counts the spending in 1/per of a unit.
+// time units of its own. It counts the spending in 1/per of a unit.
 type wordBucket struct {
 	mu          sync.Mutex // guards keys
 	limit       ratelimit.Limit
@@ -95,7 +95,7 @@ func (b *wordBucket) decide(k *words, cost int) ratelimit.Decision {
 	return d
 }
 
-// until returns the time in which owed is regained, rounded up.
+// until returns how long owed takes to be regained, rounded up.
 func (b *wordBucket) until(owed int64) time.Duration {
 	units := int64(b.limit.Rate.Units)
 	return time.Duration((owed+units-1)/units) * b.unit

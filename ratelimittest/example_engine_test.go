@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// LogEngine is a limiter that uses only exported names of package ratelimit. It is a sliding log: it records every
-// spending of a key, and allows at most Units in any span of Per. It never forgets a key, as an engine for real use must.
+// LogEngine is a limiter written with package ratelimit's exported names alone. It is a sliding log: it records a
+// key's spending, and allows at most Units in any span of Per. It never forgets a key. An engine for real use must.
 type LogEngine struct {
 	limit ratelimit.Limit
 	clock ratelimit.Clock
@@ -103,8 +103,8 @@ func (e *LogEngine) check(cost int) error {
 	return nil
 }
 
-// settle reduces a spending, which has no effect if it no longer
-// counts, or charges the missing cost, which may take several windows.
+// settle reduces a spending, or charges the missing cost, perhaps over several
+// windows. If the spending no longer counts, reducing it has no effect.
 func (e *LogEngine) settle(key string, s *logEntry, actual int) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -133,7 +133,7 @@ func (a *logAccount) pass(now time.Duration, l ratelimit.Limit) {
 	a.spent = slices.DeleteFunc(a.spent, func(s *logEntry) bool { return s.cost == 0 || s.at <= now-l.Rate.Per })
 }
 
-// earliest returns the instant when the cost fits, which is not before existing bookings.
+// earliest returns the first instant when the cost fits, but never one before existing bookings.
 func (a *logAccount) earliest(cost int, l ratelimit.Limit) time.Duration {
 	at := a.last
 	for _, s := range a.spent {
@@ -148,7 +148,7 @@ func (a *logAccount) earliest(cost int, l ratelimit.Limit) time.Duration {
 	return at
 }
 
-// counted returns the spending that counts at an instant, including later bookings.
+// counted returns how much spending counts at an instant, including later bookings.
 func (a *logAccount) counted(at time.Duration, l ratelimit.Limit) (sum int) {
 	for _, s := range a.spent {
 		if s.at > at-l.Rate.Per {
@@ -172,7 +172,7 @@ func (a *logAccount) standing(now time.Duration, l ratelimit.Limit) (remaining i
 	return max(0, remaining), fresh
 }
 
-// A new engine needs only the exported names of package ratelimit. The suite then reports its faults.
+// A new engine needs only package ratelimit's exported names. The suite reports its faults.
 func Example_newEngine() {
 	clock := new(ratelimittest.Clock)
 	reachable := func() error { return nil }

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// WindowStore counts in fixed windows. One lock guards all keys, so the store can decide on several
-// at once, as a database does in a transaction. It never forgets a key, as a store for real use must.
+// WindowStore counts in fixed windows. One lock guards all keys. So the store can decide on several
+// keys at once, as a database does in a transaction. It never forgets a key. A store for real use must.
 type WindowStore struct {
 	clock ratelimit.Clock
 
@@ -20,7 +20,7 @@ type WindowStore struct {
 	windows map[string]countedWindow
 }
 
-// countedWindow is a key's spending in the latest window. Spending above the limit counts in the windows after it.
+// countedWindow is a key's spending in the latest window. Spending above the limit counts in later windows.
 type countedWindow struct {
 	begin, last time.Duration // last is the highest reading of the key's calls
 	spent       int
@@ -35,7 +35,7 @@ type WindowEngine struct {
 
 var _ ratelimit.Joinable = (*WindowEngine)(nil)
 
-// NewWindowEngine returns a limiter. Limiters of one store need different names.
+// NewWindowEngine returns a limiter. One store's limiters need different names.
 func NewWindowEngine(store *WindowStore, name string, limit ratelimit.Limit) (*WindowEngine, error) {
 	if err := limit.Validate(); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func (e *WindowEngine) Allow(key string, cost int) bool {
 	return err == nil && d.Allowed
 }
 
-// Take is a decision on one key.
+// Take decides on one key.
 func (e *WindowEngine) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	switch {
 	case cost < 0:
@@ -64,7 +64,7 @@ func (e *WindowEngine) Take(ctx context.Context, key string, cost int) (ratelimi
 	return charges[0].Decision, err
 }
 
-// Join returns a stack of limiters of one store.
+// Join returns a stack of one store's limiters.
 func (e *WindowEngine) Join(limiters []ratelimit.Joining) (ratelimit.Joint, error) {
 	var j windowJoint
 	for i, l := range limiters {
@@ -77,7 +77,7 @@ func (e *WindowEngine) Join(limiters []ratelimit.Joining) (ratelimit.Joint, erro
 	return j, nil
 }
 
-// windowJoint decides on several limiters of one store.
+// windowJoint decides on several of one store's limiters.
 type windowJoint []*WindowEngine
 
 func (j windowJoint) Limit(limiter int, _ string, ofRequest ratelimit.Limit) (ratelimit.Limit, any, error) {
@@ -175,12 +175,12 @@ func (s *WindowStore) spend(row string, now time.Duration, l ratelimit.Limit, co
 	s.windows[row] = w
 }
 
-// ends returns the instant from which the given units of the spending no longer count.
+// ends returns the instant at which the given units of the spending stop counting.
 func (w countedWindow) ends(units int, l ratelimit.Limit) time.Duration {
 	return w.begin + time.Duration((units-1)/l.Rate.Units+1)*l.Rate.Per
 }
 
-// Limiters that are Joinable can form a stack, and can hold the budgets of package policy. The suite finds Join and tests it.
+// Joinable limiters can form a stack, and can hold package policy's budgets. The suite finds Join and tests it.
 func Example_newJoint() {
 	clock := new(ratelimittest.Clock)
 	store := &WindowStore{clock: clock, windows: make(map[string]countedWindow)}

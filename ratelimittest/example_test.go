@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// The suite tests an engine through functions that make its limiters
-// and move their time. Use Check outside of tests, and Run in a test.
+// The config has functions to make the engine's limiters and to
+// move their time. Use Check outside of tests, and Run in a test.
 func ExampleCheck() {
 	clock := new(ratelimittest.Clock)
 	err := ratelimittest.Check(ratelimittest.Config{
@@ -37,7 +37,7 @@ func (h hasty) Take(ctx context.Context, key string, cost int) (ratelimit.Decisi
 	return d, err
 }
 
-// A failure contains the broken promise, and the calls that led to it.
+// A failure contains the broken promise, and the calls before it.
 func ExampleCheck_failure() {
 	clock := new(ratelimittest.Clock)
 	err := ratelimittest.Check(ratelimittest.Config{

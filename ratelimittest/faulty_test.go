@@ -103,7 +103,7 @@ func fault(bug func(l *faulty, limit ratelimit.Limit, clock *ratelimittest.Clock
 	}
 }
 
-// only returns a function that accepts the limits of some algorithms.
+// only returns a function that accepts some algorithms' limits.
 func only(algorithms ...ratelimit.Algorithm) func(ratelimit.Limit) bool {
 	return func(l ratelimit.Limit) bool {
 		for _, a := range algorithms {
@@ -118,7 +118,7 @@ func only(algorithms ...ratelimit.Algorithm) func(ratelimit.Limit) bool {
 // current returns the limit in force.
 func (l *faulty) current() ratelimit.Limit { return l.Describe().Limits[0] }
 
-// settled returns a reservation that settles r and also calls settle.
+// settled returns a reservation with r's decision. It calls settle to be settled.
 func settled(r *ratelimit.Reservation, settle func(actual int) error) *ratelimit.Reservation {
 	return ratelimit.NewReservation(r.Decision, settle)
 }

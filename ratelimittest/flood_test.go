@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// bounded is the config of the module's limiter with another NewBounded.
+// bounded returns the config of the module's limiter, with another NewBounded.
 func bounded(make func(l keyed, limit ratelimit.Limit, maxKeys int, clock *ratelimittest.Clock) limiter) ratelimittest.Config {
 	config := ours()
 	config.Seed, config.Histories = 1, 10
@@ -35,7 +35,7 @@ func TestATableThatIsNeverPrunedIsFoundOut(t *testing.T) {
 	assert.ErrorContains(t, err, "9 keys are tracked, of 8 at most")
 }
 
-// anyKey treats a key that does not equal itself as any other.
+// anyKey puts all keys in one budget. NaN, which does not equal itself, is among them.
 type anyKey struct{ keyed }
 
 func (l anyKey) Allow(_ float64, cost int) bool { return l.keyed.Allow("nan", cost) }

@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// The engine of example_engine_test.go uses only exported names. These tests use it in place of the module's limiters.
+// The engine in example_engine_test.go uses only exported names. These tests put it in the place of the module's limiters.
 
 // broken is a store that fails while down is set.
 type broken struct{ down atomic.Bool }
@@ -33,7 +33,7 @@ func (b *broken) call() error {
 	return nil
 }
 
-// sinceNow returns the time since a moment. In a bubble that is virtual time.
+// sinceNow is a clock. It reads the time since a moment, in a bubble in virtual time.
 type sinceNow time.Time
 
 func (s sinceNow) Now() time.Duration { return time.Since(time.Time(s)) }
@@ -148,7 +148,7 @@ func TestWaitFailsAtOnceIfAnEngineThatBooksIsTooLate(t *testing.T) {
 	})
 }
 
-// serveOnce serves one request from one address through the middleware.
+// serveOnce sends one request through the middleware. The handler answers with the status.
 func serveOnce(h http.Handler, status int) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest("GET", "/", nil)
@@ -187,7 +187,7 @@ func TestHTTPLimitSettlesAndShowsANewEngine(t *testing.T) {
 	assert.Equal(t, "60", w.Header().Get("Retry-After"))
 }
 
-// The suite tests keys of 65 536 bytes, which a failure must not print.
+// The suite tests keys of 65 536 bytes. A failure must not print them.
 func TestAFailureWithLongKeysIsShort(t *testing.T) {
 	config := ours()
 	config.Histories, config.NewBounded = 1, nil

@@ -66,7 +66,7 @@ func TestOurLimiterLeavesNoGoroutine(t *testing.T) {
 	})
 }
 
-// engine returns the config of a wordBucket whose time only moves forward.
+// engine returns a wordBucket's config. Its time only moves forward.
 func engine(unit, resolution time.Duration) ratelimittest.Config {
 	now := new(atomic.Int64)
 	return ratelimittest.Config{

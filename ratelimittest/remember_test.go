@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// forgetful returns the config of the module's limiter with room for one key, which remembers
-// the keys that it evicts. An eviction drops bookings, so that they cannot be settled.
+// forgetful returns the config of the module's limiter with room for one key. The limiter
+// remembers evicted keys' spending. An eviction drops bookings, so they cannot be settled.
 func forgetful() ratelimittest.Config {
 	config := ours()
 	config.New = func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
@@ -21,7 +21,7 @@ func forgetful() ratelimittest.Config {
 	return config
 }
 
-// A limiter that evicts keys all the time keeps the promises: for a bucket, a fixed
+// A limiter that evicts keys all the time keeps the promises. For a bucket, a fixed
 // window or a calendar, the remembered spending is the whole state, to the millisecond.
 func TestALimiterThatRemembersKeepsThePromises(t *testing.T) {
 	config := forgetful()
@@ -41,7 +41,7 @@ func TestALimiterThatRemembersKeepsThePromises(t *testing.T) {
 	ratelimittest.Run(t, config)
 }
 
-// Under other algorithms a key gets back more spending than it had, so that a flood of keys gains no budget.
+// Under other algorithms, a key gets back more spending than it had. So a flood of keys gains no budget.
 func TestAFloodGetsNothingOfALimiterThatRemembers(t *testing.T) {
 	config := ours()
 	config.Histories = 5

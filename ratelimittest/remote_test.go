@@ -33,7 +33,7 @@ type local interface {
 // link is the connection between the engine and its store.
 type link struct {
 	calls  atomic.Int64
-	every  int64 // one of this many calls fails; 0 means none
+	every  int64 // one call out of this many fails; 0 means none
 	does   work  // the effect of failing calls
 	opened atomic.Int64
 	closed atomic.Int64
@@ -123,7 +123,7 @@ func (r *remote) SetLimit(_ context.Context, limit ratelimit.Limit) error {
 
 func (r *remote) Close() error { r.link.closed.Add(1); return nil }
 
-// remoteConfig returns the config of a remote engine. Its time only moves forward.
+// remoteConfig returns a remote engine's config. Its time only moves forward.
 func remoteConfig(k *link) ratelimittest.Config {
 	clock := new(ratelimittest.Clock)
 	open := func(limit ratelimit.Limit) (*remote, error) {
@@ -188,7 +188,7 @@ func TestErrorsOfARemoteEngineAreNoViolations(t *testing.T) {
 	}
 }
 
-// deserted is an engine that leaves a booking of Wait in place if its context ends before the store has answered.
+// deserted leaves the booking of each third cancelled Wait in place, as if the context had ended before the store's answer.
 type deserted struct {
 	keyed
 	waits *atomic.Int64
@@ -289,7 +289,7 @@ func TestAnEngineWithoutReservePassesIfDeclared(t *testing.T) {
 	assert.NoError(t, ratelimittest.Check(config))
 }
 
-// The engine returns one of two limiters that exist already.
+// The engine returns one of two existing limiters.
 func TestAnEngineWithAFixedSetOfLimitsPasses(t *testing.T) {
 	config := ours()
 	config.NewBounded, config.NewFloat = nil, nil

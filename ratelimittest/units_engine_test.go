@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// UnitsEngine is a limiter of units in use that uses only exported names of package ratelimit.
+// UnitsEngine is a limiter of units in use, written with package ratelimit's exported names alone.
 type UnitsEngine struct {
 	limit ratelimit.Limit
 	clock ratelimit.Clock

@@ -19,15 +19,15 @@ import (
 
 const dated = ratelimit.AlgorithmCalendar
 
-// quota is an engine that counts only by calendars. It reads only the wall clock.
+// quota is an engine for calendars alone. It reads only the wall clock.
 type quota struct {
 	limit  ratelimit.Limit
 	wall   func() time.Time
 	window func(p ratelimit.Period, at time.Time) (from, to time.Time)
 
-	follows  bool // a wall clock that is set back restores the former window
+	follows  bool // a wall clock set back restores the former window
 	forgives bool // it forgets debts
-	stale    bool // a cost of 0 does not move the key out of a window that has ended
+	stale    bool // a cost of 0 does not move the key out of an ended window
 	sweeps   bool // a dropped key may come back in the same window
 	retry    func(q *quota, retry time.Duration, from time.Time) time.Duration
 
@@ -107,7 +107,7 @@ func (q *quota) roll(k *quotaKey, wall time.Time) {
 	}
 }
 
-// fits returns the beginning of the first window in which a cost fits.
+// fits returns the beginning of the first window with room for a cost.
 func (q *quota) fits(k quotaKey, cost int) time.Time {
 	for k.spent+int64(cost) > q.units() {
 		k.spent = max(0, k.spent-q.units())
@@ -116,7 +116,7 @@ func (q *quota) fits(k quotaKey, cost int) time.Time {
 	return k.from
 }
 
-// indebted is a quota whose keys were charged more than the capacity.
+// indebted is a quota that accepts charges above its capacity.
 type indebted struct{ *quota }
 
 func (q indebted) Adjust(key string, delta int) error {
@@ -156,7 +156,7 @@ func quotas(bug func(q *quota, c clock)) func(ratelimit.Limit, clock) limiter {
 	}
 }
 
-// ofPeriods returns a function that accepts calendars over periods whose texts have one of these prefixes.
+// ofPeriods returns a function that accepts calendars if their periods' texts have one of these prefixes.
 func ofPeriods(periods ...string) func(ratelimit.Limit) bool {
 	return func(l ratelimit.Limit) bool {
 		for _, p := range periods {
@@ -168,7 +168,7 @@ func ofPeriods(periods ...string) func(ratelimit.Limit) bool {
 	}
 }
 
-// ---- windows that are wrong ----
+// ---- wrong windows ----
 
 type windowFunc = func(p ratelimit.Period, at time.Time) (from, to time.Time)
 
@@ -178,7 +178,7 @@ func zoneOf(p ratelimit.Period) *time.Location {
 	return from.Location()
 }
 
-// inZone returns the windows of a zone whose clocks are never set.
+// inZone returns windows in a zone whose clocks are never set.
 func inZone(offset func(p ratelimit.Period) int) windowFunc {
 	return func(p ratelimit.Period, at time.Time) (from, to time.Time) {
 		words := strings.Fields(p.String())
@@ -211,14 +211,14 @@ func lasts24h(p ratelimit.Period, at time.Time) (from, to time.Time) {
 	return from, to
 }
 
-// midnights uses the midnight of time.Date as a day's beginning.
+// midnights begins a day at time.Date's midnight.
 func midnights(p ratelimit.Period, at time.Time) (from, to time.Time) {
 	y, m, d := at.In(zoneOf(p)).Date()
 	return time.Date(y, m, d, 0, 0, 0, 0, zoneOf(p)), time.Date(y, m, d+1, 0, 0, 0, 0, zoneOf(p))
 }
 
-// overflows31 returns months that begin on a 31st, which time.Date
-// moves to one of the first days of the next month if a month is short.
+// overflows31 returns months beginning on a 31st. If a month is short,
+// time.Date moves its 31st to one of the next month's first days.
 func overflows31(_ ratelimit.Period, at time.Time) (from, to time.Time) {
 	y, m, _ := at.UTC().Date()
 	for m += 2; ; m-- {
@@ -228,7 +228,7 @@ func overflows31(_ ratelimit.Period, at time.Time) (from, to time.Time) {
 	}
 }
 
-// skips31 returns windows that begin on the 31st of months that have one.
+// skips31 returns windows beginning on a 31st. Months without one begin no window.
 func skips31(_ ratelimit.Period, at time.Time) (from, to time.Time) {
 	to = at.UTC().Truncate(24 * time.Hour)
 	for to = to.AddDate(0, 0, 1); to.Day() != 31; {
@@ -252,9 +252,9 @@ func windows(w windowFunc) func(ratelimit.Limit, clock) limiter {
 	return quotas(func(q *quota, _ clock) { q.window = w })
 }
 
-// ---- bugs that are put into our limiter ----
+// ---- bugs added to our limiter ----
 
-// settlesByTheWall gives back a reservation of another window if the wall clock shows that window again.
+// settlesByTheWall gives back another window's reservation if the wall clock shows this window again.
 func settlesByTheWall(l *faulty, _ ratelimit.Limit, c clock) {
 	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
@@ -346,7 +346,7 @@ func TestLimitersThatCountByWrongCalendarsAreFoundOut(t *testing.T) {
 	findAll(t, wrongCalendars)
 }
 
-// The engine to which the bugs are added has none.
+// Without an added bug, the engine passes the suite.
 func TestAnEngineOfQuotasPasses(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	config := ratelimittest.Config{Clock: clock, Accepts: only(dated), Histories: 10, Want: []string{"Sweep", "Calendar"},

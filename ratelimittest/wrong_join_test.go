@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// joinsWrongly is the engine of example_joint_test.go with a bug in its Joint.
+// joinsWrongly is the engine in example_joint_test.go with a bug in its Joint.
 type joinsWrongly struct {
 	*WindowEngine
 	bug joinBug
@@ -28,7 +28,7 @@ func (l *joinsWrongly) Join(limiters []ratelimit.Joining) (ratelimit.Joint, erro
 		if other, ok := x.Limiter.(*joinsWrongly); ok {
 			j = append(j, other.WindowEngine)
 		} else if l.bug == nil {
-			j = append(j, l.WindowEngine) // even if it is of another store
+			j = append(j, l.WindowEngine) // even a limiter of another store
 		} else {
 			return nil, fmt.Errorf("another store")
 		}

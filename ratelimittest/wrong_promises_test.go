@@ -22,7 +22,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// Each limiter in this file breaks one promise that is easily forgotten, and keeps all others.
+// Each limiter in this file breaks one easily forgotten promise, and keeps all others.
 
 const (
 	token   = ratelimit.AlgorithmTokenBucket
@@ -73,7 +73,7 @@ func sleepFor(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// waitBooks waits by a reservation, but sleeps for a wrong time.
+// waitBooks waits with a reservation, but sleeps for a wrong time.
 func waitBooks(sleeps func(d time.Duration) time.Duration) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, _ ratelimit.Limit, _ clock) {
 		l.wait = func(ctx context.Context, key string, cost int) error {
@@ -97,7 +97,7 @@ func waitBooks(sleeps func(d time.Duration) time.Duration) func(*faulty, ratelim
 	}
 }
 
-// waitSpendsFirst spends a cost that fits without checking its context.
+// waitSpendsFirst spends a fitting cost without checking its context.
 func waitSpendsFirst(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.wait = func(ctx context.Context, key string, cost int) error {
 		if d, err := l.keyed.Peek(context.Background(), key, cost); err == nil && d.Allowed && d.Delay == 0 {
@@ -108,7 +108,7 @@ func waitSpendsFirst(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// waitMovesUp moves up the calls that wait behind a call that gives up.
+// When a waiting call is cancelled, waitMovesUp moves up the calls behind it.
 func waitMovesUp(l *faulty, _ ratelimit.Limit, _ clock) {
 	var waiting atomic.Int64
 	l.wait = func(ctx context.Context, key string, cost int) error {
@@ -137,7 +137,7 @@ func waitLeavesDelay(l *faulty, limit ratelimit.Limit, _ clock) {
 	}
 }
 
-// waitForgets forgets the key when a waiting call gives up.
+// waitForgets forgets the key when a waiting call is cancelled.
 func waitForgets(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.wait = func(ctx context.Context, key string, cost int) error {
 		err := l.keyed.Wait(ctx, key, cost)
@@ -148,8 +148,8 @@ func waitForgets(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// waitSettles gives a waiting call that gives up less than its charge if time has passed,
-// as if a part had been regained. A stack of limiters does that if it settles the charge.
+// If time has passed, waitSettles gives a cancelled call nothing back, as if its
+// charge had been regained. A stack of limiters does so if it settles the charge.
 func waitSettles(l *faulty, _ ratelimit.Limit, c clock) {
 	l.wait = func(ctx context.Context, key string, cost int) error {
 		began := c.Now()
@@ -165,7 +165,7 @@ func waitSettles(l *faulty, _ ratelimit.Limit, c clock) {
 
 type reserveFunc = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error)
 
-// reserves replaces Reserve by a function that may call it.
+// reserves replaces Reserve with a function that may call it.
 func reserves(around func(l *faulty, inner reserveFunc, clock clock) reserveFunc) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, _ ratelimit.Limit, c clock) { l.reserve = around(l, l.keyed.Reserve, c) }
 }
@@ -242,7 +242,7 @@ func settlesOnce(l *faulty, _ ratelimit.Limit, c clock) {
 	})(l, ratelimit.Limit{}, c)
 }
 
-// scalesRefunds scales the units that it gives back as the capacity has changed since.
+// scalesRefunds scales a refund with the capacity's change since the reservation.
 func scalesRefunds(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
@@ -256,7 +256,7 @@ func scalesRefunds(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// refundsAfterAChange gives everything back if the limit has changed, even if the reservation no longer counts.
+// If the limit has changed, refundsAfterAChange gives everything back, even if the reservation no longer counts.
 func refundsAfterAChange(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
@@ -337,7 +337,7 @@ func delaysBelow(_ *faulty, inner reserveFunc, _ clock) reserveFunc {
 	}
 }
 
-// queuesForever ignores the maxDelay of a leaky bucket's reservation, and returns a shorter delay.
+// queuesForever ignores maxDelay for a leaky bucket's reservation.
 func queuesForever(l *faulty, inner reserveFunc, _ clock) reserveFunc {
 	return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 		if l.current().Algorithm == leaky {
@@ -400,7 +400,7 @@ func (h *highest) gap(key string, now time.Duration) time.Duration {
 	return h.at[key] - now
 }
 
-// reportsNoGap returns the figures of the highest reading while the clock is behind it.
+// While the clock is behind its highest reading, reportsNoGap returns the figures at this reading.
 func reportsNoGap(l *faulty, limit ratelimit.Limit, clock clock) {
 	c := noted(l, limit, clock)
 	h := &highest{at: map[string]time.Duration{}}
@@ -443,7 +443,7 @@ func peekReportsNoGap(l *faulty, limit ratelimit.Limit, clock clock) {
 	}
 }
 
-// noting is a clock that records its last reading, so that a bug need not read it again.
+// noting is a clock that records its last reading, so a bug need not read it again.
 type noting struct {
 	clock
 	last atomic.Int64
@@ -464,7 +464,7 @@ func noted(l *faulty, limit ratelimit.Limit, c clock) *noting {
 	return n
 }
 
-// settlesAtTheReading settles at a reading that has stepped back.
+// settlesAtTheReading settles at the present reading even if the clock has stepped back.
 func settlesAtTheReading(l *faulty, limit ratelimit.Limit, c clock) {
 	n := noted(l, limit, c)
 	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
@@ -472,7 +472,7 @@ func settlesAtTheReading(l *faulty, limit ratelimit.Limit, c clock) {
 		made := n.read()
 		return settled(r, func(actual int) error {
 			if c.Now() < made && actual < cost {
-				return nil // at that reading the cost seems not to be spent yet
+				return nil // at this reading, the cost seems not to be spent yet
 			}
 			return r.Settle(actual)
 		}), err
@@ -489,7 +489,7 @@ func algorithmsStartFresh(l *faulty, _ ratelimit.Limit, _ clock) {
 	resets(l, func(old, now ratelimit.Limit) bool { return old.Algorithm != now.Algorithm })
 }
 
-// resets forgets all keys when a limit replaces another one for which forgets is true.
+// resets forgets all keys when the limit changes and forgets returns true.
 func resets(l *faulty, forgets func(old, now ratelimit.Limit) bool) {
 	var seen sync.Map
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
@@ -551,7 +551,7 @@ func forgetsTheRest(l *faulty, _ ratelimit.Limit, _ clock) {
 	})
 }
 
-// lowers calls do for the keys that have spent more than a lowered limit's capacity.
+// lowers calls do for each key with more spending than a lowered limit's capacity.
 func lowers(l *faulty, do func(key string, over int)) {
 	var seen sync.Map
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
@@ -595,7 +595,7 @@ func blockedForgets(l *faulty, _ ratelimit.Limit, _ clock) {
 
 func sweepsNothing(l *faulty, _ ratelimit.Limit, _ clock) { l.sweep = func() int { return 0 } }
 
-// sweepsBooked drops keys that have room now, even if they have later bookings.
+// sweepsBooked drops keys with room now, even if they have later bookings.
 func sweepsBooked(l *faulty, _ ratelimit.Limit, _ clock) {
 	var booked sync.Map
 	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
@@ -661,7 +661,7 @@ func debtIsSpending(l *faulty, _ ratelimit.Limit, _ clock) {
 
 // ---- keys ----
 
-// keysBy finds the budget by a function of the key, for example a part of it.
+// keysBy finds a budget by a function of the key, for example by a part of it.
 func keysBy(key func(string) string) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, _ ratelimit.Limit, _ clock) { l.key = key }
 }
@@ -681,7 +681,7 @@ func hashed(mod uint32) func(string) string {
 	}
 }
 
-// keepsFew keeps the latest most keys and forgets older ones.
+// keepsFew keeps the latest keys, at most most of them, and forgets older ones.
 func keepsFew(most int) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, _ ratelimit.Limit, _ clock) {
 		var mu sync.Mutex
@@ -737,7 +737,7 @@ func blockedSoon(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// clamps accepts limits that cannot be counted, and makes them smaller.
+// clamps accepts limits too large to be counted, and makes them smaller.
 func clamps(limit ratelimit.Limit, c clock) (limiter, error) {
 	limit.Rate.Units = min(limit.Rate.Units, figure(1<<53))
 	return ratelimit.New(limit, &ratelimit.Options[string]{Clock: c})
@@ -766,7 +766,7 @@ func forgetsAfter(most int) func(*faulty, ratelimit.Limit, clock) {
 
 // ---- a cost of 0 ----
 
-// zeroOpens is an engine with a fixed window, which a cost of 0 opens.
+// zeroOpens is an engine with a fixed window. A cost of 0 opens a window.
 type zeroOpens struct {
 	mu    sync.Mutex // guards keys
 	limit ratelimit.Limit
@@ -895,8 +895,8 @@ var wrongPromises = []wrong{
 	{name: "a cost of 0 opens a window", promise: "promise 4", text: "", accepts: only(fixed), build: newZeroOpens},
 }
 
-// With the flag seeds, each wrong limiter is tested with that many seeds,
-// with limits of all algorithms and the default number of histories.
+// The flag seeds is how many seeds each wrong limiter is tested with.
+// Then all algorithms and the default number of histories are used.
 var seeds = flag.Int("seeds", testsize.Of(0, 2), "how many seeds each wrong limiter is tried with; 0 for one, and one algorithm")
 
 func TestLimitersThatBreakAPromiseAreFoundOut(t *testing.T) {
@@ -923,7 +923,7 @@ func findAll(t *testing.T, all []wrong) {
 	}
 }
 
-// one returns a function that accepts only one algorithm's limits, unless the limiter accepts fewer.
+// one returns w's accepts or, if it has none, a function that accepts token buckets, Unlimited and Blocked.
 func (w wrong) one() func(ratelimit.Limit) bool {
 	if w.accepts == nil {
 		return only(token, ratelimit.AlgorithmUnlimited, ratelimit.AlgorithmBlocked)

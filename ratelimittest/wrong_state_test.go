@@ -20,15 +20,15 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// Each limiter in this file keeps a wrong state between calls: of denials, changed limits, bookings, windows or the time.
+// Each limiter in this file keeps a wrong state between calls: about denials, changed limits, bookings, windows or the time.
 
-// memory is a wrong limiter's state of each key.
+// memory is a wrong limiter's state for each key.
 type memory[T any] struct {
-	mu   sync.Mutex // guards keys and the values that they point to
+	mu   sync.Mutex // guards keys and their values
 	keys map[string]*T
 }
 
-// with passes a key's state to do, which may change it.
+// with passes a key's state to do. do may change it.
 func (m *memory[T]) with(key string, do func(v *T)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -48,7 +48,7 @@ func (m *memory[T]) forget() {
 	clear(m.keys)
 }
 
-// decides replaces Take by a function that receives the clock's
+// decides replaces Take with a function that receives the clock's
 // reading. One call runs at a time. The clock is still read once.
 func decides[T any](l *faulty, limit ratelimit.Limit, c clock, m *memory[T],
 	take func(v *T, now time.Duration, cost int, inner func(cost int) (ratelimit.Decision, error)) (ratelimit.Decision, error),
@@ -87,8 +87,8 @@ type denial struct {
 	until        time.Duration
 }
 
-// remembersDenials repeats a denial from memory after a number of denials of one cost in
-// a row, for costs that covers accepts. forgets names the calls that clear the memory.
+// After a number of denials of one cost in a row, remembersDenials repeats the denial from
+// memory for costs accepted by covers. forgets names the calls that clear the memory.
 func remembersDenials(inARow int, covers func(denied, requested int) bool, forgets string) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, limit ratelimit.Limit, c clock) {
 		var m memory[denial]
@@ -179,9 +179,9 @@ func failsToGiveBack(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// ---- limits that change ----
+// ---- changed limits ----
 
-// looksWithoutTaking makes calls that charge nothing under the new limit, and leaves the key under the old one.
+// looksWithoutTaking answers calls without a charge under the new limit, and leaves the key under the old one.
 func looksWithoutTaking(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 		if cost == 0 || cost > l.current().Capacity() {
@@ -191,7 +191,7 @@ func looksWithoutTaking(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// expires forgets a key that was idle for a day longer than it needs to be fresh under the limit of its last charge.
+// expires forgets a key a day after it is fresh under the limit of its last charge.
 func expires(l *faulty, limit ratelimit.Limit, c clock) {
 	type expiry struct{ at time.Duration }
 	var m memory[expiry]
@@ -245,7 +245,7 @@ func placesAgain(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// sweepsByTheFirst drops keys that are fresh under New's limit.
+// sweepsByTheFirst drops keys fresh under New's limit.
 func sweepsByTheFirst(l *faulty, limit ratelimit.Limit, c clock) {
 	type fresh struct{ at time.Duration }
 	var m memory[fresh]
@@ -365,7 +365,7 @@ func grantsAndSettles(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// losesSettlements reads the debt and then writes it, so that one of two concurrent settlements is lost.
+// losesSettlements reads the debt and then writes it. So one of two concurrent settlements is lost.
 func losesSettlements(l *faulty, _ ratelimit.Limit, _ clock) {
 	type writes struct{ n int }
 	var m memory[writes]
@@ -393,8 +393,8 @@ func settlesAlone(l *faulty, _ ratelimit.Limit, _ clock) {
 	})(l, ratelimit.Limit{}, nil)
 }
 
-// cancelMovesUp lets a later caller pass when the earlier of two
-// bookings is cancelled. The other booking then has one unit less.
+// When the earlier of two bookings is cancelled, cancelMovesUp lets
+// a later caller pass. The other booking then has one unit less.
 func cancelMovesUp(l *faulty, _ ratelimit.Limit, _ clock) {
 	type open struct {
 		n    int
@@ -499,7 +499,7 @@ func chargesWrap(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// creditsUnseen stores a credit for a key that has spent nothing.
+// creditsUnseen stores a credit for a key without spending.
 func creditsUnseen(l *faulty, _ ratelimit.Limit, _ clock) {
 	type credit struct {
 		n    int
@@ -591,7 +591,7 @@ func repeats(inARow int) func(*faulty, ratelimit.Limit, clock) {
 	}
 }
 
-// denialsStepBack sets the key's time to a reading that has stepped back when it denies.
+// When denialsStepBack denies, it sets the key's time to the present reading, even if the clock has stepped back.
 func denialsStepBack(l *faulty, limit ratelimit.Limit, c clock) {
 	type seen struct{ gap, high time.Duration }
 	var m memory[seen]
@@ -613,7 +613,7 @@ func denialsStepBack(l *faulty, limit ratelimit.Limit, c clock) {
 	})
 }
 
-// changesForgetTheTime sets all keys' highest reading to the reading at which the limit changes.
+// changesForgetTheTime sets all keys' highest reading to the reading at the limit's change.
 func changesForgetTheTime(l *faulty, limit ratelimit.Limit, c clock) {
 	var mu sync.Mutex
 	seen := map[string]bool{}
@@ -774,7 +774,7 @@ func TestLimitersThatRememberWronglyAreFoundOut(t *testing.T) {
 	findAll(t, all)
 }
 
-// A server's time cannot be set back. The suite finds charges that overflow even so.
+// A server's time cannot be set back. The suite finds overflowing charges even so.
 func TestChargesThatWrapAroundAreFoundOutWithoutAClock(t *testing.T) {
 	if math.MaxInt == math.MaxInt32 {
 		t.Skip("a few charges of 32 bits do not wrap around 64")

@@ -19,8 +19,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// Each limiter in this file has one bug that released limiters have had. Most are
-// the module's limiter with the bug added, so that nothing else is wrong with them.
+// Each limiter in this file has one bug found in released limiters. Most are
+// the module's limiter with the bug added, so nothing else is wrong with them.
 
 type keyed = *ratelimit.Keyed[string]
 
@@ -83,7 +83,7 @@ func (l neverSoon) Take(ctx context.Context, key string, cost int) (ratelimit.De
 	return d, err
 }
 
-// wholeWindow always returns the length of a whole window.
+// wholeWindow always returns a whole window's length.
 type wholeWindow struct {
 	keyed
 	limit ratelimit.Limit
@@ -113,7 +113,7 @@ func (l sharedKey) Take(ctx context.Context, key string, cost int) (ratelimit.De
 	return l.keyed.Take(ctx, strings.ToLower(key), cost)
 }
 
-// wipes forgets every key when it denies one.
+// wipes forgets every other key when a key's budget is spent.
 type wipes struct {
 	keyed
 	seen *sync.Map
@@ -149,7 +149,7 @@ func (l sweepsLive) Sweep() int {
 	return 0
 }
 
-// waitKeeps does not give back the booking of a cancelled Wait.
+// waitKeeps does not give back a cancelled Wait's booking.
 type waitKeeps struct{ keyed }
 
 func (l waitKeeps) Wait(ctx context.Context, key string, cost int) error {
@@ -189,7 +189,7 @@ func (l twoReadings) Take(ctx context.Context, key string, cost int) (ratelimit.
 	return l.keyed.Take(ctx, key, cost)
 }
 
-// fullRefund gives back a reservation's units without a delay at any time, even if they no longer count.
+// fullRefund gives back the units of a reservation without a delay at any time, even if they no longer count.
 type fullRefund struct{ keyed }
 
 func (l fullRefund) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
@@ -239,7 +239,7 @@ type newKeysOnly struct{ keyed }
 
 func (l newKeysOnly) SetLimit(ratelimit.Limit) error { return nil }
 
-// floatBucket is a token bucket in floating point, as it is usually written.
+// floatBucket is a token bucket in floating point, as usually written.
 type floatBucket struct {
 	*sync.Mutex
 	limit ratelimit.Limit
@@ -314,8 +314,7 @@ func (l overflows) Take(ctx context.Context, key string, cost int) (ratelimit.De
 	return l.keyed.Take(ctx, key, cost)
 }
 
-// deadOnArrival denies a key for ever if its capacity takes more time
-// to regain than 64 bits can hold in sixteenths of a nanosecond.
+// deadOnArrival denies a key for ever if the time to regain its capacity, in sixteenths of a nanosecond, exceeds 64 bits.
 type deadOnArrival struct {
 	keyed
 	limit ratelimit.Limit
@@ -329,7 +328,7 @@ func (l deadOnArrival) Take(ctx context.Context, key string, cost int) (ratelimi
 	return l.keyed.Take(ctx, key, cost)
 }
 
-// losesCharges loses a charge that coincides with a sweep.
+// losesCharges loses a charge made during a sweep.
 type losesCharges struct {
 	*sync.Mutex
 	limit ratelimit.Limit
@@ -394,7 +393,7 @@ func (l forgetsUnderFlood) Take(ctx context.Context, key string, cost int) (rate
 	return l.keyed.Take(ctx, key, cost)
 }
 
-// wrong is the config of a limiter with a bug, and the failure that the suite must report.
+// wrong is the config of a limiter with a bug, and the failure to be reported by the suite.
 type wrong struct {
 	wide  bool // the bug needs ints of 64 bits
 	name  string
@@ -485,7 +484,7 @@ func TestWrongLimitersAreFoundOut(t *testing.T) {
 	findAll(t, wrongs)
 }
 
-// isFoundIn reports whether one of the errors of Check contains both the promise and the text.
+// isFoundIn reports whether one of Check's errors contains both the promise and the text.
 func (w wrong) isFoundIn(err error) bool {
 	for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
 		first, _, _ := strings.Cut(e.Error(), " is broken by ")
@@ -496,7 +495,7 @@ func (w wrong) isFoundIn(err error) bool {
 	return false
 }
 
-// The limiter to which the bugs are added has none.
+// Without an added bug, the limiter passes the suite.
 func TestWithoutABugNothingIsFound(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	assert.NoError(t, ratelimittest.Check(ratelimittest.Config{
