@@ -69,7 +69,7 @@ func TestTheStrikeThatExhaustsStrikesBeginsTheBan(t *testing.T) {
 	require.Equal(t, 3, remaining(t, j.strikes, "k"), "strikes begin anew")
 	require.True(t, j.Allow("another", 1))
 
-	// While the key is banned, no limiter is called or charged, and the ban does not become longer.
+	// While the key is banned, no limiter is called or charged, and the ban grows no longer.
 	j.clock.Advance(10 * time.Minute)
 	banned.RetryAfter, banned.ResetAfter, banned.NextAfter = 50*time.Minute, 50*time.Minute, 50*time.Minute
 	for range 9 {
@@ -127,7 +127,7 @@ func TestDecisionsThatAreNoStrike(t *testing.T) {
 		require.ErrorIs(t, err, answer.err, name)
 		require.Equal(t, 1, remaining(t, j.strikes, "k"), name)
 	}
-	// This caller stops when it is denied.
+	// After its denial, this caller stops.
 	require.True(t, j.Allow("k", 2))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -142,8 +142,8 @@ func TestADenialByALimitThatKeysShareIsNoStrike(t *testing.T) {
 	for _, test := range []struct {
 		name       string
 		first      func(string) ratelimit.Limit // LimitFor of the key's own limit
-		second     func(string) ratelimit.Limit // LimitFor of the limit that all keys share
-		ownStrikes bool                         // a denial by the own limit is a strike
+		second     func(string) ratelimit.Limit // LimitFor of the limit shared by all keys
+		ownStrikes bool                         // whether a denial by the key's own limit is a strike
 	}{
 		{name: "both are known", ownStrikes: true},
 		{name: "the first is each key's own", first: other, ownStrikes: true},
@@ -185,7 +185,7 @@ func TestADenialByALimitThatKeysShareIsNoStrike(t *testing.T) {
 	}
 }
 
-// New refuses a limiter whose first limit equals another one, since a denial by either would look the same.
+// New refuses a limiter if its first limit equals another one, because denials by either would look the same.
 func TestNewWantsTheFirstLimitToBeKnownFromTheOthers(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	a, b := onClock(t, clock, jailLimit), onClock(t, clock, jailLimit)
@@ -216,7 +216,7 @@ func TestStrikesAreReportedByTheCaller(t *testing.T) {
 	require.False(t, j.Allow("k", 1))
 	require.Equal(t, time.Hour, take(t, j, 1).RetryAfter)
 
-	// A number above the remaining strikes, or above their capacity, exhausts them too.
+	// A number above the remaining strikes, or above their capacity, exhausts them, too.
 	for _, n := range []int{3, 6, math.MaxInt} {
 		require.NoError(t, j.Reset(ctx, "k"))
 		require.True(t, take(t, j, 0).Allowed)
@@ -288,7 +288,7 @@ func TestAWaitOnABannedKeyWaitsForTheBansEnd(t *testing.T) {
 	})
 }
 
-// If many strikes come at once, exactly one begins the ban, whichever algorithm counts.
+// If many strikes come at once, exactly one begins the ban, whichever algorithm counts them.
 func TestABanBeginsOnce(t *testing.T) {
 	for _, algorithm := range []func(ratelimit.Rate) ratelimit.Limit{
 		ratelimit.FixedWindow, ratelimit.SlidingLog, ratelimit.SlidingCounter,
@@ -301,7 +301,7 @@ func TestABanBeginsOnce(t *testing.T) {
 			begun := 0
 			bans := limiterWith(t, algorithm(ratelimit.Per(1, time.Hour)), ratelimit.Options[string]{Clock: clock, OnDecision: func(e ratelimit.Event[string]) {
 				if e.Spent {
-					begun++ // no lock is needed, because calls come one at a time: the race detector checks that
+					begun++ // calls come one at a time, so no lock is needed; the race detector checks this
 				}
 			}})
 			b := banOf(t, onClock(t, clock, jailLimit), strikes, bans)
@@ -378,7 +378,7 @@ func TestResetResetsBansAlthoughStrikesFail(t *testing.T) {
 	require.Equal(t, 1, remaining(t, j.bans, "k"))
 }
 
-// resettable is an engine that has a Peek and a Reset.
+// resettable is an engine with a Peek and a Reset.
 type resettable struct {
 	*engine
 	err error
@@ -440,12 +440,12 @@ func TestNewRefusesLimitersThatCannotBan(t *testing.T) {
 	require.NoError(t, b.Reset(noContext, "k"))
 }
 
-// struck is an engine that has a Reset and no Peek.
+// struck is an engine with a Reset and no Peek.
 type struck struct{ *engine }
 
 func (*struck) Reset(context.Context, string) error { return nil }
 
-// A limiter bans clients that another limiter bans often. A denial by an inner ban is no strike of the outer one.
+// An outer limiter bans clients often banned by an inner one. A denial by the inner ban itself is no strike.
 func TestABanInABanCountsOnlyTheLimitersDenials(t *testing.T) {
 	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
 	strikes := onClock(t, j.clock, ratelimit.FixedWindow(ratelimit.PerDay(2)))
@@ -495,7 +495,7 @@ func (denying) Take(context.Context, string, int) (ratelimit.Decision, error) {
 	return ratelimit.Decision{Degraded: true, RetryAfter: time.Second}, nil
 }
 
-// If the stand-in for bans allows the banned key, there is no ban: strikes stay, and the failure is counted.
+// If the stand-in for bans allows the banned key, there is no ban: the strikes stay, and the failure is counted.
 func TestABanThatIsNotKeptIsNone(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	strikes := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(2)))
@@ -512,7 +512,7 @@ func TestABanThatIsNotKeptIsNone(t *testing.T) {
 	require.False(t, strikes.Allow("k", 1), "the strikes are not forgotten")
 }
 
-// A shadow never denies, so every denial is by one of the limits that it stands beside.
+// A shadow never denies. So every denial comes from one of the other limits.
 func TestAShadowBesideTheLimitsLeavesDenialsStrikes(t *testing.T) {
 	own := ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("own")
 	shared := ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("shared")
@@ -584,7 +584,7 @@ func TestABannedKeyIsDeniedACostOfNothing(t *testing.T) {
 	require.True(t, j.Allow("k", 0))
 }
 
-// With a nil limiter, only strikes that the caller reports ban a key.
+// With a nil limiter, only strikes reported by the caller ban a key.
 func TestWithoutALimitOnlyBansDeny(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	strikes, bans := onClock(t, clock, ratelimit.FixedWindow(ratelimit.Per(5, 15*time.Minute))), onClock(t, clock, banLimit)

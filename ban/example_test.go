@@ -74,7 +74,7 @@ func ExampleNewGrowing() {
 		fmt.Println(d.Limit.Name, d.RetryAfter)
 		clock.Advance(d.RetryAfter)
 	}
-	clock.Advance(24 * time.Hour) // by then repeats has forgotten the bans
+	clock.Advance(24 * time.Hour) // by now, repeats has forgotten the bans
 	limiter.Strike(ctx, "198.51.100.7", 3)
 	d, _ := limiter.Take(ctx, "198.51.100.7", 1)
 	fmt.Println(d.Limit.Name, d.RetryAfter)

@@ -1,6 +1,6 @@
 package ban
 
-// Waiting counts the keys for which calls wait.
+// Waiting counts the keys with waiting calls.
 func (b *Limiter[K]) Waiting() int {
 	b.line.mu.Lock()
 	defer b.line.mu.Unlock()

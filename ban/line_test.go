@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/ban"
 )
 
-// line makes calls that wait in a limiter's line, behind a ban.
+// line has calls waiting in a limiter's line, behind a ban.
 type line struct {
 	limiter, strikes, bans *ratelimit.Keyed[string]
 	ban                    *ban.Limiter[string]
@@ -50,14 +50,14 @@ func (l *line) comes(ctx context.Context, n int) {
 	synctest.Wait()
 }
 
-// ended returns the results of the calls that have ended.
+// ended returns the ended calls' results.
 func (l *line) ended() []error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.errs)
 }
 
-// A ban ends the waits in line at once, whichever call begins it, and no waiting call passes during the ban.
+// A ban ends the waits in line at once, whichever call begins it. No waiting call passes during the ban.
 func TestABanEndsTheWaitsInTheLimitersLine(t *testing.T) {
 	for name, begin := range map[string]struct {
 		ban    func(t *testing.T, l *line)
@@ -127,7 +127,7 @@ func TestABanLeavesTheLinesOfOtherKeys(t *testing.T) {
 	})
 }
 
-// A ban that ends early ends the waits for its end.
+// If a ban ends early, so do the waits for its end.
 func TestAWaitForABansEndFollowsReset(t *testing.T) {
 	for name, end := range map[string]struct {
 		reset  func(t *testing.T, l *line) error
@@ -156,7 +156,7 @@ func TestAWaitForABansEndFollowsReset(t *testing.T) {
 	}
 }
 
-// Calls wait and end in the same way if a map cannot find their keys again.
+// A map cannot find these keys again. Their calls wait and end in the same way.
 func TestWaitsOfKeysThatCannotBeComparedEndWithABan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text := func(k any) (string, error) {
@@ -191,7 +191,7 @@ func TestWaitsOfKeysThatCannotBeComparedEndWithABan(t *testing.T) {
 	})
 }
 
-// A panic of bans beside waiting calls is counted in Stats, and ends no wait.
+// bans panics while calls wait. Stats counts the panic, and no wait ends.
 func TestAPanicOfBansWhileCallsWaitIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine(t)

@@ -24,7 +24,7 @@ var algorithms = map[string]func(ratelimit.Rate) ratelimit.Limit{
 	"leaky bucket": func(r ratelimit.Rate) ratelimit.Limit { return ratelimit.LeakyBucket(r, r.Units) },
 }
 
-// page sends a page's requests at once, each on its own goroutine, and returns the number of those served.
+// page sends a page's requests at once, each on its own goroutine, and counts the served ones.
 func page(l ratelimit.Limiter[string], requests int) int {
 	served := make(chan bool, requests)
 	for range requests {
@@ -83,7 +83,7 @@ func TestADenialIsAStrikeOfItsOwnFromTheFirstOnesRetryAfterOn(t *testing.T) {
 	}
 }
 
-// In random histories, strikes lasts for weeks, so the first denial alone decides which others belong to its strike.
+// In these histories, strikes lasts for weeks. So the first denial alone decides which others belong to its strike.
 func TestStrikesOfRandomDenialsAreThoseOfAModel(t *testing.T) {
 	testsize.Sequential(t)
 	names := []string{"fixed window", "sliding log", "sliding counter", "token bucket", "leaky bucket"}
@@ -161,7 +161,7 @@ func TestAFleetCountsOneStrikeForAPageIfItsStrikesAreALog(t *testing.T) {
 			load()
 			require.Equal(t, 2-n, remaining(t, strikes, "k"))
 			clock.Advance(50 * time.Millisecond)
-			load() // the RetryAfter of the first load, 100 ms, has not passed
+			load() // the first load's RetryAfter, 100 ms, has not passed
 			require.Equal(t, 2-n, remaining(t, strikes, "k"))
 			require.True(t, bans.Allow("another", 0))
 			clock.Advance(3 * time.Second)
@@ -177,7 +177,7 @@ func TestAFleetCountsOneStrikeForAPageIfItsStrikesAreALog(t *testing.T) {
 	}
 }
 
-// Keys that cannot be compared have no mark, so only the log shows which denials are one strike.
+// Keys that cannot be compared have no mark. So only the log shows which denials are one strike.
 func TestKeysThatCannotBeComparedAreBanned(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	name := func(k []byte) (string, error) { return string(k), nil }
@@ -251,7 +251,7 @@ func TestAKeyThatComesBackIsBannedForLonger(t *testing.T) {
 	clock.Advance(24 * time.Hour)
 	banned(0, time.Minute)
 
-	// Reset forgets the earlier bans too.
+	// Reset forgets the earlier bans, too.
 	for range 2 {
 		require.NoError(t, b.Strike(ctx, "k", 3))
 		require.Equal(t, bans[1].Describe().Limits[0], take(t, b, 1).Limit)
@@ -262,7 +262,7 @@ func TestAKeyThatComesBackIsBannedForLonger(t *testing.T) {
 	require.Equal(t, []ratelimit.Limit{bans[0].Describe().Limits[0], bans[1].Describe().Limits[0], bans[2].Describe().Limits[0]}, b.Describe().Limits)
 }
 
-// A strike that reads the number of earlier bans late finds the ban that another strike has begun.
+// A strike may read the number of earlier bans late. Then it finds the ban begun by another strike.
 func TestOfManyStrikesAtOnceOneBeginsAGrowingBan(t *testing.T) {
 	for range 50 {
 		clock := new(ratelimittest.Clock)
@@ -288,7 +288,7 @@ func TestOfManyStrikesAtOnceOneBeginsAGrowingBan(t *testing.T) {
 	}
 }
 
-// If repeats fails, a key gets a first ban. Strike returns the error, and denials are counted.
+// If repeats fails, a key gets the first ban, its strikes are forgotten, and Strike returns the error.
 func TestABanBeginsWithoutItsHistory(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	strikes := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(3)))

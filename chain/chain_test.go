@@ -38,8 +38,8 @@ func TestAChainChargesAllLimitersOrNone(t *testing.T) {
 	assert.Equal(t, 1, remaining(t, first, "ann"))
 }
 
-// If a later limiter denies a call, the first one is charged and gets the charge
-// back. Open reservations of other calls then give back as much as without this call.
+// If a later limiter denies a call, the first one gets its charge back. Other
+// calls' open reservations then give back as much as without the denied call.
 func TestACallThatAChainDeniesLeavesNoTraceInRefunds(t *testing.T) {
 	t.Parallel()
 	for name, deny := range map[string]func(*chain.Limiter[string], context.Context) error{
@@ -293,8 +293,8 @@ func TestAWaitThatIsTooLateForABookingFailsAtOnce(t *testing.T) {
 	})
 }
 
-// A chain of one limiter keeps every promise of the limiter alone. So does a chain of the same limiter behind another
-// one that never denies.
+// A chain with one limiter keeps every promise of the limiter alone. So
+// does a chain with the same limiter behind another that never denies.
 func TestAChainKeepsThePromisesOfItsLimiters(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	for name, generous := range map[string]bool{"alone": false, "behind another": true} {
@@ -315,8 +315,7 @@ func TestAChainKeepsThePromisesOfItsLimiters(t *testing.T) {
 	}
 }
 
-// A chain makes one allocation, and its limiters make theirs: a Reservation
-// each, except the last one's, and an error that no caller reads.
+// A chain makes one allocation. Its limiters make a Reservation each, except the last one, and an error that no caller reads.
 func TestAllowOfAChainAllocatesLittle(t *testing.T) {
 	chain, err := chain.New[string](
 		ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.Rate{Units: 1, Per: time.Nanosecond}, 5), nil)),
@@ -386,8 +385,8 @@ func TestAChainAdjustsAllAndReturnsTheErrors(t *testing.T) {
 	assert.Equal(t, []int{3, 3}, []int{a.n, b.n})
 }
 
-// TestADenialReturnsTheTimeUntilTheBudgetsAreFull compares with the state after
-// the denial, in which a limiter before the denying one has got its charge back.
+// The test compares a denial with the state after it. By then, the
+// limiters before the denying one have got their charges back.
 func TestADenialReturnsTheTimeUntilTheBudgetsAreFull(t *testing.T) {
 	limits := []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerMinute(6), 12), ratelimit.FixedWindow(ratelimit.PerMinute(15)), ratelimit.SlidingLog(ratelimit.PerMinute(14)),
@@ -431,8 +430,7 @@ func TestADenialReturnsTheTimeUntilTheBudgetsAreFull(t *testing.T) {
 	assert.Greater(t, denials, 1000)
 }
 
-// TestALimiterWithoutPeekKeepsItsDecision expects a time that is not
-// before the budget is full, because the decision counts the charge.
+// The decision still counts the charge, so its time is never too early.
 func TestALimiterWithoutPeekKeepsItsDecision(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	last := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1))

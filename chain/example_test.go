@@ -14,7 +14,7 @@ func ExampleNew() {
 	clock := new(ratelimittest.Clock)
 	local := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(10), 10).Named("local"),
 		&ratelimit.Options[string]{Clock: clock}))
-	// In a program, this would be a limiter on a server that several processes share.
+	// In a program, this would be a limiter on a server shared by several processes.
 	remote := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(12)).Named("remote"),
 		&ratelimit.Options[string]{Clock: clock}))
 	limiter, err := chain.New[string](local, remote)

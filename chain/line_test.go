@@ -38,7 +38,7 @@ func keyed(limit ratelimit.Limit) *ratelimit.Keyed[string] {
 	return ratelimit.Must(ratelimit.New[string](limit, nil))
 }
 
-// waits lets n calls with these costs wait one after the other, and returns the order in which they are served once end is called.
+// waits lets calls with these costs wait one after the other. end waits for all, and returns the order of service.
 func waits(ctx context.Context, c *chain.Limiter[string], costs ...int) (end func() (order []int)) {
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -59,8 +59,8 @@ func waits(ctx context.Context, c *chain.Limiter[string], costs ...int) (end fun
 	}
 }
 
-// Two hundred calls in line use the rate of a slow store, in their order, with a call to the
-// store for each and not one for each waiter and turn. A large cost is served in its turn.
+// Two hundred calls in line use a slow store's whole rate, in their order. There is one call to the
+// store for each of them, not one for each waiter and turn. A large cost is served in its turn.
 func TestWaitsOfAChainAreServedInTheirOrderWithFewCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		local, remote := keyed(ratelimit.TokenBucket(ratelimit.PerSecond(100), 100)), &counted{Keyed: keyed(ratelimit.TokenBucket(ratelimit.PerSecond(5), 5))}
@@ -79,7 +79,7 @@ func TestWaitsOfAChainAreServedInTheirOrderWithFewCalls(t *testing.T) {
 	})
 }
 
-// The first call of a line follows at once what this chain gives back. The line waits for an hour otherwise.
+// Without a change, the line waits for an hour. When this chain gives units back, the line's first call follows at once.
 func TestWaitsOfAChainFollowItsOwnChangesAtOnce(t *testing.T) {
 	for name, change := range map[string]func(ctx context.Context, c *chain.Limiter[string], open *ratelimit.Reservation) error{
 		"settlement": func(_ context.Context, _ *chain.Limiter[string], open *ratelimit.Reservation) error {
@@ -108,7 +108,8 @@ func TestWaitsOfAChainFollowItsOwnChangesAtOnce(t *testing.T) {
 	}
 }
 
-// A ban of the first limiter ends the waits whose deadlines come before its end, wherever they stand in line. Peeks are no strikes.
+// A ban of the first limiter ends the waits whose deadlines come
+// before its end, wherever they stand in line. Peeks are no strikes.
 func TestABanEndsAllWaitsOfAChainThatAreTooShortForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		strikes, bans := keyed(ratelimit.FixedWindow(ratelimit.PerHour(3))), keyed(ratelimit.FixedWindow(ratelimit.Per(1, 2*time.Hour)))
@@ -144,7 +145,7 @@ func TestABanEndsAllWaitsOfAChainThatAreTooShortForIt(t *testing.T) {
 	})
 }
 
-// Requests that differ, or cannot be found again, have lines of their own.
+// Requests that differ, or cannot be found again, have their own lines.
 func TestRequestsThatDifferWaitInLinesOfTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		same := func(any) (string, error) { return "k", nil }

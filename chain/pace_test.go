@@ -14,7 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/ban"
 )
 
-// The layer counts one unit for each call, whatever its cost: the line goes on at the layer's rate, and refuses nobody for the costs before it.
+// The layer counts one unit for each call, whatever its cost. The line
+// goes on at the layer's rate, and refuses nobody for the costs before it.
 func TestALineOfAChainGoesOnAtTheRateOfALayerWithItsOwnCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := ratelimit.By(keyed(ratelimit.TokenBucket(ratelimit.PerSecond(100), 1)), func(k string) (string, error) { return k, nil })
@@ -34,7 +35,7 @@ func TestALineOfAChainGoesOnAtTheRateOfALayerWithItsOwnCost(t *testing.T) {
 	})
 }
 
-// All that wait for the end of a ban pass after it. The ban's limit is not the rate at which they go on.
+// After a ban, all calls waiting for its end pass. The ban's limit is not the rate at which they go on.
 func TestTheEndOfABanLetsTheWholeLineOfAChainPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bans := keyed(ratelimit.FixedWindow(ratelimit.Per(1, 2*time.Hour)))

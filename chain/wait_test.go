@@ -36,7 +36,7 @@ func (s *starts) add(at time.Duration) {
 	s.at = append(s.at, at)
 }
 
-// most returns the largest number of starts within a span, which excludes its end.
+// most returns the largest number of starts within a span. The span excludes its end.
 func (s *starts) most(span time.Duration) (most int) {
 	for _, from := range s.at {
 		n := 0
@@ -50,7 +50,7 @@ func (s *starts) most(span time.Duration) (most int) {
 	return most
 }
 
-// When Wait returns, the request is within every limit at that instant, no matter which limiter has delayed it.
+// When Wait returns, the request is within every limit at that instant, whichever limiter has delayed it.
 func TestRequestsThatAChainAdmitsKeepToEachLimitWhenTheyGo(t *testing.T) {
 	window := ratelimit.FixedWindow(ratelimit.Per(100, 10*time.Second))
 	for name, book := range map[string]func(ctx context.Context, chain *chain.Limiter[string]) error{
@@ -105,7 +105,7 @@ func TestRequestsThatAChainAdmitsKeepToEachLimitWhenTheyGo(t *testing.T) {
 	}
 }
 
-// A leaky bucket that comes last delays the work. If the caller gives up in the queue, nothing stays charged.
+// A leaky bucket at the end delays the work. If the caller gives up in the queue, nothing stays charged.
 func TestALeakyBucketAtTheEndOfAChainSpacesWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		guard := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(50)), nil))
@@ -152,8 +152,8 @@ func TestAChainsWaitFailsAtOnceIfTheDeadlineComesFirst(t *testing.T) {
 	})
 }
 
-// A chain of limiters without a common lock agrees with one exact limiter that
-// stands for the strictest of them, also when a limiter fails to give back.
+// The chain's limiters have no common lock. Still, it agrees with one exact
+// limiter, the strictest of them, even if a limiter fails to give back.
 func TestAChainAgreesWithTheStrictestOfItsLimiters(t *testing.T) {
 	denials := 0
 	for seed := range uint64(seeds()) {
@@ -211,7 +211,7 @@ func TestAChainAgreesWithTheStrictestOfItsLimiters(t *testing.T) {
 
 var chains = flag.Int("chains", testsize.Of(30, 1000), "random chains that are compared with one limiter")
 
-// seeds is the number of random runs of a test.
+// seeds returns how many random runs a test makes.
 func seeds() int { return *chains }
 
 // failingSettle settles, and sometimes returns an error all the same.
@@ -296,7 +296,7 @@ func TestADenialStaysADenialIfTheGiveBackFails(t *testing.T) {
 	})
 }
 
-// A leaky bucket that is not last denies requests that it would delay, and so does Peek.
+// A leaky bucket before the end denies requests that it would delay. Peek denies them, too.
 func TestPeekOfAChainAgreesWithTake(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	leaky := ratelimit.Must(ratelimit.New(ratelimit.LeakyBucket(ratelimit.PerSecond(1), 5), &ratelimit.Options[string]{Clock: clock}))
@@ -320,7 +320,7 @@ func TestPeekOfAChainAgreesWithTake(t *testing.T) {
 	}
 }
 
-// A call that waits for several limiters notices any change within two seconds.
+// A call waiting for several limiters notices any change within two seconds.
 func TestAWaitOfAChainFollowsEachChange(t *testing.T) {
 	hour := ratelimit.TokenBucket(ratelimit.PerHour(1), 10)
 	type fixture struct {
@@ -379,7 +379,7 @@ func TestAWaitOfAChainFollowsEachChange(t *testing.T) {
 	}
 }
 
-// When a ban begins, waiting calls whose deadlines are before its end fail.
+// When a ban begins, waiting calls with deadlines before its end fail.
 func TestABanEndsTheWaitsOfAChainThatAreTooShortForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerHour(10), 1), nil))

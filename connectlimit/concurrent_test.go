@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/connectlimit"
 )
 
-// Under a limit of calls at the same time, a call holds its unit until its handler ends, however long that takes.
+// Under a Concurrent limit, a call holds its unit until its handler ends, however long it runs.
 func TestACallHoldsItsUnitUntilItsHandlerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := ratelimit.Must(ratelimit.New[string](ratelimit.Concurrent(1, time.Minute), nil))

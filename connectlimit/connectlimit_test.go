@@ -32,8 +32,8 @@ const (
 	countProcedure = "/test.Echo/Count"
 )
 
-// service starts a server that echoes a message, or in a stream sends it three
-// times. For the text "fail" it returns unavailable, and for "panic" it panics.
+// service starts an echo server. A stream echoes the message three times. For
+// the text "fail" the server returns unavailable, and for "panic" it panics.
 func service(t *testing.T, i ...connect.Interceptor) *httptest.Server {
 	mux := http.NewServeMux()
 	with := connect.WithInterceptors(i...)
@@ -235,7 +235,7 @@ func (f limiterFunc) Take(context.Context, *connectlimit.Call, int) (ratelimit.D
 	return f()
 }
 
-// TestALeakyBucketHoldsCalls runs in a synctest bubble, without a network.
+// The test runs in a synctest bubble, without a network.
 func TestALeakyBucketHoldsCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerSecond(1), 3), nil))
@@ -273,7 +273,7 @@ func TestALeakyBucketHoldsCalls(t *testing.T) {
 	})
 }
 
-// request has a procedure, which otherwise only connect-go's server can set.
+// request has a procedure. Otherwise, only connect-go's server can set it.
 type request struct{ *connect.Request[text] }
 
 func (request) Spec() connect.Spec { return connect.Spec{Procedure: echoProcedure} }
@@ -340,7 +340,7 @@ func TestMistakesAreNamed(t *testing.T) {
 
 func second(_ any, err error) error { return err }
 
-// TestACrowdTakesNoMoreThanTheLimit also serves the race detector.
+// The test also serves the race detector.
 func TestACrowdTakesNoMoreThanTheLimit(t *testing.T) {
 	i, _ := keyed(t, ratelimit.FixedWindow(ratelimit.PerHour(50)), connectlimit.Procedure, &connectlimit.Options{Settle: connectlimit.RefundServerErrors})
 	c := newClient(service(t, i))
@@ -360,7 +360,7 @@ func TestACrowdTakesNoMoreThanTheLimit(t *testing.T) {
 	assert.Equal(t, 50, served)
 }
 
-// An interceptor that is given to a client by mistake does nothing.
+// An interceptor passed to a client by mistake does nothing.
 func TestClientsAreLeftAlone(t *testing.T) {
 	i := ratelimit.Must(connectlimit.PerIP(ratelimit.Blocked(), nil))
 	open, _ := keyed(t, ratelimit.Unlimited(), connectlimit.Procedure, nil)
@@ -370,7 +370,7 @@ func TestClientsAreLeftAlone(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestA401HasAChallenge because RFC 9110 requires one.
+// RFC 9110 requires a challenge in each 401.
 func TestA401HasAChallenge(t *testing.T) {
 	answers := func(i connect.Interceptor) *http.Response {
 		s := service(t, i)

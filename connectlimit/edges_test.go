@@ -141,7 +141,7 @@ func TestACallWhoseClientLeavesBeforeTheAnswerIsCharged(t *testing.T) {
 	assert.Equal(t, 9, left(), "a unary call")
 }
 
-// aRequest is a call in the form that a handler's interceptor receives.
+// aRequest is a call as a handler's interceptor receives it.
 var aRequest = connect.NewRequest(wrapperspb.String(""))
 
 func TestAHeldCallThatIsRefusedIsReportedAsRefused(t *testing.T) {
@@ -178,7 +178,7 @@ func TestAHeldCallThatIsRefusedIsReportedAsRefused(t *testing.T) {
 	})
 }
 
-// A call whose delay outlasts a timeout of the server is denied, because an interceptor cannot extend the timeout.
+// An interceptor cannot extend a server's timeouts. So it denies a call with a delay beyond one of them.
 func TestACallIsNotHeldForAsLongAsATimeoutOfTheServer(t *testing.T) {
 	for name, server := range map[string]*http.Server{"write": {WriteTimeout: 30 * time.Minute}, "read": {ReadTimeout: 30 * time.Minute}} {
 		l := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerHour(1), 1), nil))

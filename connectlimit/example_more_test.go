@@ -41,7 +41,7 @@ func ExampleChargeOnly() {
 	// 2 allowed, 1 denied
 }
 
-// Calls that fail because of the server are not charged.
+// Calls are not charged if they fail because of the server.
 func ExampleRefundServerErrors() {
 	perService := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
 	limit := ratelimit.Must(connectlimit.New(ratelimit.Map(perService, connectlimit.Service),
@@ -59,7 +59,7 @@ func ExampleRefundServerErrors() {
 	// unavailable: no database
 }
 
-// At most 100 calls are served at the same time, and at most 10 for each address.
+// At most 100 calls are served at once, and at most 10 for each address.
 func ExampleNewInflight() {
 	permits, err := inflight.New(10, &inflight.Options[netip.Addr]{Total: 100, MaxQueue: 5})
 	if err != nil {
@@ -84,7 +84,7 @@ func ExampleNewInflight() {
 // Key functions are tested without a server.
 func ExampleNewCall() {
 	type user struct{}
-	ctx := context.WithValue(context.Background(), user{}, "ann") // as an interceptor that authenticates the user would
+	ctx := context.WithValue(context.Background(), user{}, "ann") // set by an interceptor that authenticates the user
 	header := http.Header{"X-Region": {"eu"}, "Authorization": {"Bearer s3cret"}, "X-Forwarded-For": {"203.0.113.7"}}
 	c := connectlimit.NewCall(ctx, "/shop.v1.Orders/List", header, nil)
 	c.Peer.Addr = "10.0.0.1:4711"

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// limited returns an interceptor of three calls a minute for each procedure.
+// limited returns an interceptor with three calls a minute for each procedure.
 func limited(t *testing.T, opts connectlimit.Options) *connectlimit.Interceptor {
 	l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("calls"), &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
 	i := ratelimit.Must(connectlimit.New(ratelimit.Map(l, connectlimit.Procedure), &opts))
@@ -73,8 +73,7 @@ func TestLimitFieldsAreLeftOut(t *testing.T) {
 	assert.ErrorContains(t, err, "the same policy name")
 }
 
-// TestNestedInterceptorsAnnounceEachNameOnce expects a name to stand for one policy in
-// a response, and for the same policy in all responses, whichever interceptor answers.
+// A name stands for one policy in a response, and for the same policy in all responses, whichever interceptor answers.
 func TestNestedInterceptorsAnnounceEachNameOnce(t *testing.T) {
 	for protocol, options := range protocols {
 		t.Run(protocol, func(t *testing.T) {

@@ -121,7 +121,7 @@ func TestCallsBeyondTheInflightLimitAreRefused(t *testing.T) {
 				_, _ = i.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) { panic("in the handler") })(t.Context(), connect.NewRequest(wrapperspb.String("")))
 			})
 			assert.Equal(t, httplimit.Stats{Allowed: 2, Denied: 1}, i.Stats())
-			i.RefuseHeld() // it holds no calls
+			i.RefuseHeld() // no call is held
 			assert.Zero(t, l.Totals().InFlight)
 			require.Len(t, learnt, 2, "an Outcome of one's own is asked whatever the limit: it may count")
 			assert.Equal(t, connect.CodeInternal, connect.CodeOf(learnt[1]), "the panic")

@@ -29,7 +29,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// incoming is the context of a server's handler.
+// incoming returns the context of a server's handler.
 func incoming(remote net.Addr, pairs ...string) context.Context {
 	ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs(pairs...))
 	if remote == nil {
@@ -40,7 +40,7 @@ func incoming(remote net.Addr, pairs ...string) context.Context {
 
 func tcp(s string) net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(s)) }
 
-const ample = 1 << 30 // a limit of calls a second that no test reaches
+const ample = 1 << 30 // a limit in calls a second that no test reaches
 
 func unaryBy[K comparable](t testing.TB, key func(*grpclimit.Call) (K, error), opts grpclimit.Options) grpc.UnaryServerInterceptor {
 	t.Helper()
@@ -49,7 +49,7 @@ func unaryBy[K comparable](t testing.TB, key func(*grpclimit.Call) (K, error), o
 }
 
 func TestAnAllowedUnaryCallAllocatesAtMostOnce(t *testing.T) {
-	testsize.Extra(t) // scripts/test compiles without inlining, so that calls allocate
+	testsize.Extra(t) // scripts/test compiles without inlining, which makes calls allocate
 	if testsize.Race {
 		t.Skip("the race detector allocates")
 	}
@@ -89,9 +89,9 @@ type noTrailers struct{ grpc.ServerTransportStream }
 
 func (noTrailers) SetTrailer(metadata.MD) error { return nil }
 
-// Values that depend only on the limit are made once. In a flood, many denials share one answer, with the same wait.
+// Values that depend only on the limit are made once. In a flood, many denials have the same wait and share one answer.
 func TestADenialAllocatesLittle(t *testing.T) {
-	testsize.Extra(t) // scripts/test compiles without inlining, so that calls allocate
+	testsize.Extra(t) // scripts/test compiles without inlining, which makes calls allocate
 	if testsize.Race {
 		t.Skip("the race detector allocates")
 	}
@@ -123,7 +123,7 @@ func TestADenialAllocatesLittle(t *testing.T) {
 	}
 }
 
-// An answer that several calls share has the right limit and the right wait.
+// An answer shared by several calls has the right limit and the right wait.
 func TestSharedAnswersAreRight(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	limits := []ratelimit.Limit{
@@ -210,7 +210,7 @@ func TestCallsThatAreUsedAgainAreNotMixed(t *testing.T) {
 	assert.EqualValues(t, 30, panics.Load())
 }
 
-// A Call that is not used again for some time keeps no request in memory.
+// An unused Call keeps no request in memory.
 func TestNoRequestIsKeptAfterItsCall(t *testing.T) {
 	call, request := unaryBy(t, grpclimit.Method, grpclimit.Options{}), new([64]byte)
 	kept := weak.Make(request)
@@ -220,7 +220,7 @@ func TestNoRequestIsKeptAfterItsCall(t *testing.T) {
 	assert.Nil(t, kept.Value())
 }
 
-// lingering is a limiter that continues a call after its caller has left, as package failover does.
+// lingering is a limiter that may continue a call after its caller has left, as package failover does.
 type lingering struct {
 	ratelimit.Reserver[*grpclimit.Call]
 	calls chan *grpclimit.Call
@@ -231,7 +231,7 @@ func (l lingering) Take(ctx context.Context, c *grpclimit.Call, cost int) (ratel
 	return l.Reserver.Take(ctx, c, cost)
 }
 
-// Package edge tests which limiters may.
+// Package edge tests which limiters may go on.
 func TestCallOfALimiterThatMayGoOnIsNotUsedAgain(t *testing.T) {
 	l := lingering{limiterOf(t, nil, ratelimit.Unlimited()), make(chan *grpclimit.Call, 10)}
 	i := interceptor(t, l, grpclimit.Options{})

@@ -33,7 +33,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// TestAClientQueuesItsCalls as its options, deadlines and the server's answers require. Package pace tests the queue itself.
+// A client queues its calls as its options, deadlines and the server's answers require. Package pace tests the queue itself.
 func TestAClientQueuesItsCalls(t *testing.T) {
 	const year = 365 * 24 * time.Hour
 	perMinute6, unlimited := ratelimit.TokenBucket(ratelimit.PerMinute(6), 1), ratelimit.Unlimited()
@@ -125,14 +125,14 @@ func TestKeyFunctionsOfClientCalls(t *testing.T) {
 	assert.Empty(t, zero.Target)
 }
 
-// garbage is a denial with details that are malformed or of unknown types.
+// garbage is a denial whose details are malformed or have unknown types.
 var garbage = status.FromProto(&spb.Status{Code: int32(codes.ResourceExhausted), Message: "no", Details: []*anypb.Any{
 	{TypeUrl: "type.googleapis.com/google.rpc.RetryInfo", Value: []byte{0xff, 0xff, 0xff}},
 	{TypeUrl: "type.googleapis.com/no.such.Type", Value: []byte{1, 2, 3}},
 	{}, nil,
 }}).Err()
 
-// advices are replies, each with how long it delays the key's next call.
+// advices are replies, and how long each delays the key's next call.
 var advices = map[string]struct {
 	reply reply
 	want  time.Duration
@@ -189,7 +189,7 @@ func TestClientWaitsForTheServersRetryDelay(t *testing.T) {
 	}
 }
 
-// The caller's options get the trailers of the last attempt.
+// The caller's options get the last attempt's trailers.
 func TestACallersTrailersAreTheLastAttempts(t *testing.T) {
 	for _, retries := range []int{0, 3} {
 		bubble(t, fmt.Sprint(retries), func(t *testing.T) {
@@ -229,7 +229,7 @@ type odd struct{ status *status.Status }
 func (odd) Error() string                { return "odd" }
 func (o odd) GRPCStatus() *status.Status { return o.status }
 
-// A limiter may itself call a gRPC server. The caller then gets that server's status, with its details.
+// A limiter may itself call a gRPC server. The caller then gets the server's status and its details.
 func TestErrorsOfTheLimiterHaveACode(t *testing.T) {
 	denied, no := denial(time.Second).err, status.Error(codes.PermissionDenied, "no")
 	for name, row := range map[string]struct {
@@ -280,7 +280,8 @@ func TestErrorsOfTheLimiterHaveACode(t *testing.T) {
 	}
 }
 
-// After a refusal, streams are opened one at a time, until each has received headers or a message, or has ended. A denial has neither headers nor a message.
+// After a refusal, streams are opened one at a time: the next one waits until a stream has
+// received headers or a message, or has ended. A denial has neither headers nor a message.
 func TestAfterARefusalStreamsAreOpenedOneAtATime(t *testing.T) {
 	for name, serve := range map[string]func(s testgrpc.TestService_FullDuplexCallClient) error{
 		"a message": func(s testgrpc.TestService_FullDuplexCallClient) error {
@@ -321,7 +322,7 @@ func TestAfterARefusalStreamsAreOpenedOneAtATime(t *testing.T) {
 	}
 }
 
-// A stream may end in any way: its key is forgotten, its permit is given back, and no goroutine remains.
+// However a stream ends, its key is forgotten, its permit is given back, and no goroutine remains.
 func TestStreamLeavesNothingBehindHoweverItEnds(t *testing.T) {
 	type stream = testgrpc.TestService_FullDuplexCallClient
 	for name, end := range map[string]func(t *testing.T, s stream, cancel, disconnect func()){
@@ -384,7 +385,7 @@ func (c *canned) Trailer() metadata.MD { return c.trailer }
 
 func TestStreamThatKnowsNoCallOptionsIsObeyedToo(t *testing.T) {
 	for name, row := range map[string]struct {
-		errs    []error // the results of RecvMsg; if many is false and the only one is an error, the stream is not opened
+		errs    []error // RecvMsg's results; if many is false and the only result is an error, the stream is not opened
 		trailer metadata.MD
 		many    bool
 		want    time.Duration
@@ -493,7 +494,7 @@ func TestZeroClientPanicsWithAClearText(t *testing.T) {
 	}
 }
 
-// A client's calls follow each change of its limiter, except calls whose turn is at most 100 ms ahead.
+// A client's calls follow each change of its limiter, except calls at most 100 ms ahead of their turn.
 func TestCallsOfAClientFollowEachChange(t *testing.T) {
 	linetest.Way{Booked: 100 * time.Millisecond, New: func(t *testing.T, limit ratelimit.Limit) (linetest.Budget, func(context.Context, int) error) {
 		l := ratelimit.Must(ratelimit.New[string](limit, nil))

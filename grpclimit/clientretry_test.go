@@ -36,7 +36,7 @@ func TestCallIsSentAgainOnlyIfTheServerHasSentNoHeaders(t *testing.T) {
 					assert.NoError(t, grpc.SendHeader(ctx, row.headers))
 				}
 				if runs++; runs == 1 {
-					return nil, denial(time.Second).err // a backend's denial, which the handler returns
+					return nil, denial(time.Second).err // a backend's denial, returned by the handler
 				}
 				return &testgrpc.SimpleResponse{}, nil
 			}}
@@ -52,8 +52,8 @@ func TestCallIsSentAgainOnlyIfTheServerHasSentNoHeaders(t *testing.T) {
 	}
 }
 
-// The caller should get the server's answer, and not why there was no second
-// attempt. An error of the Client would mean that the call was not sent at all.
+// The caller should get the server's answer, not the reason why there was no
+// second attempt. An error of the Client would mean that the call was never sent.
 func TestCallerGetsTheRefusalIfTheRetryRunsOutOfTime(t *testing.T) {
 	for name, row := range map[string]struct {
 		limit ratelimit.Limit
@@ -88,7 +88,8 @@ func TestCallerGetsTheRefusalIfTheRetryRunsOutOfTime(t *testing.T) {
 	}
 }
 
-// A function of the options may panic, or an invoker, for example in another interceptor. Only its own call ends, and nothing of it is left.
+// A function in the options may panic, or an invoker, for example in another
+// interceptor. Only its own call ends, and nothing of the call is left.
 func TestAPanicLeavesNothingOfACall(t *testing.T) {
 	armed, permits := false, ratelimit.Must(inflight.New[string](1, nil))
 	boom := func() {
@@ -137,7 +138,7 @@ func TestAPanicLeavesNothingOfACall(t *testing.T) {
 	}
 }
 
-// A connection that fails is no refusal by the server.
+// A failed connection is no refusal by the server.
 func TestACallThatCannotBeSentLeavesNothing(t *testing.T) {
 	for want, fail := range map[codes.Code]func(*grpc.Server, *grpc.ClientConn){
 		codes.Unavailable: func(s *grpc.Server, _ *grpc.ClientConn) { s.Stop() },

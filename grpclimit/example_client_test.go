@@ -17,8 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/grpclimit"
 )
 
-// The client sends at most 10 calls a second to each target, obeys
-// the server's own limit, and sends a refused call once more.
+// The client sends at most 10 calls a second to each target, obeys the server's own limit, and repeats a refused call once.
 func ExampleNewClient() {
 	limit := ratelimit.Must(grpclimit.PerIP(ratelimit.SlidingLog(ratelimit.Per(1, 200*time.Millisecond)), nil))
 	addr, stop := exampleServer(limit)

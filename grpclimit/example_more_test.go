@@ -92,7 +92,7 @@ func ExampleNewClient_inflight() {
 	// Output: OK
 }
 
-// A server has demanded a wait of an hour by mistake. An operator resets its queue.
+// By mistake, a server has demanded a wait of an hour. An operator resets the client's queue for the server.
 func ExampleClient_Reset() {
 	unlimited := ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil))
 	client, err := grpclimit.NewClient(ratelimit.Map(unlimited, func(c *grpclimit.Call) (string, error) { return c.Target, nil }),
@@ -137,7 +137,7 @@ func ExampleNewCall() {
 	// shop.Orders <nil>
 }
 
-// Clients present certificates, which crypto/tls has verified. The keys are their names.
+// Clients present certificates, verified by crypto/tls. The keys are the names in them.
 func ExampleSPIFFEID() {
 	id, err := url.Parse("spiffe://example.org/billing")
 	if err != nil {
@@ -154,7 +154,7 @@ func ExampleSPIFFEID() {
 	// CN=billing,O=Example <nil>
 }
 
-// Calls that fail because of the server are not charged.
+// Calls are not charged if they fail because of the server.
 func ExampleRefundServerErrors() {
 	limit := ratelimit.Must(grpclimit.New(
 		ratelimit.Map(ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil)), grpclimit.Service),

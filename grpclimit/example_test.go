@@ -63,8 +63,8 @@ func Example() {
 	// ResourceExhausted
 }
 
-// The answer contains the limit that the call has exceeded, and the time to retry.
-// A client with a retry policy in its service config waits until then by itself.
+// The answer contains the exceeded limit and the time to retry. A client
+// with a retry policy in its service config waits for this time by itself.
 func ExampleNew() {
 	perKey, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("hourly"), &ratelimit.Options[keyfunc.Hash]{
 		Clock: new(ratelimittest.Clock), // a program omits the Clock
@@ -169,7 +169,7 @@ func ExampleNew_oneBudgetForHTTPAndGRPC() {
 	// 429 Too Many Requests
 }
 
-// A call has two limits: one for its user, and one for its method, which all users share.
+// A call has two limits: its user's, and its method's. All users share the method's limit.
 func ExampleNew_layers() {
 	perUser := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("user"), nil))
 	perMethod := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("method"), nil))
@@ -223,7 +223,7 @@ func ExampleChargeOnly() {
 	// right ResourceExhausted
 }
 
-// Opening a stream is free. The stream is charged for each message that it receives, by the message's size.
+// Opening a stream is free. The stream is charged for each received message, by the message's size.
 func ExampleOptions_chargeMessages() {
 	bytes := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(1000)), nil))
 	everyone := func(*grpclimit.Call) (string, error) { return "everyone", nil }
@@ -252,7 +252,7 @@ func ExampleOptions_chargeMessages() {
 	// ResourceExhausted
 }
 
-// At most one call of each method is served at the same time.
+// At most one call of each method is served at a time.
 func ExampleNewInflight() {
 	permits, err := inflight.New[string](1, nil)
 	if err != nil {

@@ -122,7 +122,7 @@ func TestErrorsAreLoggedWithTheMethod(t *testing.T) {
 	assert.Regexp(t, "level=INFO .*method=/pkg.Service/Method", lines.String())
 }
 
-// Package edge tests the mistakes that all middlewares refuse.
+// Package edge tests the mistakes refused by all middleware.
 func TestMistakesAreRefused(t *testing.T) {
 	for want, row := range map[string]struct {
 		limiter ratelimit.Limiter[*grpclimit.Call]
@@ -178,7 +178,7 @@ func TestShadowLetsEverythingPassAndCounts(t *testing.T) {
 	}
 }
 
-// TestEverythingAtOnce makes all kinds of calls concurrently, for the race detector.
+// All kinds of calls run concurrently, for the race detector.
 func TestEverythingAtOnce(t *testing.T) {
 	var events atomic.Int64
 	i := interceptor(t, limiterOf(t, nil, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 50)), grpclimit.Options{

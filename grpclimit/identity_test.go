@@ -35,7 +35,7 @@ func uris(list ...string) (out []*url.URL) {
 	return out
 }
 
-// issue returns a certificate of an authority, or that of a new authority if ca is nil.
+// issue returns a certificate signed by ca or, if ca is nil, a new authority's own certificate.
 func issue(ca *tls.Certificate, template *x509.Certificate) tls.Certificate {
 	key := ratelimit.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 	template.SerialNumber, template.NotBefore, template.NotAfter = big.NewInt(1), time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
@@ -61,10 +61,11 @@ func TestTheIdentityOfAClientsCertificateIsAKey(t *testing.T) {
 		code  codes.Code
 		want  []string
 	}{
-		"an ID":                             {tls.RequireAndVerifyClientCert, grpclimit.SPIFFEID, []tls.Certificate{client}, codes.OK, []string{id}},
-		"a subject":                         {tls.VerifyClientCertIfGiven, grpclimit.CertificateSubject, []tls.Certificate{client}, codes.OK, []string{"CN=billing,O=Example"}},
-		"no certificate":                    {tls.VerifyClientCertIfGiven, grpclimit.CertificateSubject, nil, codes.InvalidArgument, nil},
-		"requested, and not verified":       {tls.RequestClientCert, grpclimit.SPIFFEID, []tls.Certificate{client}, codes.Internal, nil}, // the server is built wrongly
+		"an ID":          {tls.RequireAndVerifyClientCert, grpclimit.SPIFFEID, []tls.Certificate{client}, codes.OK, []string{id}},
+		"a subject":      {tls.VerifyClientCertIfGiven, grpclimit.CertificateSubject, []tls.Certificate{client}, codes.OK, []string{"CN=billing,O=Example"}},
+		"no certificate": {tls.VerifyClientCertIfGiven, grpclimit.CertificateSubject, nil, codes.InvalidArgument, nil},
+		// this server's options are wrong
+		"requested, and not verified":       {tls.RequestClientCert, grpclimit.SPIFFEID, []tls.Certificate{client}, codes.Internal, nil},
 		"required, and not verified":        {tls.RequireAnyClientCert, grpclimit.CertificateSubject, []tls.Certificate{client}, codes.Internal, nil},
 		"an optional one, and not verified": {tls.RequestClientCert, keyfunc.Optional(grpclimit.SPIFFEID), []tls.Certificate{client}, codes.Internal, nil},
 	} {

@@ -112,7 +112,7 @@ func TestAPermitIsGivenBackAfterAnyPanic(t *testing.T) {
 	assert.Equal(t, []inflight.Outcome{inflight.Cancelled, inflight.Success, inflight.Success}, outcomes)
 }
 
-// Package edge tests the outcome of each code.
+// Package edge tests each code's outcome.
 func TestAdaptiveLimitsLearnFromOutcomes(t *testing.T) {
 	for _, row := range []struct {
 		ctx    context.Context
@@ -183,8 +183,9 @@ func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
 	}
 }
 
-// A stream's time shows nothing, so it leaves the learnt limit to calls, at a server and at a client. If
-// Outcome is set, it decides at the end, and until then the stream counts. The handler makes another call.
+// A stream's time shows nothing, so the stream leaves the learnt limit to calls, at a
+// server and at a client. If Outcome is set, it decides at the stream's end, and the stream
+// counts until then. Another call, made by the handler, shows whether there is room.
 func TestAStreamLeavesTheLearntLimitToCalls(t *testing.T) {
 	for name, row := range map[string]struct{ stream, outcome, passes bool }{
 		"a call": {false, false, false}, "a stream": {true, false, true}, "a stream, with Outcome": {true, true, false},
@@ -275,8 +276,8 @@ func TestWhatAStreamsClientCausesIsCharged(t *testing.T) {
 	}
 }
 
-// Under a limit of calls at the same time, a call or a stream holds its unit until its
-// handler ends, however long that takes. If the unit is lost, the handler's context ends.
+// Under a Concurrent limit, a call or a stream holds its unit until its handler
+// ends, however long it runs. If the unit is lost, the handler's context ends.
 func TestACallHoldsItsUnitUntilItsHandlerEnds(t *testing.T) {
 	charged := grpclimit.ChargeOnly(codes.OK)
 	for name, row := range map[string]struct {

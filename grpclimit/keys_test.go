@@ -23,7 +23,7 @@ func callWith(pairs ...string) *grpclimit.Call {
 	return grpclimit.NewCall(incoming(tcp("192.0.2.1:4711"), pairs...), "/pkg.Service/Method", nil)
 }
 
-// Attributes of rules read the same values, as httplimit reads header fields.
+// Attributes of rules read metadata in the same way as httplimit reads header fields.
 func TestMetadataAreAKey(t *testing.T) {
 	for name, row := range map[string]struct {
 		name   string
@@ -40,7 +40,7 @@ func TestMetadataAreAKey(t *testing.T) {
 		"a space":                           {"x-tenant", []string{" "}, "", keyfunc.ErrNoKey},
 		"white space alone":                 {"x-tenant", []string{"\t \t"}, "", keyfunc.ErrNoKey},
 		"several":                           {"x-tenant", []string{"a", "a"}, "", keyfunc.ErrMalformedKey},
-		"binary, and a tab":                 {"User-Bin", []string{"\x09"}, "\x09", nil}, // bytes, and not text
+		"binary, and a tab":                 {"User-Bin", []string{"\x09"}, "\x09", nil}, // bytes, not text
 		"binary, and a space":               {"user-bin", []string{"\x20"}, "\x20", nil},
 		"binary, and a space before a byte": {"user-bin", []string{" k"}, " k", nil},
 		"binary, and a space behind it":     {"user-bin", []string{"k "}, "k ", nil},
@@ -97,14 +97,14 @@ func TestMethodsAndServicesAreKeys(t *testing.T) {
 	}
 }
 
-// behindHTTP is an address as grpc-go has it behind net/http.
+// behindHTTP is a peer's address as grpc-go reports it behind net/http.
 type behindHTTP string
 
 func (behindHTTP) Network() string  { return "tcp" }
 func (n behindHTTP) String() string { return string(n) }
 
-// Package edge tests how the client is found. The file name of a Unix socket's client is no address. Its peer is a proxy on the same machine if
-// TrustedHops or TrustUnixSockets say so.
+// Package edge tests how the client is found. A Unix socket's file name is no address. With
+// TrustedHops or TrustUnixSockets, the peer on a socket is a proxy on the same machine.
 func TestTheClientIsFoundByThePeerAndTheMetadata(t *testing.T) {
 	socket := &net.UnixAddr{Name: "s", Net: "unix"}
 	fields := []string{"x-forwarded-for", "6.6.6.6, 203.0.113.1", "x-real-ip", "203.0.113.1", "forwarded", "for=203.0.113.2;proto=https, for=10.0.0.2"}
@@ -152,7 +152,7 @@ func TestTheClientIsFoundByThePeerAndTheMetadata(t *testing.T) {
 	}
 }
 
-// fixed are attributes in a map.
+// fixed has attributes in a map.
 type fixed map[string]string
 
 func (f fixed) Attribute(name string) (string, bool) { v, ok := f[name]; return v, ok }

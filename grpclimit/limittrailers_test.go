@@ -63,7 +63,7 @@ func TestTrailersContainTheRemainingBudget(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-// A stream's trailers are sent when it ends, for example an hour after it has opened.
+// A stream's trailers are sent at its end, for example an hour after its opening.
 func TestTrailersOfAStreamContainTheRemainingBudgetAtItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := interceptor(t, limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.PerMinute(1))), grpclimit.Options{LimitTrailers: true})
@@ -85,14 +85,14 @@ func TestTrailersOfAStreamContainTheRemainingBudgetAtItsEnd(t *testing.T) {
 	})
 }
 
-// A client that obeys the remaining budget is never refused, and not later than it must: the trailers have whole seconds, while RetryInfo has
-// milliseconds.
+// A client that obeys the remaining budget is never refused. If another client has spent the budget, the refused
+// call is repeated as early as possible: RetryInfo has milliseconds, while the trailers have whole seconds.
 func TestAClientKeepsToTheBudgetInTrailers(t *testing.T) {
 	for name, row := range map[string]struct {
 		limit ratelimit.Limit
 		calls int
 		took  time.Duration
-		want  httplimit.Stats // of the server
+		want  httplimit.Stats // the server's
 	}{
 		"the budget of windows":      {ratelimit.FixedWindow(ratelimit.PerMinute(3)), 7, 2 * time.Minute, httplimit.Stats{Allowed: 7}},
 		"of which another has spent": {ratelimit.TokenBucket(ratelimit.PerSecond(5), 1), 1, 200 * time.Millisecond, httplimit.Stats{Allowed: 2, Denied: 1}},
@@ -150,7 +150,7 @@ func TestNestedInterceptorsAnnounceEachNameOnce(t *testing.T) {
 	assert.Equal(t, []string{`"default";r=7;t=60`, `"default-2";r=0;t=60`}, a.trailer["ratelimit"])
 }
 
-// By default, Jitter differs by a client's credentials.
+// By default, Jitter depends on a client's credentials.
 func TestTheTrailerHasTheSameWaitAsRetryInfo(t *testing.T) {
 	for name, by := range map[string]func(*grpclimit.Call) string{"default": nil, "method": func(c *grpclimit.Call) string { return c.FullMethod }} {
 		bubble(t, name, func(t *testing.T) {
@@ -163,13 +163,12 @@ func TestTheTrailerHasTheSameWaitAsRetryInfo(t *testing.T) {
 				assert.Equal(t, strconv.FormatInt(a.retry.RetryDelay.AsDuration().Milliseconds(), 10), a.pushback[0])
 				waits[a.pushback[0]] = true
 			}
-			assert.Equal(t, by == nil, len(waits) > 1) // of sixty thousand pairs, one has the same wait
+			assert.Equal(t, by == nil, len(waits) > 1) // one pair in sixty thousand has equal waits
 		})
 	}
 }
 
-// TestStatusIsEncodedAsByProtobuf decodes the status of httplimit's answers
-// with the protobuf library. Httplimit encodes it without that library.
+// The test decodes the status in httplimit's answers with the protobuf library. httplimit encodes it without this library.
 func TestStatusIsEncodedAsByProtobuf(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	waits := []time.Duration{0, -time.Second, 1, time.Millisecond, 999 * time.Millisecond, time.Second, time.Hour, math.MaxInt64}

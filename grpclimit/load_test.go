@@ -35,8 +35,8 @@ func large() *testgrpc.Payload {
 
 var anySize = grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(8*megabyte), grpc.MaxCallSendMsgSize(8*megabyte))
 
-// A stream is denied as it opens, while its client sends large messages.
-// The client gets the denial, and not an error of the transport.
+// A stream is denied as it opens, while its client sends large
+// messages. The client gets the denial, not an error of the transport.
 func TestStreamDeniedWhileLargeMessagesAreOnTheirWay(t *testing.T) {
 	limit := hourly(t, 1, grpclimit.Options{})
 	client := testgrpc.NewTestServiceClient(dial(t, start(t, new(service).server(append(with(limit), grpc.MaxRecvMsgSize(8*megabyte))...)), anySize))

@@ -28,7 +28,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// quiet is the logger of interceptors whose errors are expected.
+// quiet is the logger of interceptors with expected errors.
 var quiet = slog.New(slog.DiscardHandler)
 
 // everyone is a key function that puts all calls under one key.
@@ -108,7 +108,7 @@ func bubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 }
 
-// with returns the server options for interceptors, in order from the outside.
+// with returns the server options for interceptors, the outermost first.
 func with(list ...*grpclimit.Interceptor) (opts []grpc.ServerOption) {
 	for _, i := range list {
 		opts = append(opts, grpc.ChainUnaryInterceptor(i.UnaryServerInterceptor()), grpc.ChainStreamInterceptor(i.StreamServerInterceptor()))
@@ -261,8 +261,8 @@ func (s *stub) Take(context.Context, *grpclimit.Call, int) (ratelimit.Decision, 
 type script struct {
 	mu      sync.Mutex
 	begin   time.Time
-	arrived []time.Duration   // the times of calls
-	answer  func(n int) reply // n is the number of the call, from 1; nil means OK
+	arrived []time.Duration   // when calls arrived
+	answer  func(n int) reply // n counts the calls from 1; nil means OK
 	takes   time.Duration     // how long a call with OK is served
 }
 
@@ -318,7 +318,7 @@ func (s *script) server() *grpc.Server {
 		}))
 }
 
-// times returns the times at which the calls arrived.
+// times returns when the calls arrived.
 func (s *script) times() []time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

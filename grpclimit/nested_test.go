@@ -76,7 +76,7 @@ func TestTheOuterInterceptorGivesBackWhatTheInnerOneRefuses(t *testing.T) {
 	}
 }
 
-// A stream that was opened is charged, although a limit inside denies a message.
+// If an inner limit denies a message, the stream's opening stays charged.
 func TestADeniedMessageGivesNoOpeningBack(t *testing.T) {
 	l := limiterOf(t, new(ratelimittest.Clock), window(2))
 	client := serve(t, &service{}, with(interceptor(t, l, grpclimit.Options{}), hourly(t, 2, grpclimit.Options{ChargeMessages: true}))...)
@@ -86,7 +86,7 @@ func TestADeniedMessageGivesNoOpeningBack(t *testing.T) {
 	assert.Equal(t, 1, remaining(t, l))
 }
 
-// Middleware of httplimit is around a gRPC server that net/http serves.
+// httplimit's middleware is around a gRPC server, served by net/http.
 func TestMiddlewareOfHTTPGivesBackWhatAnInterceptorRefuses(t *testing.T) {
 	keyed := ratelimit.Must(ratelimit.New(window(100), &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
 	m := ratelimit.Must(httplimit.New(ratelimit.Map(keyed, func(*http.Request) (string, error) { return "k", nil }), nil))

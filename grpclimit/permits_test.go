@@ -46,7 +46,7 @@ func TestClientHoldsAPermitForAsLongAsACallTakes(t *testing.T) {
 	})
 }
 
-// The context contains the cost of the call. Later the real cost is settled.
+// The context contains the call's cost. Later, the real cost is settled.
 func TestClientChargesTheDeclaredCost(t *testing.T) {
 	for way := range ways {
 		bubble(t, way, func(t *testing.T) {

@@ -31,7 +31,7 @@ func outgoing(pairs ...string) context.Context {
 	return metadata.NewOutgoingContext(context.Background(), metadata.Pairs(pairs...))
 }
 
-// h2c returns the protocols of gRPC without TLS.
+// h2c returns gRPC's protocols without TLS.
 func h2c() *http.Protocols {
 	p := new(http.Protocols)
 	p.SetUnencryptedHTTP2(true)
@@ -48,7 +48,7 @@ func serveHTTP(t *testing.T, h http.Handler) (addr string) {
 	return s.Listener.Addr().String()
 }
 
-// proxy starts a reverse proxy for gRPC that writes x-forwarded-for.
+// proxy starts a reverse proxy for gRPC. It writes x-forwarded-for.
 // Clients send their address in "from", because all are on this machine.
 //
 // FlushInterval is 0: streams are flushed at once anyway. With -1, the proxy may flush an answer's headers before
@@ -74,7 +74,7 @@ func perClient(t *testing.T, n int, opts grpclimit.Options) *grpclimit.Intercept
 	return interceptor(t, ratelimit.Map(l, key), opts)
 }
 
-// net/http may serve gRPC. A peer's address is then text.
+// net/http may serve gRPC. Then the peer's address is text.
 func TestAServerBehindNetHTTP(t *testing.T) {
 	i := ratelimit.Must(grpclimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("hourly"), nil))
 	client := testgrpc.NewTestServiceClient(dial(t, serveHTTP(t, new(service).server(with(i)...))))
@@ -95,7 +95,7 @@ func TestAUnixSocketHasNoAddress(t *testing.T) {
 	assert.Equal(t, codes.InvalidArgument, call(context.Background(), client).code)
 }
 
-// proxies start HTTP/2 proxies of several makes.
+// proxies start HTTP/2 proxies by several makers.
 var proxies = map[string]func(t *testing.T, backend string) (addr string){"net/http": proxy, "nginx": func(t *testing.T, backend string) string {
 	testsize.Extra(t)
 	return nginx.Start(t, fmt.Sprintf(nginxConf, "%s", backend))
@@ -115,7 +115,7 @@ http {
 }
 `
 
-// A proxy passes a denial on unchanged: of a unary call, of a stream as it opens, and of a stream that is open.
+// A proxy passes a denial on unchanged: a unary call's, an opening stream's, and an open stream's.
 func TestDenialsArriveWholeThroughAProxy(t *testing.T) {
 	for name, proxied := range proxies {
 		t.Run(name, func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestDenialsArriveWholeThroughAProxy(t *testing.T) {
 			for _, address := range []string{"192.0.2.1", "2001:db8::1"} {
 				ctx := outgoing("from", address)
 				if name == "net/http" {
-					ctx = outgoing("from", address, "x-forwarded-for", "198.51.100.7") // which is spoofed
+					ctx = outgoing("from", address, "x-forwarded-for", "198.51.100.7") // a spoofed address
 				}
 				require.Equal(t, codes.OK, call(ctx, client).code)
 				midway, echoed := open(ctx, client, 3)

@@ -22,20 +22,20 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// retryPolicy is the clients' service config. Its own backoff is very short,
-// so that all five attempts are denied unless the client obeys the server.
+// retryPolicy is the clients' service config. Its own backoff is very short.
+// So all five attempts are denied unless the client obeys the server.
 const retryPolicy = `{"methodConfig": [{"name": [{}], "retryPolicy": {
 	"maxAttempts": 5, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1,
 	"retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`
 
-// attempts counts the calls that a server has decided on.
+// attempts counts a server's decisions.
 type attempts struct {
 	mu      sync.Mutex
 	arrived int
-	waits   time.Duration // the waits that the server demands, in whole milliseconds
+	waits   time.Duration // the waits demanded by the server, in whole milliseconds
 }
 
-// decided counts a call, and records the wait that a denial demands.
+// decided counts a call, and records the wait demanded by a denial.
 func (a *attempts) decided(e grpclimit.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -46,7 +46,7 @@ func (a *attempts) decided(e grpclimit.Event) {
 	}
 }
 
-// take returns the number of attempts since the last call of take.
+// take returns how many attempts were made since the last call of take.
 func (a *attempts) take() (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -54,7 +54,7 @@ func (a *attempts) take() (n int) {
 	return n
 }
 
-// limitedServer returns a server with one limit for all calls, and their number.
+// limitedServer returns a server with one limit for all calls, and the counter of its decisions.
 func limitedServer(t testing.TB, limit ratelimit.Limit, cost int, opts ...grpc.ServerOption) (*grpc.Server, *attempts) {
 	t.Helper()
 	a := new(attempts)
@@ -64,7 +64,7 @@ func limitedServer(t testing.TB, limit ratelimit.Limit, cost int, opts ...grpc.S
 	return new(service).server(append(opts, with(l)...)...), a
 }
 
-// ways are kinds of calls, each of which is charged once, as it begins.
+// ways are kinds of calls. Each is charged once, as it begins.
 var ways = map[string]func(ctx context.Context, c testgrpc.TestServiceClient) error{
 	"unary": func(ctx context.Context, c testgrpc.TestServiceClient) error {
 		_, err := c.UnaryCall(ctx, &testgrpc.SimpleRequest{})
@@ -79,7 +79,7 @@ var ways = map[string]func(ctx context.Context, c testgrpc.TestServiceClient) er
 	},
 }
 
-// waiting returns a limit of each algorithm, with a cost. A second call of that cost must wait for up to d, or 2·d.
+// waiting returns a limit of each algorithm, with a cost. A second call with this cost must wait for up to d, or 2·d.
 func waiting(d time.Duration) map[string]struct {
 	limit ratelimit.Limit
 	cost  int

@@ -58,7 +58,7 @@ func TestACallBeyondTheLimitIsDeniedAndAStreamAsItOpens(t *testing.T) {
 	assert.Equal(t, httplimit.Stats{Allowed: 2, Denied: 2}, limit.Stats())
 }
 
-// assertDenied checks all parts of an answer to a call that the limit "hourly" denies.
+// assertDenied checks all parts of a denial by the limit "hourly".
 func assertDenied(t *testing.T, a answer, wait time.Duration) {
 	t.Helper()
 	assert.Equal(t, codes.ResourceExhausted, a.code)
@@ -139,7 +139,7 @@ func TestACallThatCanNeverPassIsNotToBeRetried(t *testing.T) {
 	}
 }
 
-// Each client of a load balancer watches each server's health, as long as the connection lives.
+// A load balancer's clients watch each server's health as long as the connection lives.
 func TestStreamsOfHealthAndReflectionTakeNoPermits(t *testing.T) {
 	helpers := []string{"/grpc.health.v1.Health/Watch", "/grpc.reflection.v1.ServerReflection/Info", "/grpc.reflection.v1alpha.ServerReflection/Info"}
 	for name, row := range map[string]struct {
@@ -179,7 +179,7 @@ func pacing(t *testing.T, opts grpclimit.Options) *grpclimit.Interceptor {
 	return interceptor(t, limiterOf(t, nil, ratelimit.LeakyBucket(ratelimit.PerSecond(1), 10).Named("pace")), opts)
 }
 
-// Package edge tests holds. A message that leaves before its turn gives its place back, and the opening stays charged.
+// Package edge tests holds. A message that gives up its turn gives its place back, and the opening stays charged.
 func TestALeakyBucketHoldsCallsAndMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i, begin := pacing(t, grpclimit.Options{ChargeMessages: true}), time.Now()

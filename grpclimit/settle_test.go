@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// budget returns a limiter of ten calls an hour, and a function that returns the remaining calls.
+// budget returns a limiter with ten calls an hour, and a function that returns the remaining calls.
 func budget(t *testing.T) (l ratelimit.Limiter[*grpclimit.Call], left func() int) {
 	t.Helper()
 	keyed := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(10)), &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
@@ -92,7 +92,7 @@ func TestAPanicGoesOnAndLosesNoBudget(t *testing.T) {
 	boom := func() { panic("boom") }
 	for name, row := range map[string]struct {
 		opts grpclimit.Options
-		left int // of a budget of 10, after a call and a stream
+		left int // from a budget of 10, after a call and a stream
 	}{
 		"a handler's is a server error": {grpclimit.Options{Settle: func(c *grpclimit.Call, code codes.Code, cost int) int {
 			assert.Equal(t, codes.Internal, code)
@@ -178,8 +178,8 @@ func TestTheResponseGivesTheCost(t *testing.T) {
 	assert.EqualError(t, err, "grpclimit: Options.Settle and Options.SettleResponse are both given")
 }
 
-// A client hangs up before the answer, or its deadline passes. Its call could have ended in any way. A client also ends a watch by leaving. The
-// messages that it has received are the answer.
+// A client hangs up before the answer, or its deadline passes. Its call could have ended in any
+// way. A client also ends a watch by leaving. If it has received messages, they are the answer.
 func TestACallWhoseClientLeavesBeforeTheAnswerIsCharged(t *testing.T) {
 	for name, row := range map[string]struct {
 		charged codes.Code

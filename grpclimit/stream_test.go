@@ -166,8 +166,7 @@ func TestStockClientOfChargedMessagesSucceedsAtItsFirstRetry(t *testing.T) {
 	}
 }
 
-// A stream that is denied at its first message has run its handler.
-// So its opening stays charged, whatever the handler has returned.
+// A stream denied at its first message has run its handler. So its opening stays charged, whatever the handler has returned.
 func TestAnOpeningStaysChargedIfAMessageIsDenied(t *testing.T) {
 	for name, row := range map[string]struct {
 		cost    int // a message's cost
@@ -202,8 +201,8 @@ func TestAnOpeningStaysChargedIfAMessageIsDenied(t *testing.T) {
 	}
 }
 
-// The limiter counts one denial for a denied stream, although the wait also covers a message. After a
-// message has passed, the wait covers only one message.
+// The limiter counts one denial for a denied stream, although the wait also
+// covers a message. Once a message has passed, the wait covers only one message.
 func TestADeniedStreamIsDeniedOnce(t *testing.T) {
 	bucket := ratelimit.TokenBucket(ratelimit.PerMinute(1), 2)
 	for name, row := range map[string]struct {

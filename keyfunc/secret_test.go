@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// text is the key function of these tests: a request is its own text.
+// text is these tests' key function: a request is its own text.
 func text(r string) (string, error) { return r, nil }
 
 func TestASecretIsHashed(t *testing.T) {
@@ -40,7 +40,7 @@ func TestASecretIsHashed(t *testing.T) {
 	assert.PanicsWithError(t, "keyfunc: BearerToken: key is nil", func() { keyfunc.BearerToken[string](nil) })
 }
 
-// A text that is too long for a key has a hash of the usual length.
+// A text too long for a key has a hash of the usual length.
 func TestASecretThatIsTooLongForAKeyIsHashed(t *testing.T) {
 	long := strings.Repeat("long", 1000)
 	short := func(r string) (string, error) { return keytext.Short(r, "field") }
@@ -85,7 +85,7 @@ func TestBearerTokens(t *testing.T) {
 	assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 }
 
-// Calls of another protocol have the same hashes as HTTP requests with the same secrets.
+// Calls in another protocol have the same hashes as HTTP requests with the same secrets.
 func ExampleAPIKey() {
 	type secret struct{}
 	inContext := func(ctx context.Context) (string, error) {
