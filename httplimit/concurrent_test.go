@@ -188,7 +188,7 @@ func TestAShutdownRefusesHeldRequestsAtOnce(t *testing.T) {
 			got[<-statuses]++
 		}
 		want := map[int]int{200: 1, 503: 9}
-		if http2 { // the first run has spent the budget, and no request is held any more
+		if http2 { // the first run has spent the budget, and no request is held any longer
 			want = map[int]int{503: 10}
 		}
 		assert.Equal(t, want, got)

@@ -11,10 +11,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// windows is how many windows the long test covers, set by -windows 150000.
+// windows is how many windows of each calendar are checked. For a long run, set -windows 150000.
 var windows = flag.Int64("windows", testsize.Of[int64](2000, 20_000), "windows of each calendar that are looked at")
 
-// strange lists zones with steps at midnight, of half an hour or of a day, and some ordinary ones.
+// strange lists some ordinary zones, and zones with steps at midnight, of half an hour or of a day.
 var strange = []string{
 	"UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Havana",
 	"Pacific/Apia", "America/St_Johns", "America/Sao_Paulo", "Pacific/Kwajalein", "Africa/Casablanca",
@@ -36,7 +36,7 @@ func instant(t testing.TB, zone, text string) int64 {
 	return at.Unix()
 }
 
-// Each window ends where the next one begins, no instant is in two windows, and each
+// Each window ends at the next one's beginning. No instant is in two windows. Each
 // window begins with its first date: a second before, the local date is an earlier one.
 func TestWindowsHaveNoGapAndDoNotOverlap(t *testing.T) {
 	for _, zone := range strange {
@@ -47,7 +47,7 @@ func TestWindowsHaveNoGapAndDoNotOverlap(t *testing.T) {
 			c := calendarOf(t, unit, zone, from)
 			n := *windows
 			if unit != Day {
-				n = min(n, 20_000) // do not reach years of five digits
+				n = min(n, 20_000) // do not reach years with five digits
 			}
 			w := c.At(time.Date(1985, 1, 1, 0, 0, 0, 0, time.UTC).Unix())
 			if n > 6000 {
@@ -123,7 +123,7 @@ func TestAnAnchorThatAMonthDoesNotHaveIsItsLastDay(t *testing.T) {
 func TestLongestWindow(t *testing.T) {
 	assert.Equal(t, 24*time.Hour, calendarOf(t, Day, "UTC", 0).Longest())
 	assert.Equal(t, 25*time.Hour, calendarOf(t, Day, "Europe/Berlin", 0).Longest())
-	assert.Equal(t, 25*time.Hour, calendarOf(t, Day, "Australia/Lord_Howe", 0).Longest()) // the step has been half an hour since 1985 only
+	assert.Equal(t, 25*time.Hour, calendarOf(t, Day, "Australia/Lord_Howe", 0).Longest()) // since 1985, the step has been only half an hour
 	assert.Equal(t, 7*24*time.Hour, calendarOf(t, Week, "UTC", 0).Longest())
 	assert.Equal(t, 31*24*time.Hour+time.Hour, calendarOf(t, Month, "America/New_York", 1).Longest())
 }
@@ -142,7 +142,7 @@ func TestInvalidCalendarsAreErrors(t *testing.T) {
 	}
 }
 
-// An instant outside a calendar's range counts as the first or last instant of the range.
+// An instant outside a calendar's range counts as the range's first or last instant.
 func TestInstantsFarAway(t *testing.T) {
 	for unit := Day; unit <= Month; unit++ {
 		c := calendarOf(t, unit, "Europe/Berlin", 1*min(1, int(unit-Day)))
@@ -160,8 +160,8 @@ func BenchmarkAt(b *testing.B) {
 	}
 }
 
-// Windows that begin at a time of the day, and windows of years, follow
-// each other without gaps. They begin when the clock first shows that time.
+// Windows may begin at a time of the day, or with a year. They follow
+// each other without gaps, and begin when the clock first shows the time.
 func TestWindowsThatBeginAtATimeOfTheDay(t *testing.T) {
 	for _, zone := range strange {
 		loc, err := time.LoadLocation(zone)
@@ -181,7 +181,7 @@ func TestWindowsThatBeginAtATimeOfTheDay(t *testing.T) {
 						time.Duration(w.To-w.From)*time.Second > c.Longest() || i%97 == 0 && (c.Count(first, w.To-1) != i || c.After(first, i) != w) {
 						t.Fatalf("%s, %v at %v %d: %v, then %v", zone, unit, at, i, w, next)
 					}
-					shows := func(unix int64) time.Time { // returns the clock's time as a date of UTC
+					shows := func(unix int64) time.Time { // returns the clock's time as a date in UTC
 						now := time.Unix(unix, 0).In(loc)
 						return time.Date(now.Year(), now.Month(), now.Day(), now.Hour(), now.Minute(), now.Second(), 0, time.UTC)
 					}

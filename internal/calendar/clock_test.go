@@ -24,7 +24,7 @@ func TestHoursAndMinutesBeginWhenTheClockShowsThemFull(t *testing.T) {
 			}
 			for _, begin := range []string{"1969-12-01", "1972-01-06", "1991-03-01", "2011-12-29", "2026-03-01", "2026-10-01", "2099-09-25", "9999-10-01"} {
 				if zone == "Australia/Lord_Howe" && begin > "2100" {
-					continue // that far ahead, the zone's half hours are not known
+					continue // the zone's half hours are unknown so far ahead
 				}
 				day, err := time.Parse(time.DateOnly, begin)
 				require.NoError(t, err)

@@ -24,13 +24,13 @@ func finder(t testing.TB, o clientaddr.Options) *clientaddr.Finder {
 	return f
 }
 
-// behind returns the client of a request whose header has these lines, behind a trusted proxy.
+// behind returns the client behind a trusted proxy that sends these header lines.
 func behind(f *clientaddr.Finder, lines ...string) (netip.Addr, error) {
 	return f.Find(clientaddr.Peer{Addr: netip.MustParseAddr("10.0.0.1")}, func() []string { return lines })
 }
 
-// If a line of Forwarded is broken anywhere, its quotes' extent is not
-// known. So the whole line is rejected, wherever the valid element is.
+// If a line of Forwarded is broken anywhere, the extent of its quotes is
+// unknown. So the whole line is rejected, wherever the valid element is.
 func TestABrokenElementSpoilsItsLineOfForwarded(t *testing.T) {
 	f := finder(t, clientaddr.Options{TrustedProxies: proxies, Header: "Forwarded"})
 	for _, broken := range []string{
@@ -107,7 +107,7 @@ func TestHeaderOfAPeerThatIsNotTrustedIsNotRead(t *testing.T) {
 	}
 }
 
-// Only a peer of a Unix socket is trusted as one. Its name makes no peer a proxy.
+// Only a Unix socket's peer is trusted as one. Its name makes no peer a proxy.
 func TestPeersOfUnixSockets(t *testing.T) {
 	lines := func() []string { return []string{"198.51.100.9"} }
 	named := clientaddr.Peer{Addr: netip.MustParseAddr("10.0.0.1"), Unix: true}

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// request has the parts of a request that determine its client: the peer's address, and one header's lines.
+// request has the parts of a request that identify its client: the peer's address, and one header's lines.
 type request struct {
 	peer, header string
 	lines        []string
@@ -23,7 +23,7 @@ func from(peer, header string, lines ...string) request {
 	return request{peer: peer, header: header, lines: lines}
 }
 
-// finding returns a key function of requests.
+// finding returns a key function for requests.
 func finding(f *clientaddr.Finder) func(request) (netip.Addr, error) {
 	return func(r request) (netip.Addr, error) {
 		return f.Find(clientaddr.Peer{Addr: clientaddr.Parse(r.peer), Unix: r.unix}, func() []string {
@@ -40,7 +40,7 @@ func clientIP(t testing.TB, o clientaddr.Options) func(request) (netip.Addr, err
 	return finding(finder(t, o))
 }
 
-// trusted are the proxies of the following tests.
+// trusted lists the trusted proxies in the following tests.
 var trusted = []string{"10.0.0.0/8", "fd00::/8", "::ffff:172.16.0.0/108"}
 
 func prefixes(t testing.TB, texts ...string) (all []netip.Prefix) {
@@ -53,7 +53,7 @@ func prefixes(t testing.TB, texts ...string) (all []netip.Prefix) {
 	return all
 }
 
-// The kinds of results in the rows, apart from addresses.
+// These are results in the rows, apart from addresses.
 const (
 	malformed = "malformed"
 	noKey     = "no key"
@@ -125,7 +125,7 @@ func TestZeroOptionsTrustNoPeer(t *testing.T) {
 	}
 }
 
-// nginx on the same host connects over a Unix socket, which has no address. Its header is used if the socket is trusted.
+// nginx on the same host connects over a Unix socket, so it has no address. Its header is used if the socket is trusted.
 func TestPeersOfAUnixSocketMayBeTrusted(t *testing.T) {
 	list := clientaddr.Options{TrustUnixSockets: true, TrustedProxies: prefixes(t, "10.0.0.0/8")}
 	hops := clientaddr.Options{TrustUnixSockets: true, TrustedHops: 2}
@@ -159,7 +159,7 @@ func TestPeersOfAUnixSocketMayBeTrusted(t *testing.T) {
 	}
 }
 
-// Each row is an attempt of a client, with the headers that the proxies make of it.
+// In each row, a client tries to spoof its address. The lines are the header as the proxies pass it on.
 func TestSpoofedForwardedForIsSeenThrough(t *testing.T) {
 	key := clientIP(t, clientaddr.Options{TrustedProxies: prefixes(t, trusted...)})
 	for name, row := range map[string]struct {
@@ -261,7 +261,7 @@ func TestIPv6BitsAreThePrefixOfOneClient(t *testing.T) {
 	}
 }
 
-// checkKey fails the test if a key breaks a rule that holds for all keys.
+// checkKey fails the test if a key breaks a rule common to all keys.
 func checkKey(t *testing.T, got netip.Addr, err error, proxies []netip.Prefix) {
 	if err != nil {
 		require.Equal(t, netip.Addr{}, got)
@@ -324,12 +324,12 @@ func FuzzSpoofedForwarded(f *testing.F) {
 	})
 }
 
-// NAT64 and SIIT map all of IPv4 into one /64, and a 6to4 host has 65,536 of them.
+// NAT64 and SIIT map all of IPv4 into one /64. A 6to4 host has 65,536 /64s.
 func TestTranslatedAddressesAreTheClientsBehindThem(t *testing.T) {
 	for addr, want := range map[string]string{
 		"64:ff9b::203.0.113.7":    "203.0.113.7",
 		"64:ff9b::203.0.113.8":    "203.0.113.8",
-		"64:ff9b::1:203.0.113.8":  "64:ff9b::", // not the prefix of RFC 6052
+		"64:ff9b::1:203.0.113.8":  "64:ff9b::", // RFC 6052 has another prefix
 		"::ffff:0:203.0.113.7":    "203.0.113.7",
 		"::ffff:203.0.113.7":      "203.0.113.7",
 		"64:ff9b:1:fffe::cb00:7":  "64:ff9b:1:fffe::cb00:7",
@@ -350,7 +350,7 @@ func TestTranslatedAddressesAreTheClientsBehindThem(t *testing.T) {
 	assertClient(t, "2002:cb00::", from("[2002:cb00:7107:ffff::99]:80", "X"), wide)
 }
 
-// A client that spells a proxy's address in another way is not that proxy.
+// A proxy's address in another spelling is not the proxy's.
 func TestTranslatedAddressOfAProxyIsNotTrusted(t *testing.T) {
 	key := clientIP(t, clientaddr.Options{TrustedProxies: prefixes(t, trusted...)})
 	assertClient(t, "64:ff9b::a00:1", from("10.0.0.1:80", "X-Forwarded-For", "6.6.6.6, 64:ff9b::10.0.0.1"), key)
@@ -408,7 +408,7 @@ func TestPairWithoutEqualsSignIsMalformed(t *testing.T) {
 	}
 }
 
-// Errors of key functions are logged, and a key may be personal data.
+// Key functions' errors are logged, and a key may be personal data.
 func TestErrorsHoldNothingOfTheRequest(t *testing.T) {
 	proxies := prefixes(t, trusted...)
 	for field, key := range map[string]func(request) (netip.Addr, error){

@@ -30,7 +30,7 @@ func logger() (*slog.Logger, *bytes.Buffer) {
 	}})), &b
 }
 
-// from returns a Client whose requests all come from one address, with the given header fields.
+// from returns a Client. Its requests all come from one address, with the given header fields.
 func from(addr string, lower bool, fields map[string]string) edge.Client[*request] {
 	return edge.Client[*request]{
 		Package: "test", Lower: lower,

@@ -85,7 +85,7 @@ func TestADeniedRequestWaitsUntilAHigherCostPasses(t *testing.T) {
 	})
 }
 
-// stayed is a stack that holds units until requests end, so that no Take can succeed.
+// stayed is a stack that holds units until requests end, so no Take can succeed.
 type stayed struct {
 	*ratelimit.Layered[*request]
 	t *testing.T
@@ -101,13 +101,13 @@ func TestUnitsThatRequestsHoldAreReservedAtOnce(t *testing.T) {
 	assert.Equal(t, edge.Allowed, m.pass(t.Context()).Outcome)
 }
 
-// A key's own limit may hold units, although Describe does not return that limit.
+// A key's own limit may hold units although Describe does not return it.
 func TestAKeysOwnLimitMayHoldUnits(t *testing.T) {
 	one := ratelimit.Concurrent(1, time.Minute)
 	l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(9)), &ratelimit.Options[string]{LimitFor: func(string) ratelimit.Limit { return one }}))
 	for name, of := range map[string]ratelimit.Limiter[*request]{
 		"a stack":               ratelimit.Must(ratelimit.All(ratelimit.By(l, client))),
-		"a limiter, found once": ratelimit.Map(l, client), // by the first refused Take
+		"a limiter, found once": ratelimit.Map(l, client), // the first refused Take shows it
 	} {
 		m := newMiddleware(t, of, edge.Options[*request]{})
 		for range 2 {
@@ -122,7 +122,7 @@ func TestAKeysOwnLimitMayHoldUnits(t *testing.T) {
 func TestARequestIsSettledAtItsRealCost(t *testing.T) {
 	for name, row := range map[string]struct {
 		opts edge.Options[*request]
-		left [2]int // the rest of 100, without and with units that requests hold
+		left [2]int // the remaining budget of 100, without and with a Concurrent layer
 	}{
 		"settled":     {edge.Options[*request]{Settles: true, Cost: func(*request) int { return 5 }}, [2]int{98, 98}},
 		"not settled": {edge.Options[*request]{Cost: func(*request) int { return 5 }}, [2]int{95, 98}},
@@ -143,7 +143,7 @@ func TestARequestIsSettledAtItsRealCost(t *testing.T) {
 	}
 }
 
-// dropping is a limiter with a DropsRequests.
+// dropping is a limiter with DropsRequests.
 type dropping struct {
 	failing
 	drops bool
@@ -165,7 +165,7 @@ func TestARequestMayBeUsedAgainIfItsLimiterDropsIt(t *testing.T) {
 func TestPermitsAreWaitedForUntilMaxWait(t *testing.T) {
 	const half = 500 * time.Millisecond
 	for name, c := range map[string]struct {
-		maxWait, deadline, released, took time.Duration // 0 as released: the slot is free
+		maxWait, deadline, released, took time.Duration // if released is 0, the slot is free
 		err                               error
 		text                              string
 	}{

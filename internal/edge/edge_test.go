@@ -23,14 +23,14 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// request is a request of any protocol.
+// request is a request in any protocol.
 type request struct{ ctx context.Context }
 
 func (r *request) Context() context.Context { return r.ctx }
 
 func client(*request) (string, error) { return "client", nil }
 
-// middleware uses a Core as the middlewares do.
+// middleware uses a Core as the packages' middleware does.
 type middleware struct{ *edge.Core[*request] }
 
 func newMiddleware(t *testing.T, l ratelimit.Limiter[*request], o edge.Options[*request]) middleware {
@@ -50,7 +50,7 @@ func (m middleware) pass(ctx context.Context) edge.Event[*request] {
 	return m.serve(ctx, func(context.Context, *edge.Charge[*request]) {})
 }
 
-// serve does what pass does, with a handler. It gives back the charge of a request that is refused inside.
+// serve does the same with a handler. If the request is refused inside, serve gives its charge back.
 func (m middleware) serve(ctx context.Context, handle func(context.Context, *edge.Charge[*request])) edge.Event[*request] {
 	e := m.Event(&request{ctx})
 	charge := m.Charge(&e, m.Decide(&e, m.Settles))
@@ -72,7 +72,7 @@ func (m middleware) serve(ctx context.Context, handle func(context.Context, *edg
 	return e
 }
 
-// stack is a stack of a layer for each limit, which can give back the charge of a held request.
+// stack returns a stack with a layer for each limit. It can give back a held request's charge.
 func stack(limits ...ratelimit.Limit) *ratelimit.Layered[*request] {
 	var layers []ratelimit.Layer[*request]
 	for _, limit := range limits {
@@ -163,8 +163,8 @@ func TestACostBelowZeroIsRejectedAlsoWithFailOpen(t *testing.T) {
 	assert.Equal(t, rpcstatus.InvalidArgument, m.Answer(&e, rpcstatus.Unauthenticated).Code)
 }
 
-// A leaky bucket of one a second holds a request until its turn. A request whose client leaves gives
-// its place back. A request whose deadline comes first is denied at once, and was never allowed.
+// A leaky bucket with one request a second holds a request until its turn. If its client leaves, it
+// gives its place back. If its deadline comes first, it is denied at once, and was never allowed.
 func TestALeakyBucketHoldsARequestUntilItsTurn(t *testing.T) {
 	layer := func(limit ratelimit.Limit) (ratelimit.Limiter[*request], error) { return stack(limit), nil }
 	perKey := func(limit ratelimit.Limit) (ratelimit.Limiter[*request], error) { return edge.PerKey(limit, client) }
@@ -204,8 +204,8 @@ func TestALeakyBucketHoldsARequestUntilItsTurn(t *testing.T) {
 	}
 }
 
-// A bucket of 2 a second has a line with room for one. Of three requests at once, the
-// first passes. The second is held if MaxHold is long enough. The last is denied at once.
+// A bucket with 2 requests a second has a line with room for one. Of three requests at once,
+// the first passes. The second is held if MaxHold is long enough. The last is denied at once.
 func TestMaxHoldHoldsARequestThatCanPassWithinIt(t *testing.T) {
 	for maxHold, want := range map[time.Duration][]edge.Outcome{
 		500*time.Millisecond - 1: {edge.Denied, edge.Denied, edge.Allowed},
@@ -254,7 +254,7 @@ func TestRefuseHeldDeniesWhatIsHeldAndServesWhatCanPass(t *testing.T) {
 	})
 }
 
-// Requests arrive at a multiple of 20 a second, and their clients leave after 2 s. The requests behind them move up.
+// More than 20 requests arrive each second, and their clients leave after 2 s. The requests behind them move up.
 func TestHeldRequestsMoveUpWhenOthersLeave(t *testing.T) {
 	leaky, bucket := ratelimit.LeakyBucket(ratelimit.PerSecond(20), 100), ratelimit.TokenBucket(ratelimit.PerSecond(20), 5)
 	byKey := func(limit ratelimit.Limit) func() ratelimit.Limiter[*request] {
@@ -419,7 +419,7 @@ func TestRefusalsOfAnInflight(t *testing.T) {
 	}
 }
 
-// Two requests share one permit, each for 1.5 s. A third one finds no room in the queue of
+// Two requests share one permit, each for 1.5 s. A third one finds no room in the queue for
 // one, and its refusal has the recent wait. A fourth one waits for MaxWait, and no longer.
 func TestAnInflightShedsWithTheRecentWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -471,16 +471,16 @@ func TestNewInflightRefusesWhatCannotWork(t *testing.T) {
 	assert.True(t, ratelimit.Must(edge.NewInflight(adaptive, client, edge.InflightOptions[*request]{})).Learns)
 }
 
-// A limit is lowered while requests are held. A request that can no longer pass within MaxHold is held no longer
-// than that, and not charged. It is answered as a request made then.
+// A limit is lowered while requests are held. If a request can no longer pass within MaxHold, it is held
+// for no longer than MaxHold, and not charged. It is answered like a request made at the hold's end.
 func TestMaxHoldBoundsAHoldUnderALoweredLimit(t *testing.T) {
 	bucket := ratelimit.TokenBucket(ratelimit.PerSecond(2), 2)
 	for name, row := range map[string]struct {
 		limit, lower ratelimit.Limit
 		cost         int
 		outcome      edge.Outcome
-		ended        time.Duration   // from the beginning of the hold
-		waits        []time.Duration // the first to leave has the other one before it
+		ended        time.Duration   // since the hold began
+		waits        []time.Duration // the first request to leave counts the other one before it
 		err          error
 	}{
 		"a token bucket":         {bucket, ratelimit.TokenBucket(ratelimit.PerMinute(1), 2), 1, edge.Denied, time.Second, []time.Duration{23300 * time.Millisecond, 83300 * time.Millisecond}, nil},

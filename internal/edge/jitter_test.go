@@ -38,7 +38,7 @@ func TestSharesAreSpreadEvenly(t *testing.T) {
 	}
 }
 
-// While a client waits, its wait's end stays the same, and so does its share.
+// A client's wait ends at the same instant, however often the client tries again. So its share stays the same, too.
 func TestShareStaysTheSameWhileTheClientWaits(t *testing.T) {
 	s := newJitterSeed()
 	begin := s.share("client", noon, 5*time.Minute, time.Hour)

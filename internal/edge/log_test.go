@@ -36,7 +36,7 @@ level=WARN msg=m at=6s unlogged=1
 `, lines.String())
 }
 
-// A clock that is set back by more than a second must not silence the log until it has caught up.
+// If a clock is set back by more than a second, the log must not stay silent until the clock has caught up.
 func TestClockSetBackDoesNotSilenceTheLog(t *testing.T) {
 	to, lines := written()
 	var l throttledLog

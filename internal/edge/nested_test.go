@@ -23,14 +23,14 @@ func left(t *testing.T, l ratelimit.Limiter[*request]) int {
 	return d.Remaining
 }
 
-// The first charges are given back by a grant, and the later ones by their reservations.
+// The first charge is given back by a grant, and the later ones by their reservations.
 func TestTheChargeOfARequestThatIsRefusedInsideIsGivenBack(t *testing.T) {
 	refuse := func(cause outcome.Cause) func(context.Context) {
 		return func(ctx context.Context) { edge.MarkRefused(ctx, cause) }
 	}
 	for name, row := range map[string]struct {
 		inside func(ctx context.Context)
-		left   int // the rest of 100, after three requests
+		left   int // the remaining budget of 100, after three requests
 	}{
 		"a denial":                 {refuse(outcome.CauseNone), 100},
 		"a denial two deep":        {func(ctx context.Context) { edge.MarkRefused(edge.Inside(ctx), outcome.CauseNone) }, 100},
@@ -57,7 +57,7 @@ func TestTheChargeOfARequestThatIsRefusedInsideIsGivenBack(t *testing.T) {
 						m.serve(t.Context(), func(ctx context.Context, _ *edge.Charge[*request]) { row.inside(ctx) })
 					}
 					if kind == "leaky" && row.left == 97 {
-						return // each request is held until its turn, and its charge is regained by then
+						return // each request is held until its turn, so its charge is regained by then
 					}
 					assert.Equal(t, row.left, left(t, l))
 				})
@@ -66,7 +66,7 @@ func TestTheChargeOfARequestThatIsRefusedInsideIsGivenBack(t *testing.T) {
 	}
 }
 
-// A grant gives back the request's spending alone. Nothing is granted if that spending is regained, or was never charged.
+// A grant gives back the request's spending alone. If the spending is regained, or was never charged, nothing is granted.
 func TestAChargeThatWasNotMadeIsNotGivenBack(t *testing.T) {
 	bucket := ratelimit.TokenBucket(ratelimit.PerSecond(1), 10)
 	for name, row := range map[string]struct {
@@ -87,7 +87,7 @@ func TestAChargeThatWasNotMadeIsNotGivenBack(t *testing.T) {
 				newMiddleware(t, l, row.opts).serve(t.Context(), func(ctx context.Context, _ *edge.Charge[*request]) {
 					if row.takes > 0 {
 						time.Sleep(row.takes)
-						l.Allow(&request{ctx}, 2) // spent by others
+						l.Allow(&request{ctx}, 2) // other requests spend 2
 					}
 					edge.MarkRefused(ctx, outcome.CauseNone)
 				})

@@ -13,13 +13,13 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// A request holds a unit until all its parts have ended, however long that
-// takes. If the unit is lost, the handler's context ends, except in a shadow.
+// A request holds a unit until all its parts have ended, however long they
+// run. If the unit is lost, the handler's context ends, except in a shadow.
 func TestARequestHoldsItsUnitUntilItsPartsHaveEnded(t *testing.T) {
 	const served = 10 * time.Hour // many times as long as the hold
 	for name, row := range map[string]struct {
 		opts   edge.Options[*request]
-		part   bool // whether one of its parts ends that long after the handler
+		part   bool // whether one of its parts ends 10 hours after the handler
 		lost   bool
 		serves time.Duration // the time until the handler's context ends
 		warned bool

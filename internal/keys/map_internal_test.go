@@ -96,7 +96,7 @@ func TestMapsOfAllSizesFindTheirKeysThroughGrowthAndShrinking(t *testing.T) {
 						check(t, m, want)
 					}
 				}
-				for range 3 * shards { // a shard sees the new array at a write
+				for range 3 * shards { // a shard sees the new array when it is written to
 					e, _ := m.Add(rand.Int(), 0)
 					m.RemoveEntry(e)
 				}
@@ -108,7 +108,7 @@ func TestMapsOfAllSizesFindTheirKeysThroughGrowthAndShrinking(t *testing.T) {
 	}
 }
 
-// A sweep or a loop over All removes keys shard by shard, so the last shards are full while most of the map is empty.
+// A sweep or a loop over All removes keys shard by shard. So the last shards are full while most of the map is empty.
 func TestRemovalInAnyOrderMakesArraysOfNoMoreThanTheMapsSize(t *testing.T) {
 	for _, order := range []string{"by shard", "as they were added", "at random", "by shard, while keys are added"} {
 		t.Run(order, func(t *testing.T) {
@@ -140,8 +140,7 @@ func TestRemovalInAnyOrderMakesArraysOfNoMoreThanTheMapsSize(t *testing.T) {
 	}
 }
 
-// A call that adds or removes a key copies its own shard and one other shard. Their keys are few even if the map has
-// many.
+// A call that adds or removes a key copies its own shard and one other shard. They have few keys even if the map has many.
 func TestNoCallCopiesMoreThanTwoShardsOfFewKeys(t *testing.T) {
 	const n = 200_000
 	m := NewMap[int, int](n)
@@ -192,7 +191,7 @@ func newest[K comparable, V any](m *Map[K, V]) *array[K, V] {
 	return a
 }
 
-// An array is as large as its content, because lookups in a large and almost empty array miss the caches.
+// An array is as large as its contents require, because lookups in a large and almost empty array miss the caches.
 func TestAnArrayIsAsLargeAsItsContents(t *testing.T) {
 	for _, n := range []int{1, 100, 1000, 10_000, 30_000} {
 		m := NewMap[int, int](fewestShards * keysOfShard)
@@ -201,7 +200,7 @@ func TestAnArrayIsAsLargeAsItsContents(t *testing.T) {
 		}
 		a := newest(m) // some shards may not have been written to since the last array was linked
 		slots := len(a.parts) * a.buckets() * slotsInBucket
-		// If by chance many of few keys are in one shard, that shard doubles the array for all.
+		// If few keys happen to be mostly in one shard, this shard doubles the array for all.
 		assert.Less(t, slots, 5*(fewestShards*slotsInBucket+n), "%d keys", n)
 		assert.Less(t, n, slots)
 	}
@@ -231,20 +230,20 @@ func collide(m *Map[uint64, int], want map[uint64]*Entry[uint64, int], key, hash
 	want[key] = e
 }
 
-// All keys belong to the same bucket. That bucket, and then all others of the shard, fill up and pass entries on.
+// All keys belong to one bucket. It fills up and passes entries on, and so do all the shard's other buckets.
 func TestKeysOfOneHashFillAShardAndASearchEnds(t *testing.T) {
 	for _, buckets := range []int{1, 2, 4} {
 		m := newMap[uint64, int](4, buckets)
 		a := m.first.Load()
 		hash := m.Hash(12345)
 		s := m.shard(hash)
-		// There are more keys than the limit, as is possible while another call links the next array.
+		// There are more keys than the limit. This happens while another call links the next array.
 		m.link.Lock()
 		entries := make([]*Entry[uint64, int], a.full)
 		for i := range entries {
 			s.mu.Lock()
 			m.makeRoomLocked(s)
-			// Some keys begin at each of the shard's buckets, so that all overflow.
+			// Some keys begin at each of the shard's buckets, so all buckets overflow.
 			entries[i] = &Entry[uint64, int]{Key: uint64(i), hash: hash + uint64(i%buckets)*4}
 			s.array.insert(entries[i])
 			s.n.Add(1)
@@ -255,7 +254,7 @@ func TestKeysOfOneHashFillAShardAndASearchEnds(t *testing.T) {
 		for i := range all {
 			b := &all[i]
 			require.Zero(t, matches(b.word.Load(), 0), "full")
-			for range 300 { // simulate that many entries went on and some have not come back
+			for range 300 { // as if many entries had gone on and some had not come back
 				if word := b.word.Load(); word>>56 < most {
 					b.word.Store(word + overflow)
 				}
@@ -295,8 +294,8 @@ func TestKeysOfEqualHashesAreKeptApart(t *testing.T) {
 	require.Zero(t, m.Len())
 }
 
-// Several goroutines add, remove and find their own keys, and read the keys of others. A key
-// that stays in the map is always found. A key removed by its only writer is never found.
+// Several goroutines add, remove and find their own keys, and read other goroutines' keys.
+// A key still in the map is always found. A key removed by its only writer is never found.
 func TestRandomHistoriesOfManyGoroutinesAgreeWithAModel(t *testing.T) {
 	for _, size := range []struct{ shards, buckets int }{{1, 1}, {1, 2}, {64, 1}, {64, 2}, {4, 1}} {
 		for _, keys := range []int{40, 2000} {
@@ -370,7 +369,7 @@ func history(t *testing.T, m *Map[int, int], keys int) {
 			}
 		})
 	}
-	reading.Go(func() { // All yields each key in the map all the time exactly once
+	reading.Go(func() { // All yields each lasting key exactly once
 		for !done.Load() && !failed.Load() {
 			seen := map[int]int{}
 			for e := range m.All() {

@@ -29,7 +29,7 @@ type listing struct {
 
 func (l *listing) Describe() ratelimit.Description { return ratelimit.Description{Limits: l.limits} }
 
-// viewsOf returns the views of a limiter, whose names must differ.
+// viewsOf returns a limiter's views. Its limits' names must differ.
 func viewsOf(t *testing.T, limiter any) *limitfields.Views {
 	t.Helper()
 	v := new(limitfields.Views)
@@ -47,14 +47,14 @@ func stack(clock ratelimit.Clock, limits ...ratelimit.Limit) *ratelimit.Layered[
 	return ratelimit.Must(ratelimit.All(layers...))
 }
 
-// policies returns the policies for a decision of a limit.
+// policies returns the policies for a decision by a limit.
 func policies(t *testing.T, v *limitfields.Views, limit ratelimit.Limit) string {
 	t.Helper()
 	p, _, _ := v.Fields(t.Context(), &ratelimit.Decision{Allowed: true, Limit: limit}, false)
 	return p
 }
 
-// take returns the fields for a request of cost 1, and its decision.
+// take returns the fields for a request with cost 1, and its decision.
 func take(t *testing.T, v *limitfields.Views, l ratelimit.Limiter[string]) (policies, standing string, d ratelimit.Decision) {
 	t.Helper()
 	d, err := l.Take(t.Context(), "", 1)
@@ -71,12 +71,12 @@ func TestFieldsOfEachAlgorithm(t *testing.T) {
 	for _, row := range []struct {
 		limit  ratelimit.Limit
 		policy string
-		first  string // RateLimit of a first request
-		second string // and 2.5 s later
+		first  string // RateLimit for the first request
+		second string // the same 2.5 s later
 	}{
 		{ratelimit.TokenBucket(ratelimit.PerSecond(10), 25), `"default";q=25;w=3;weir-refill`, `"default";r=24;t=3`, `"default";r=24;t=3`},
 		{ratelimit.TokenBucket(ratelimit.PerSecond(10), 5), `"default";q=5;w=1;weir-refill`, `"default";r=4;t=1`, `"default";r=4;t=1`},
-		// The key is fresh in half a second, but within that time it may not spend the whole burst.
+		// The key is fresh in half a second. By then, it may not spend the whole burst again.
 		{ratelimit.TokenBucket(ratelimit.PerSecond(2), 100), `"default";q=100;w=50;weir-refill`, `"default";r=99;t=50`, `"default";r=99;t=50`},
 		{ratelimit.LeakyBucket(ratelimit.PerMinute(60), 90), `"default";q=90;w=90;weir-refill`, `"default";r=89;t=90`, `"default";r=89;t=90`},
 		{ratelimit.FixedWindow(ratelimit.PerMinute(100)), `"default";q=100;w=60`, `"default";r=99;t=60`, `"default";r=98;t=58`},
@@ -99,7 +99,7 @@ func TestFieldsOfEachAlgorithm(t *testing.T) {
 	}
 }
 
-// A figure that a decision may have, and the item of RateLimit for it.
+// The rows are decisions with odd figures, and their items in RateLimit.
 func TestTheStandingOfADecision(t *testing.T) {
 	minute, counter := perMinute(5, ""), ratelimit.SlidingCounter(ratelimit.PerMinute(10))
 	huge := ratelimit.Limit{Algorithm: ratelimit.AlgorithmFixedWindow, Rate: ratelimit.Rate{Units: math.MaxInt, Per: math.MaxInt64}}
@@ -127,7 +127,7 @@ func TestTheStandingOfADecision(t *testing.T) {
 	}
 }
 
-// Limits of another engine, that New of this module does not take, and names that need an escape or cannot be sent.
+// Another engine may have limits that New refuses. Some names need an escape or cannot be sent.
 func TestPoliciesOfOddLimits(t *testing.T) {
 	for want, limit := range map[string]ratelimit.Limit{
 		`"default";q=5;w=1`:                           {Algorithm: ratelimit.AlgorithmFixedWindow, Rate: ratelimit.Rate{Units: 5}},
@@ -167,12 +167,12 @@ func TestSeveralLayersAreSeveralPolicies(t *testing.T) {
 	}
 }
 
-// A limit that is not in the list stands for the one of its name, or for one that differs from key to key.
+// A limit outside the list takes the place of the limit with its name, or of one that differs from key to key.
 func TestTheLimitOfAKeyIsListed(t *testing.T) {
 	ip, gold := perMinute(5, "ip"), perMinute(50, "gold")
 	for name, row := range map[string]struct {
 		limits []ratelimit.Limit
-		limit  ratelimit.Limit // which has decided
+		limit  ratelimit.Limit // the deciding limit
 		want   string
 	}{
 		"a limit of the list":             {[]ratelimit.Limit{ip, {}, {}}, ip, `"ip";q=5;w=60`},
@@ -198,11 +198,11 @@ func TestPoliciesFollowSetLimit(t *testing.T) {
 	assert.Equal(t, `"a";q=50;w=60, "b";q=6;w=60`, policies(t, v, plan), "no decision has shown the change")
 	assert.Equal(t, `"a";q=5;w=60, "b";q=7;w=60`, policies(t, v, l.limits[1]))
 	assert.Equal(t, `"a";q=50;w=60, "b";q=7;w=60`, policies(t, v, plan), "what was cached is forgotten")
-	l.limits = []ratelimit.Limit{a, b.Named("A")} // which cannot be listed together
+	l.limits = []ratelimit.Limit{a, b.Named("A")} // these cannot be listed together
 	assert.Equal(t, `"A";q=6;w=60, "b";q=7;w=60`, policies(t, v, l.limits[1]), "in place of the limit of that name, once")
 }
 
-// A limit for each of very many plans costs as much as a limit for all.
+// A limit for each of very many plans costs as much as one limit for all.
 func TestManyPlansAreWrittenOnce(t *testing.T) {
 	const plans = 10_000
 	v, plan := viewsOf(t, &listing{limits: []ratelimit.Limit{{}}}), 0
@@ -227,10 +227,10 @@ func TestPlansBeyondTheCachedOnesAreWrittenAllTheSame(t *testing.T) {
 	}
 }
 
-// In one response, a name stands for one policy: names that interceptors around this one have used get a number.
+// In one response, a name stands for one policy. If an outer interceptor has used a name, an inner one adds a number to it.
 func TestNamesOfNestedLimitsAreDistinct(t *testing.T) {
 	for name, row := range map[string]struct {
-		names, want []string // from the outside
+		names, want []string // the outermost first
 	}{
 		"without names":               {[]string{"", "", ""}, []string{"default", "default-2", "default-3"}},
 		"of one name and one other":   {[]string{"ip", "a", "ip"}, []string{"ip", "a", "ip-2"}},
@@ -249,7 +249,7 @@ func TestNamesOfNestedLimitsAreDistinct(t *testing.T) {
 	}
 }
 
-// One limiter stands alone, and inside others.
+// One limiter is used alone, and inside others.
 func TestNamesAreDistinctInsideAnyMiddleware(t *testing.T) {
 	limit := perMinute(100, "")
 	inner, d := viewsOf(t, &listing{limits: []ratelimit.Limit{limit}}), ratelimit.Decision{Allowed: true, Limit: limit}
@@ -299,8 +299,8 @@ func TestPoliciesContainUnitsOfQuotas(t *testing.T) {
 	assert.Equal(t, `"plan";q=1;w=60`, policies(t, v, perMinute(1, "plan")), "a unit that cannot be sent")
 }
 
-// The name in RateLimit is the name of the nearest quota, so it changes when another quota is nearer; the list of policies does not change.
-// A chain has the same fields as a stack of the same limits, as long as it does not deny.
+// RateLimit names the nearest quota, so the name changes when another quota is nearer. The list of policies
+// does not change. As long as a chain does not deny, it has the same fields as a stack with its limits.
 func TestStacksAndChainsShowTheNearestQuotaAlike(t *testing.T) {
 	limits := []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerSecond(1), 5).Named("burst"), perMinute(12, "minute"),
 		ratelimit.SlidingLog(ratelimit.Rate{Units: 7, Per: 10 * time.Second}).Named("ten")}
@@ -331,8 +331,8 @@ func TestStacksAndChainsShowTheNearestQuotaAlike(t *testing.T) {
 	assert.Positive(t, denied)
 }
 
-// No field has a word for a month: w is the length of the present window, which the next one may not have. A bubble's time begins on
-// January 1, 2000.
+// No field has a word for a month: w is the length of the present window,
+// and the next one's may differ. A bubble's time begins on January 1, 2000.
 func TestAPolicysWindowIsThePresentOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const day = 24 * time.Hour
@@ -357,8 +357,8 @@ func TestAPolicysWindowIsThePresentOne(t *testing.T) {
 	})
 }
 
-// Once nothing is left, every algorithm's answer names the instant of the next unit. If it named the one at which the budget
-// is whole, a client would wait for that.
+// Once nothing is left, every algorithm's answer names the instant of the next unit.
+// If it named the instant when the budget is whole, a client would wait too long.
 func TestWithNothingLeftTheResetIsTheNextUnit(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerMinute(6), 9),
@@ -386,8 +386,8 @@ func TestWithNothingLeftTheResetIsTheNextUnit(t *testing.T) {
 	}
 }
 
-// Two layers that one request exhausts: the fields show the layer that resets later, else the first. The order of the buckets' addresses in
-// memory must not matter, so it is tried often.
+// One request exhausts two layers. The fields show the layer with the later reset or, if both are equal,
+// the first. The order of the buckets' addresses in memory must not matter, so the test tries often.
 func TestOfTwoExhaustedLayersTheLongerResetIsSent(t *testing.T) {
 	minute, hour := perMinute(1, "minute"), ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("hour")
 	for range 20 {
@@ -406,7 +406,7 @@ func TestOfTwoExhaustedLayersTheLongerResetIsSent(t *testing.T) {
 	}
 }
 
-// A layer whose keys have limits of their own lists none until it has decided.
+// If a layer's keys have their own limits, it lists none until it has decided.
 func TestThePlanOfAKeyStandsForTheLimitOfItsLayer(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	plans := map[string]ratelimit.Limit{"gold": perMinute(50, "key"), "trial": perMinute(2, "trial")}

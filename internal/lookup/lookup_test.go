@@ -64,7 +64,7 @@ func TestNoResultIsOlderThanTheLastDrop(t *testing.T) {
 	assert.LessOrEqual(t, c.Len(), 3)
 }
 
-// Put does not return a result to calls that a Drop has outdated.
+// Put keeps an earlier result, unless there is one already, or it is no longer valid.
 func TestAResultThatIsPutBackGivesWayToANewerOne(t *testing.T) {
 	c := lookup.New[string, int](10)
 	get := func(version uint64, v int) int {

@@ -16,8 +16,8 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// An error that wraps several of the library's errors also has one cause. The second cause is that of a request whose
-// context has ended.
+// An error has one cause even if it wraps several of the library's
+// errors. If the request's context has ended, the cause is ofDeparted.
 func TestEachErrorHasOneCause(t *testing.T) {
 	gone, leave := context.WithCancel(t.Context())
 	leave()

@@ -52,7 +52,7 @@ func TestEachDecisionHasAnOutcome(t *testing.T) {
 	assert.Equal(t, "exceeds", outcome.Exceeds.String())
 }
 
-// TestTheResultsOfLimitersHaveTheseOutcomes takes the results from limiters.
+// The results come from limiters.
 func TestTheResultsOfLimitersHaveTheseOutcomes(t *testing.T) {
 	var got []outcome.Outcome
 	l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(2)), &ratelimit.Options[string]{

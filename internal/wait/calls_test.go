@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// versioned are calls that wait by the latest version of something.
+// versioned has calls that wait under the latest version of a state.
 type versioned struct {
 	wait.Calls
 	mu      sync.Mutex // guards the fields below
@@ -121,7 +121,7 @@ func TestAChangeThatConcernsNoCallEndsNoAttempt(t *testing.T) {
 	})
 }
 
-// A change between an attempt's beginning and its wait ends it, too.
+// If a change comes between an attempt's beginning and its wait, it ends the attempt, too.
 func TestACallFollowsAChangeThatComesBeforeItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var v versioned

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// newRenewable returns a call, and the number of its attempts that have begun to wait.
+// newRenewable returns a call, and how many of its attempts have begun to wait.
 func newRenewable(ctx context.Context) (r *wait.Renewable, waits *int) {
 	waits = new(int)
 	return &wait.Renewable{Context: ctx, Waits: func() { *waits++ }}, waits
@@ -74,7 +74,7 @@ func TestAnotherCallUsesAClearedOne(t *testing.T) {
 	require.Zero(t, *waits)
 }
 
-// An attempt that begins to wait while its call is renewed does not miss it.
+// If a call is renewed while an attempt begins to wait, the attempt ends.
 func TestARenewalIsNotMissed(t *testing.T) {
 	for range 2000 {
 		r := &wait.Renewable{Context: t.Context(), Waits: func() {}}

@@ -28,7 +28,7 @@ func TestSleepEndsWithTheDelayOrTheContext(t *testing.T) {
 }
 
 func TestASleepThatEndsWithTheContextWasInTime(t *testing.T) {
-	for range 100 { // because select chooses at random
+	for range 100 { // select chooses at random, so once is not enough
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
