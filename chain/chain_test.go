@@ -430,7 +430,7 @@ func TestADenialReturnsTheTimeUntilTheBudgetsAreFull(t *testing.T) {
 	assert.Greater(t, denials, 1000)
 }
 
-// The decision still counts the charge, so its time is never too early.
+// Without a Peek, a denial's ResetAfter still counts the returned charge. It may be too long, but is never too short.
 func TestALimiterWithoutPeekKeepsItsDecision(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	last := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1))

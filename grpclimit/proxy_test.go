@@ -115,7 +115,7 @@ http {
 }
 `
 
-// A proxy passes a denial on unchanged: a unary call's, an opening stream's, and an open stream's.
+// A proxy passes denials on unchanged, for a unary call, an opening stream and an open stream.
 func TestDenialsArriveWholeThroughAProxy(t *testing.T) {
 	for name, proxied := range proxies {
 		t.Run(name, func(t *testing.T) {

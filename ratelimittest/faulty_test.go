@@ -118,7 +118,7 @@ func only(algorithms ...ratelimit.Algorithm) func(ratelimit.Limit) bool {
 // current returns the limit in force.
 func (l *faulty) current() ratelimit.Limit { return l.Describe().Limits[0] }
 
-// settled returns a reservation with r's decision. It calls settle to be settled.
+// settled returns a reservation with r's decision. Its settlement is a call to settle.
 func settled(r *ratelimit.Reservation, settle func(actual int) error) *ratelimit.Reservation {
 	return ratelimit.NewReservation(r.Decision, settle)
 }

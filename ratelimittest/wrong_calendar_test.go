@@ -278,7 +278,7 @@ func readingsOnly(l *faulty, limit ratelimit.Limit, c clock) {
 
 type fixedWall struct {
 	clock
-	zero time.Time // the wall time when the clock read 0
+	zero time.Time // the wall time at the clock's reading of 0
 }
 
 func (f *fixedWall) Wall() time.Time { return f.zero.Add(f.Now()) }

@@ -661,7 +661,7 @@ func debtIsSpending(l *faulty, _ ratelimit.Limit, _ clock) {
 
 // ---- keys ----
 
-// keysBy finds a budget by a function of the key, for example by a part of it.
+// keysBy replaces each key with key's result, for example with a part of it.
 func keysBy(key func(string) string) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, _ ratelimit.Limit, _ clock) { l.key = key }
 }
