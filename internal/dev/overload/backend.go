@@ -11,12 +11,12 @@ import (
 // Spread is the distribution of service times around their mean.
 type Spread int
 
-// The grid's spreads. Their coefficients of variation are 0, 1, 1.3 and 1.4.
+// Spread's values. Their coefficients of variation are 0, 1, 1.3 and 1.4.
 const (
 	Constant Spread = iota
 	Exponential
 	Lognormal
-	Bimodal // one in ten takes ten times as long as the others
+	Bimodal // one request in ten takes ten times as long as the others
 )
 
 func (s Spread) String() string {
@@ -39,44 +39,44 @@ func (s Spread) draw(rng *rand.Rand) float64 {
 	return 1
 }
 
-// Phase is the state of a backend and its clients for some time.
+// Phase describes a backend and its clients for some time.
 type Phase struct {
-	Servers int           // requests that the backend serves at once; others queue in it, first come, first served
-	Service time.Duration // the mean time that a server takes
+	Servers int           // how many requests the backend serves at once; others queue in it, first come, first served
+	Service time.Duration // a server's mean time per request
 	Spread  Spread
-	Load    float64       // the rate at which requests arrive (Poisson), as a multiple of Capacity
+	Load    float64       // the rate of arrivals (Poisson), as a multiple of Capacity
 	Each    time.Duration // the interval between bursts, without other requests; 0 stands for steady requests
 	Burst   time.Duration // a burst's length
-	Queue   int           // requests that may wait at the gate for a permit; others without a permit are lost
+	Queue   int           // how many requests may wait at the gate for a permit; others without a permit are lost
 
-	Leave     time.Duration // the time after which clients cancel, ignored by the backend; 0 means never
-	LeaveVary bool          // Leave is a mean: times are uniform between half of it and one and a half
-	Deadline  bool          // clients leave because of a deadline, which counts as Dropped
+	Leave     time.Duration // how long a client waits before it cancels, which the backend ignores; 0 means for ever
+	LeaveVary bool          // Leave is a mean, and times are uniform between 0.5 and 1.5 of it
+	Deadline  bool          // clients leave because of a deadline, so their outcome is Dropped
 	Abort     bool          // the backend does not begin cancelled requests
-	Fail      float64       // the share of requests that fail at once by a bug
-	FailLate  float64       // the share of requests that fail by a bug after the backend's work
-	FailPart  float64       // the share of requests that fail by a bug after a random part of the backend's work
+	Fail      float64       // the share of requests failing at once by a bug
+	FailLate  float64       // the share of requests failing by a bug after the backend's work
+	FailPart  float64       // the share of requests failing by a bug after a random part of the backend's work
 	Refuse    bool          // an outage: all requests fail at once with a status of overload
-	PauseEach time.Duration // the interval between pauses of the backend, for example for garbage collection
+	PauseEach time.Duration // the interval between the backend's pauses, for example for garbage collection
 	Pause     time.Duration // a pause's length
-	SlowShare float64       // the share of requests that take SlowBy times as long
+	SlowShare float64       // the share of slow requests, which take SlowBy times as long
 	SlowBy    float64
 
-	FailAs   inflight.Outcome // the outcome of requests that fail by a bug; 0 means Cancelled
-	FailIn   time.Duration    // the time after which Fail fails a request
-	FailTo   float64          // the share to which Fail grows
-	FailOver time.Duration    // the time in which Fail grows; 0 if it stays the same
+	FailAs   inflight.Outcome // the outcome of requests failing by a bug; 0 means Cancelled
+	FailIn   time.Duration    // how long it takes until Fail fails a request
+	FailTo   float64          // the share up to which Fail grows
+	FailOver time.Duration    // how long Fail grows; 0 if it stays the same
 	Short    float64          // the share of requests whose clients leave after ShortIn
 	ShortIn  time.Duration
-	Cap      int           // requests in the backend above which it refuses others as Dropped; 0 means no cap
+	Cap      int           // the backend refuses requests as Dropped while it has so many; 0 means no cap
 	CapCost  time.Duration // how long a refusal occupies a server, before any other work
-	Retries  int           // how often a request is sent again, 50 ms after it has failed or got no permit
+	Retries  int           // how often a request is sent again, 50 ms after a failure or a denial by the gate
 
-	Hang     float64          // the share of requests that hang, in addition to Fail, and occupy no server
-	HangIn   time.Duration    // the time until they end
+	Hang     float64          // the share of requests that hang, besides those of Fail; they occupy no server
+	HangIn   time.Duration    // how long they hang
 	HangAs   inflight.Outcome // their outcome; 0 means Cancelled
-	Wave     float64          // the share by which the load rises and falls, as over a day
-	WaveEach time.Duration    // that wave's period
+	Wave     float64          // the share by which the load rises and falls, for example over a day
+	WaveEach time.Duration    // the wave's period
 }
 
 // Capacity returns how many requests a second the backend can serve.
@@ -87,32 +87,32 @@ func (p *Phase) mean() time.Duration {
 	return time.Duration(float64(p.Service) * (1 + p.SlowShare*max(0, p.SlowBy-1)))
 }
 
-// Gate is a limit in front of a backend. Now is the simulated time.
+// Gate is a limit in front of a backend. Its clock is now, the simulated time.
 type Gate interface {
 	Enter(now time.Duration, r *Request) bool
 	Leave(now time.Duration, r *Request, o inflight.Outcome)
 }
 
-// Request is one request. Permit or Token holds the handle that its Gate has returned.
+// Request is one request. Its gate keeps its own handle in Permit or Token.
 type Request struct {
-	Sent   time.Duration // when it passed the gate
+	Sent   time.Duration // when the request passed the gate
 	Permit inflight.Permit
 	Token  any
 
 	serial  uint64 // its number among all requests; 0 when it has ended
-	tries   int    // earlier tries of the same request
-	via     Gate   // the member of a Fleet that admitted it
+	tries   int    // how often the request was tried before
+	via     Gate   // the Fleet's member that admitted it
 	refused bool   // whether the backend has refused it
 	gone    bool   // whether it has left the gate
 	fails   bool   // whether it fails by a bug
 }
 
-// Tally counts requests' results for some time.
+// Tally counts requests by their results.
 type Tally struct {
-	Good    int           // answers to clients that were still waiting
-	Answers time.Duration // the sum of their times in the backend
-	Latency time.Duration // the requests' summed times in the backend, or until the client left
-	Ended   int           // requests in Latency
+	Good    int           // answers to clients still waiting
+	Answers time.Duration // the sum of these answers' times in the backend
+	Latency time.Duration // the sum of all requests' times in the backend, or until their clients left
+	Ended   int           // the requests in Latency
 	Lost    int           // requests without a permit
 }
 
@@ -124,24 +124,24 @@ func (t *Tally) Mean() time.Duration {
 	return t.Latency / time.Duration(t.Ended)
 }
 
-// World is a backend, its clients and a gate between them, in simulated time.
+// World has a backend, its clients and a gate between them, in simulated time.
 type World struct {
 	Now time.Duration
 	// Tally counts requests since it was last set to zero.
 	Tally
 
 	gate                         Gate
-	arrivals, services, failures *rand.Rand // separate series, so that worlds of one seed differ only by their gates' decisions
-	serial                       uint64     // the serial of the latest request
+	arrivals, services, failures *rand.Rand // separate series: worlds with one seed differ only by their gates' decisions
+	serial                       uint64     // the latest request's serial
 	phase                        Phase
-	queued                       int           // requests that wait at the gate
-	next                         time.Duration // the time of the next arrival
+	queued                       int           // requests waiting at the gate
+	next                         time.Duration // when the next request arrives
 	busy                         int           // busy servers
-	stopped                      time.Duration // how long the backend has stood still
-	resumes                      time.Duration // the time until which it stands still
-	pauses                       time.Duration // the time of the next pause
-	line                         ring          // requests in the backend that no server has begun
-	refusals                     ring          // refused requests that no server has begun
+	stopped                      time.Duration // how long the backend has stood still in all
+	resumes                      time.Duration // until when it stands still
+	pauses                       time.Duration // when the next pause begins
+	line                         ring          // requests in the backend, not yet begun by a server
+	refusals                     ring          // refused requests, not yet begun by a server
 	began                        time.Duration // when the phase began
 	again                        []retry       // sorted by time
 	served                       heapOf        // in backend time
@@ -149,15 +149,15 @@ type World struct {
 	free                         []*Request
 }
 
-// NewWorld returns a world in which nothing has happened.
+// NewWorld returns a world in which nothing has happened yet.
 func NewWorld(gate Gate, seed uint64) *World {
 	w := &World{gate: gate}
 	w.reseed(seed)
 	return w
 }
 
-// reseed begins the random series again. From then on, requests arrive and servers take as long as in
-// any other world with the same seed and phase. So no difference between two gates is due to luck.
+// reseed begins the random series again. From then on, requests arrive as in any other world
+// with this seed and phase, and servers take as long. So two gates do not differ by luck.
 func (w *World) reseed(seed uint64) {
 	w.arrivals, w.services, w.failures = rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 3)), rand.New(rand.NewPCG(seed, 4))
 	if w.phase.Servers > 0 {
@@ -178,7 +178,7 @@ func (w *World) Begin(p Phase) {
 	w.begin()
 }
 
-// The kinds of the next event.
+// The kinds of events.
 const (
 	theEnd = iota
 	anArrival
@@ -222,7 +222,7 @@ func (w *World) Play(d time.Duration) {
 			w.answer(w.served.pop().r)
 		case aClientLeaves:
 			if c := w.leaving.pop(); c.serial == c.r.serial {
-				w.leave(c.r, c.outcome) // the backend still works on the request
+				w.leave(c.r, c.outcome) // meanwhile the backend still works on the request
 			}
 		case aPause:
 			w.Stop(w.phase.Pause)
@@ -237,7 +237,7 @@ func (w *World) Stop(d time.Duration) {
 	w.resumes = w.Now + d
 }
 
-// backendTime returns the time without the backend's stops.
+// backendTime returns how long the backend has not stood still.
 func (w *World) backendTime() time.Duration { return max(w.Now, w.resumes) - w.stopped }
 
 func (w *World) gap() time.Duration {
@@ -279,7 +279,7 @@ func (w *World) retry(tries int) {
 	}
 }
 
-// enter sends a request to the gate.
+// enter sends a request to the gate, and reports whether it got in.
 func (w *World) enter(tries int) bool {
 	r := w.request()
 	r.tries = tries
@@ -319,7 +319,7 @@ func (w *World) enter(tries int) bool {
 	return true
 }
 
-// fails reports whether a request fails without any work.
+// fails decides whether a request fails without any work.
 func (w *World) fails() bool {
 	share := w.phase.Fail
 	if w.phase.FailOver > 0 {
@@ -328,7 +328,7 @@ func (w *World) fails() bool {
 	return share > 0 && w.failures.Float64() < share
 }
 
-// failure returns the outcome of a request that fails.
+// failure returns a failed request's outcome.
 func (w *World) failure() inflight.Outcome { return orCancelled(w.phase.FailAs) }
 
 func orCancelled(o inflight.Outcome) inflight.Outcome {
@@ -338,7 +338,7 @@ func orCancelled(o inflight.Outcome) inflight.Outcome {
 	return o
 }
 
-// patience returns the time after which a request's client leaves, or 0 for never, and the outcome.
+// patience returns how long a request's client waits, or 0 for ever, and the outcome if the client leaves.
 func (w *World) patience() (time.Duration, inflight.Outcome) {
 	o, patience := inflight.Cancelled, float64(w.phase.Leave)
 	if w.phase.Deadline {
@@ -410,7 +410,7 @@ func (w *World) answer(r *Request) {
 	w.begin()
 }
 
-// leave ends a request at the gate, and admits waiting requests.
+// leave ends a request at the gate, and admits waiting ones.
 func (w *World) leave(r *Request, o inflight.Outcome) {
 	r.gone, r.serial = true, 0
 	w.Ended++
@@ -424,7 +424,7 @@ func (w *World) leave(r *Request, o inflight.Outcome) {
 }
 
 func (w *World) enterQueued() bool {
-	w.queued-- // before enter, in which the request may end
+	w.queued-- // before enter, because the request may end in it
 	if w.enter(0) {
 		return true
 	}
@@ -451,18 +451,18 @@ func (q *ring) pop() *Request {
 	return r
 }
 
-// coming is a future event of a request.
+// coming is a request's future event.
 type coming struct {
 	at     time.Duration
 	r      *Request
-	serial uint64 // the request's serial, since r may be reused by then
+	serial uint64 // the request's serial, because r may be reused by then
 
 	outcome inflight.Outcome // the outcome if its client leaves or it fails
 }
 
 func (c coming) before(d coming) bool { return c.at < d.at || c.at == d.at && c.serial < d.serial }
 
-// heapOf is a heap, the earliest event first.
+// heapOf is a heap with the earliest event first.
 type heapOf []coming
 
 func (h *heapOf) push(c coming) {

@@ -65,14 +65,14 @@ func (b *balancer) Enter(now time.Duration, r *Request) bool {
 // Leave implements Gate.
 func (b *balancer) Leave(now time.Duration, r *Request, o inflight.Outcome) { r.via.Leave(now, r, o) }
 
-// fleet simulates processes that do not communicate, in front of one
-// backend whose idle latency is the service time. It measures two minutes.
+// fleet simulates processes in front of one backend. They do not
+// communicate. The backend's latency without a queue is the service time.
 type fleet struct {
 	world *World
 	balancer
 }
 
-const epoch = 500_000 * time.Hour // the time of the clock that the processes share
+const epoch = 500_000 * time.Hour // the time on the processes' common clock
 
 func newFleet(seed uint64, processes int, skew time.Duration, p Phase) *fleet {
 	f := &fleet{balancer: balancer{rng: rand.New(rand.NewPCG(seed, 9))}}
@@ -88,8 +88,8 @@ func (f *fleet) add(gate Gate, skew time.Duration, weight float64) {
 	f.members = append(f.members, &member{Gate: gate, skew: epoch + time.Duration((2*f.rng.Float64()-1)*float64(skew)), weight: weight})
 }
 
-// measure simulates for some time. It returns the goodput as a share of the
-// capacity, the median latency, and each member's part of a fair share, sorted.
+// measure simulates for some time. It returns the goodput as a share of the capacity,
+// the median latency, and each member's answers as a share of an equal part, sorted.
 func (f *fleet) measure(d time.Duration) (goodput float64, median time.Duration, shares []float64) {
 	for _, m := range f.members {
 		m.records, m.good, m.times = true, 0, nil
@@ -106,15 +106,15 @@ func (f *fleet) measure(d time.Duration) (goodput float64, median time.Duration,
 	return float64(f.world.Good) / d.Seconds() / f.world.phase.Capacity(), times[len(times)/2], shares
 }
 
-// idle is the latency of the fleets' backend without a queue.
+// idle is the backend's latency without a queue.
 const idle = 50 * time.Millisecond
 
 func fleetBackend(load float64) Phase {
 	return Phase{Servers: 80, Service: idle, Spread: Exponential, Load: load, Leave: 2 * time.Second}
 }
 
-// Processes that do not communicate use the whole backend, keep its
-// queue short, and have about equal shares, even if their clocks differ.
+// Processes use the whole backend without communicating. They keep its
+// queue short and get about equal shares, even if their clocks differ.
 func TestProcessesInFrontOfOneBackendShareIt(t *testing.T) {
 	testsize.Arithmetic(t)
 	t.Parallel()
@@ -142,7 +142,7 @@ func TestProcessesInFrontOfOneBackendShareIt(t *testing.T) {
 	}
 }
 
-// A process that is started beside seven others gets its share within a minute, and the others keep theirs.
+// A process started beside seven others gets its share within a minute, and the others keep theirs.
 func TestANewProcessHasItsShareWithinAMinute(t *testing.T) {
 	testsize.Arithmetic(t)
 	t.Parallel()
@@ -160,13 +160,13 @@ func TestANewProcessHasItsShareWithinAMinute(t *testing.T) {
 	}
 }
 
-// Clients without a limit send a half or four fifths of the requests, and
-// use 80 % of the capacity. The others keep the queue as short as they can.
+// Some clients have no limit. They send half or four fifths of the requests, and use 80
+// % of the capacity. The processes with a limit keep the queue as short as they can.
 func TestClientsWithoutALimitDoNotRaiseTheBaseline(t *testing.T) {
 	testsize.Arithmetic(t)
 	t.Parallel()
 	for _, test := range []struct {
-		load, weight float64 // the clients' weight without a limit
+		load, weight float64 // the weight of the clients without a limit
 		processes    int
 	}{{1.6, 1, 1}, {1, 4, 1}, {1, 4, 4}} {
 		for seed := *firstFleet; seed < *firstFleet+uint64(testsize.Of(1, 5)); seed++ {
@@ -182,14 +182,14 @@ func TestClientsWithoutALimitDoNotRaiseTheBaseline(t *testing.T) {
 	}
 }
 
-// Cheap and expensive work share one key. The limit follows neither of them alone.
+// Cheap and expensive work share one key. The limit suits both, not one alone.
 func TestCheapAndExpensiveWorkShareALimit(t *testing.T) {
 	testsize.Arithmetic(t)
 	t.Parallel()
 	for _, test := range []struct {
 		servers         int
 		cheap           time.Duration
-		share, expenses float64 // expenses is the ratio of expensive to cheap work
+		share, expenses float64 // how many times as long the expensive work takes
 	}{{20, time.Millisecond, 0.01, 1000}, {60, time.Millisecond, 0.01, 1000}, {20, 5 * time.Millisecond, 0.02, 200}, {20, 10 * time.Millisecond, 0.05, 50}} {
 		sum, n := 0.0, testsize.Of(1, 8)
 		for seed := range uint64(n) {

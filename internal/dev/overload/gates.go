@@ -23,11 +23,11 @@ func (f *Fixed) Enter(time.Duration, *Request) bool {
 // Leave implements Gate.
 func (f *Fixed) Leave(time.Duration, *Request, inflight.Outcome) { f.inFlight-- }
 
-// Limiter is a gate with a limit of package inflight, on the simulated clock.
+// Limiter is a gate with one of package inflight's limits, on the simulated clock.
 type Limiter struct {
-	Windows int           // windows that the algorithm has seen
+	Windows int           // how many windows the algorithm has seen
 	Limit   int           // the algorithm's latest value
-	Timeout time.Duration // the algorithm's Timeout, if the best fixed limit must keep it too
+	Timeout time.Duration // the algorithm's Timeout, if the best fixed limit must keep it, too
 	Trace   func(now time.Duration, s inflight.Sample, limit int)
 
 	l   *inflight.Limiter[string]
@@ -61,7 +61,7 @@ func (g *Limiter) Leave(now time.Duration, r *Request, o inflight.Outcome) {
 	r.Permit.Done(o)
 }
 
-// counted counts an algorithm's windows.
+// counted counts the windows of an algorithm.
 type counted struct {
 	inflight.Algorithm
 	g *Limiter
@@ -109,8 +109,9 @@ func (f *Fleet) Enter(now time.Duration, r *Request) bool {
 // Leave implements Gate.
 func (f *Fleet) Leave(now time.Duration, r *Request, o inflight.Outcome) { r.via.Leave(now, r, o) }
 
-// Gradient2 is a gate with Gradient2Limit of Netflix's concurrency-limits 0.5.4 and its defaults. It divides a mean latency
-// over about 600 requests by one request's latency. The limit follows this ratio, at most 1, plus a queue of 4, smoothed.
+// Gradient2 is a gate with Gradient2Limit of Netflix's concurrency-limits 0.5.4, with
+// its default options. It divides the mean latency of about 600 requests by the latency
+// of one. The limit follows this ratio, at most 1, plus a queue of 4, smoothed.
 type Gradient2 struct {
 	Most     float64
 	limit    float64
@@ -143,14 +144,14 @@ func (g *Gradient2) Enter(time.Duration, *Request) bool {
 	return true
 }
 
-// Leave implements Gate. As in the original, all requests count, whatever their outcome is.
+// Leave implements Gate. As in the original, all requests count, whatever their outcome.
 func (g *Gradient2) Leave(now time.Duration, r *Request, _ inflight.Outcome) {
 	rtt, inFlight := max(1, float64(now-r.Sent)), float64(g.inFlight)
 	g.inFlight--
 	g.samples = min(g.samples+1, gradient2Memory)
 	g.long += (rtt - g.long) * max(1/g.samples, 2/(gradient2Memory+1.))
 	if g.long > 2*rtt {
-		g.long *= 0.95 // long is still the latency of an overload that has ended
+		g.long *= 0.95 // long still measures an overload that has ended
 	}
 	limit := g.current()
 	if inFlight < limit/2 {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Goal returns the highest mean latency that a limit may cause, in service times.
+// Goal returns the maximum mean latency under a good limit, in service times.
 func Goal(servers int) float64 {
 	if servers <= 2 {
 		return 6
@@ -18,15 +18,15 @@ func Goal(servers int) float64 {
 }
 
 const (
-	// enough is the minimum goodput of an adaptive limit, as a share of the best fixed limit's.
+	// enough is an adaptive limit's minimum goodput, as a share of the best fixed limit's.
 	enough = 0.95
-	// settled is how many windows a limit gets at the beginning, and recovered the number after an event.
+	// settled is how many windows a limit gets at the beginning, and recovered how many after an event.
 	settled, recovered = 60, 10
-	// judged is the minimum number of requests that are measured.
+	// judged is the minimum number of measured requests.
 	judged = 4000
 )
 
-// Cell is one point of the grid: a backend, its load, and its events.
+// Cell is one point of the grid: a backend, its load, and an event.
 type Cell struct {
 	Phase
 	Bound int
@@ -38,7 +38,7 @@ func (c Cell) String() string {
 	return fmt.Sprintf("%d servers × %v %v, load %.2f, queue %d, bound %d, %s", c.Servers, c.Service, c.Spread, c.Load, c.Queue, c.Bound, c.Event)
 }
 
-// Events are a backend's possible events.
+// Events are the names of what may happen to a backend.
 var Events = []string{
 	"none", "capacity × 30", "capacity / 30", "latency × 10", "refuses", "hangs", "flood", "clients leave", "pauses", "slow 1 %", "instant 500s",
 }
@@ -71,11 +71,11 @@ func draw(rng *rand.Rand, seed uint64) Cell {
 	return c
 }
 
-// Failing are the ways in which calls end without success and without overload. In some
-// a share of them fails by a bug, and in others clients leave after some service times.
+// Failing lists ways in which calls end without success, though nothing is overloaded. In some,
+// a share of the calls fails by a bug. In the others, clients leave after some service times.
 var Failing = failing()
 
-// Way is how calls of a backend end.
+// Way is one way in which a backend's calls end.
 type Way struct {
 	Name   string
 	change func(p *Phase, seed uint64)
@@ -96,7 +96,7 @@ func failing() (all []Way) {
 	return all
 }
 
-// SampleFailing draws a cell with a way of Failing. Seeds take the ways in turn.
+// SampleFailing draws a cell with one of Failing. Seeds take the ways in turn.
 func SampleFailing(seed uint64) Cell {
 	rng := rand.New(rand.NewPCG(seed, 6))
 	c := draw(rng, seed)
@@ -116,13 +116,13 @@ func SampleFailing(seed uint64) Cell {
 	return c
 }
 
-// step is a part of a cell's story.
+// step is one part of a cell's story.
 type step struct {
 	Phase
-	windows int           // windows before it is judged
+	windows int           // how many windows pass before it is judged
 	stop    time.Duration // how long the backend stops at the beginning
-	unseen  bool          // whether it is not judged
-	lasts   time.Duration // the duration of a step that is not judged
+	unseen  bool          // whether the step is not judged
+	lasts   time.Duration // how long an unjudged step lasts
 	name    string
 }
 
@@ -170,7 +170,7 @@ func (c Cell) story() []step {
 	return []step{usual}
 }
 
-// window returns a window's approximate length at the goal.
+// window returns about how long a window lasts if the latency just meets the goal.
 func (p *Phase) window() time.Duration {
 	s := p.mean()
 	return max(100*time.Millisecond, 20*s/time.Duration(p.Servers), time.Duration(Goal(p.Servers)*float64(s)))
@@ -193,7 +193,7 @@ type Verdict struct {
 	Goodput float64 // as a share of the best fixed limit's
 	Limit   int     // the gate's limit at the end
 	Best    int     // the best fixed limit
-	Windows int     // windows before it was judged
+	Windows int     // how many windows passed before it was judged
 }
 
 func (v Verdict) String() string {
@@ -205,16 +205,16 @@ func (v Verdict) Good() bool {
 	return v.Goodput >= enough && v.Latency <= Goal(v.Cell.Servers)
 }
 
-// Gated is a gate that may count its windows, and returns their number and its limit.
+// Gated is a gate whose State returns how many windows it has seen, or -1 if it counts none, and its limit.
 type Gated interface {
 	Gate
 	State() (windows, limit int)
 }
 
-// Allows is a gate with a mean latency above which the backend counts as overloaded. It is compared with the best
-// fixed limit within this latency. If there is none, because the backend itself is slower, the gate cannot fail.
+// Allows is a gate with a bound on the mean latency: above it, the backend counts as overloaded. The gate is compared with
+// the best fixed limit within the bound. If there is none, because the backend itself is slower, the gate cannot fail.
 type Allows interface {
-	Allows() time.Duration // 0 means that there is no such latency
+	Allows() time.Duration // 0 means no bound
 }
 
 // Play simulates a cell with a gate.
@@ -235,7 +235,7 @@ func Play(c Cell, gate Gated) (all []Verdict) {
 			w.Play(s.window() / 4)
 		}
 		after, _ := gate.State()
-		if after < 0 { // the step does not count
+		if after < 0 { // the gate counts no windows
 			w.Play(2 * time.Duration(s.windows) * s.window())
 		}
 		length := s.judged()
@@ -264,14 +264,14 @@ func Play(c Cell, gate Gated) (all []Verdict) {
 	return all
 }
 
-// judge simulates for some time, and counts the results.
+// judge simulates for some time, and counts only that time's results.
 func (w *World) judge(length time.Duration, seed uint64) {
 	w.Tally = Tally{}
 	w.reseed(seed)
 	w.Play(length)
 }
 
-var reference sync.Map // the results by cell, because several gates are compared with each
+var reference sync.Map // results by cell, because several gates are compared with them
 
 type gridCase struct {
 	Phase
@@ -287,10 +287,10 @@ type answered struct {
 	good  float64
 }
 
-// Best returns the fixed limit, up to bound, with the highest goodput among those whose mean latency is at most
-// allowed, in service times, and its number of good answers. It returns 0 if there is none. Each limit is
-// measured for the same time and with the same requests as a gate that is reseeded with this seed. Otherwise the
-// comparison would depend on luck: if service times vary much, a server's results for 4000 requests vary by 3 %.
+// Best looks for the best fixed limit up to bound: the one with the highest goodput, among those whose mean latency
+// is at most allowed, in service times. It returns the limit and the number of its good answers, or 0 if there is no
+// such limit. Each limit gets the same requests, for the same time, as a gate that judge reseeds with seed. Otherwise
+// the comparison would depend on luck: if service times vary much, a server's results for 4000 requests vary by 3 %.
 func Best(p Phase, bound int, length time.Duration, seed uint64, allowed float64) (limit int, good float64) {
 	key := gridCase{p, bound, length, seed, allowed}
 	if b, ok := reference.Load(key); ok {

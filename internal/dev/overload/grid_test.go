@@ -22,7 +22,7 @@ var (
 	each  = flag.Bool("windows", false, "print all windows")
 )
 
-// limits are the limits tested on the grid. Each has the percentage of cells that may miss the goal.
+// limits are tested on the grid. most is the maximum percentage of cells missing the goal.
 var limits = []struct {
 	name string
 	most float64
@@ -31,8 +31,8 @@ var limits = []struct {
 	{"Learn", 25, func(Cell) func() inflight.Algorithm { return inflight.Learn(nil) }},
 }
 
-// Adaptive limits reach the goal over a grid of backends: see Sample and
-// Verdict.Good. The documentation has the results of a large sample.
+// Adaptive limits reach the goal over a grid of backends. Sample draws the grid, and
+// Verdict.Good has the goal. The documentation has the results of a large sample.
 func TestAdaptiveLimitsHoldOnAGridOfBackends(t *testing.T) {
 	testsize.Arithmetic(t)
 	testsize.Extra(t)
@@ -62,8 +62,8 @@ func TestAdaptiveLimitsHoldOnAGridOfBackends(t *testing.T) {
 	}
 }
 
-// One request in ten takes ten times as long as the others. Then one window of 20 requests in eight has no slow
-// request. A baseline from such windows would be half the true one, and the limit would leave the backend idle.
+// One request in ten takes ten times as long as the others. So of eight windows with 20 requests each, one has no
+// slow request. A baseline from such windows would be half the true one, and the limit would leave the backend idle.
 func TestWindowsThatLackTheSlowRequestsDoNotEmptyTheBackend(t *testing.T) {
 	t.Parallel()
 	for name, adaptive := range map[string]func() inflight.Algorithm{"Learn": inflight.Learn(nil)} {
@@ -81,8 +81,8 @@ func TestWindowsThatLackTheSlowRequestsDoNotEmptyTheBackend(t *testing.T) {
 	}
 }
 
-// When a client leaves, its work no longer counts in the limit, but the backend continues it. If a limit rose
-// every other window to a queue that clients do not tolerate, it would waste half the work. If the backend
+// When a client leaves, its work no longer counts in the limit, but the backend continues it. A limit might
+// rise every other window to a queue longer than clients wait, and waste half the work. If the backend
 // becomes smaller and the limit falls slowly, the backend fills with work for clients that have left.
 func TestClientsThatLeaveDoNotEmptyTheBackendOfGoodWork(t *testing.T) {
 	t.Parallel()
@@ -90,7 +90,7 @@ func TestClientsThatLeaveDoNotEmptyTheBackendOfGoodWork(t *testing.T) {
 		for _, p := range []Phase{
 			{Servers: 1, Service: 40 * time.Millisecond, Spread: Constant, Load: 2.5, Queue: 20},
 			{Servers: 2, Service: 100 * time.Millisecond, Spread: Exponential, Load: 3, Queue: 100},
-			{Servers: 300, Service: 20 * time.Millisecond, Spread: Exponential, Load: 2}, // then 10 servers
+			{Servers: 300, Service: 20 * time.Millisecond, Spread: Exponential, Load: 2}, // the backend shrinks to 10 servers
 		} {
 			seeds := uint64(8)
 			if p.Servers > 100 {
@@ -113,7 +113,7 @@ func TestClientsThatLeaveDoNotEmptyTheBackendOfGoodWork(t *testing.T) {
 	}
 }
 
-// Work that fails in the backend, or after the backend's work, is not an overload, because its clients have not left early.
+// Work may fail in the backend, or after the backend's work. That is no overload, because its clients have not left early.
 func TestFailedWorkDoesNotShrinkTheLimit(t *testing.T) {
 	t.Parallel()
 	for _, l := range limits {
@@ -136,8 +136,8 @@ func TestFailedWorkDoesNotShrinkTheLimit(t *testing.T) {
 	}
 }
 
-// A deadline that has passed means that a client has left, whatever outcome
-// is reported. The backend continues work for which no client waits.
+// If a deadline has passed, a client has left, whatever outcome is
+// reported. The backend continues its work, for which no client waits.
 func TestDeadlinesShrinkTheQueueUntilFewEnd(t *testing.T) {
 	t.Parallel()
 	for name, adaptive := range map[string]func() inflight.Algorithm{"Learn": inflight.Learn(nil)} {
@@ -145,7 +145,7 @@ func TestDeadlinesShrinkTheQueueUntilFewEnd(t *testing.T) {
 		for _, p := range []Phase{
 			{Servers: 8, Service: 143 * time.Millisecond, Leave: 300 * time.Millisecond, Load: 3, Deadline: true},
 			{Servers: 4, Service: 40 * time.Millisecond, Spread: Exponential, Leave: 160 * time.Millisecond, Load: 1.5, Deadline: true},
-			// the first window has a queue, so that its time becomes the baseline
+			// the first window has a queue, so its latency becomes the baseline
 			{Servers: 2, Service: 40 * time.Millisecond, Leave: 400 * time.Millisecond, Load: 3},
 		} {
 			for seed := range uint64(4) {
@@ -159,8 +159,8 @@ func TestDeadlinesShrinkTheQueueUntilFewEnd(t *testing.T) {
 	}
 }
 
-// The backend has many more servers than the limit permits. A limit that
-// bursts reach must grow, although on average few requests are in flight.
+// The backend has many more servers than the limit has permits. If bursts reach
+// the limit, it must grow, although few requests are in flight on average.
 func TestLimitGrowsThoughRequestsComeInBursts(t *testing.T) {
 	t.Parallel()
 	for name, adaptive := range map[string]func() inflight.Algorithm{"Learn": inflight.Learn(nil)} {
@@ -174,8 +174,8 @@ func TestLimitGrowsThoughRequestsComeInBursts(t *testing.T) {
 	}
 }
 
-// Calls fail, and clients leave: see Failing. With -cells 1900, each
-// way has a hundred backends. The documentation has the results.
+// Calls fail, and clients leave, in the ways of Failing. With -cells 1900,
+// each way has a hundred backends. The documentation has the results.
 func TestCallsThatFailAndClientsThatLeave(t *testing.T) {
 	t.Parallel()
 	for _, l := range limits {

@@ -8,19 +8,19 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// Incident is a sequence of phases. Goodput is measured in some.
+// Incident is a sequence of stages. Goodput is measured in some of them.
 type Incident struct {
 	Name    string
-	Service time.Duration // the service time of the healthy backend
+	Service time.Duration // the healthy backend's service time
 	Phases  []Stage
-	TooSlow bool // its answers are too late for any caller: a limit with a Timeout sets it to 25 service times
+	TooSlow bool // the incident's answers come too late for any caller: a limit's Timeout is set to 25 service times
 
-	// Least is a limit's minimum goodput in one process, as a share of the best fixed limit's. Shared is
-	// the minimum for four and eight processes in front of one backend, or 0 if these are not played.
+	// Least is a limit's minimum goodput in one process, as a share of the best fixed limit's. Shared
+	// is the minimum for four and eight processes in front of one backend, or 0 if they are not tested.
 	Least, Shared float64
 }
 
-// Adaptive returns the limit of package inflight with the options that fit the incident.
+// Adaptive returns package inflight's limit with the options for this incident.
 func (i *Incident) Adaptive() func() inflight.Algorithm {
 	var tooSlow time.Duration
 	if i.TooSlow {
@@ -29,7 +29,7 @@ func (i *Incident) Adaptive() func() inflight.Algorithm {
 	return inflight.Learn(&inflight.LearnOptions{Timeout: tooSlow})
 }
 
-// Reach returns the minimum goodput of an adaptive limit in a stage, as a share of the best fixed limit's.
+// Reach returns an adaptive limit's minimum goodput in a stage, as a share of the best fixed limit's.
 func (i *Incident) Reach(stage, processes int) float64 {
 	least := i.Least
 	if processes > 1 {
@@ -45,9 +45,9 @@ func (i *Incident) Reach(stage, processes int) float64 {
 type Stage struct {
 	Name string
 	For  time.Duration
-	Rate float64 // requests a second, in place of Load
+	Rate float64 // requests a second; it replaces Load
 	Phase
-	Flap time.Duration // if positive, Phase and Else alternate, each for this time
+	Flap time.Duration // if positive, Phase and Else alternate, and each lasts this long
 	Else Phase
 }
 
@@ -68,9 +68,9 @@ func (s *Stage) play(w *World, d time.Duration) {
 
 // Result is a stage's result.
 type Result struct {
-	Goodput float64       // answers a second
-	Latency time.Duration // the answers' mean
-	Limit   int           // the limit at the end, if it is known
+	Goodput float64       // good answers a second
+	Latency time.Duration // the good answers' mean
+	Limit   int           // the limit at the end, if the gate reports it
 }
 
 // Play simulates an incident, and returns all stages' results.
@@ -95,8 +95,8 @@ func (i *Incident) Play(gate Gate, seed uint64) []Result {
 	return all
 }
 
-// Best returns, for each stage, the result of the best of some fixed
-// limits: the one with the most goodput among those that let no queue grow.
+// Best tries some fixed limits. For each stage it returns the result
+// with the most goodput, among limits without a growing queue.
 func (i *Incident) Best(seed uint64, limits ...int) []Result {
 	best := make([]Result, len(i.Phases))
 	for _, n := range limits {
@@ -111,8 +111,8 @@ func (i *Incident) Best(seed uint64, limits ...int) []Result {
 	return best
 }
 
-// Incidents returns partial outages, and some other incidents. The backend has 16
-// servers of 20 ms, and gets 1200 requests a second, one and a half times its capacity.
+// Incidents returns partial outages and some other incidents. The backend has 16
+// servers of 20 ms. It gets 1200 requests a second, one and a half times its capacity.
 func Incidents() []Incident {
 	const service, minute = 20 * time.Millisecond, time.Minute
 	base := Phase{Servers: 16, Service: service, Spread: Exponential, FailAs: inflight.Dropped}
@@ -150,7 +150,7 @@ func Incidents() []Incident {
 		p.Servers, p.Service, p.Spread = 1_000_000, 10*time.Second, Constant
 	})
 	constant.TooSlow = true
-	constant.Phases[1].Name = "" // more requests in flight have more goodput, but their answers are too late
+	constant.Phases[1].Name = "" // with more requests in flight, goodput grows, but the answers come too late
 	constant.Phases[2].For = 40 * time.Second
 	deadlines := Incident{Name: "33 % have a deadline of 1 ms", Service: service, Phases: []Stage{
 		stage("", 40*time.Second, 600, well),

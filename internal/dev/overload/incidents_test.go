@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// A partial outage stays partial. The test measures the goodput of one process and of several that share the backend, as a
-// share of the best fixed limit's. Long tests play all incidents. The proof of package inflight compares other libraries.
+// A partial outage stays partial. The test measures the goodput of one process, and of several sharing the backend, as
+// a share of the best fixed limit's. Long tests play all incidents. Package inflight's proof compares other libraries.
 func TestAPartialOutageStaysPartial(t *testing.T) {
 	testsize.Extra(t)
 	short := map[string]bool{"30 % quick 503": true, "90 % quick 503": true, "50 % quick 503, after an outage": true, "a cap of 16, a refusal costs 10 ms": true}
@@ -44,8 +44,8 @@ func TestAPartialOutageStaysPartial(t *testing.T) {
 	}
 }
 
-// Calls that hang hold most of the permits, whatever the limit is. In every run, and
-// not only on average, the limit grows until the other calls have enough permits.
+// Hanging calls hold most of the permits, whatever the limit is. The limit grows
+// until the other calls have enough permits, in every run and not only on average.
 func TestCallsThatHangDoNotHoldTheLimitLow(t *testing.T) {
 	testsize.Extra(t)
 	for _, i := range Incidents() {
@@ -66,7 +66,7 @@ func TestCallsThatHangDoNotHoldTheLimitLow(t *testing.T) {
 	}
 }
 
-// The simulation of a partial outage follows its fields.
+// The simulation follows the fields for partial outages.
 func TestFailuresCapsAndRetries(t *testing.T) {
 	play := func(p Phase) *World {
 		p.Servers, p.Service, p.Load = 4, 20*time.Millisecond, 1

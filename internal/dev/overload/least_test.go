@@ -14,9 +14,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// A part of the backend is dead, in some cases after an outage of the whole backend. Five seconds
-// later the limits have grown again, for all shares of drops, numbers of processes and rates of
-// requests. A limit that stayed at its minimum would have a tenth of the goodput or less.
+// A part of the backend is dead, in some cases after an outage of the whole backend. Five seconds later
+// the limits have grown again, whatever the share of dropped requests, the number of processes and the
+// rate of requests. If a limit stayed at its minimum, it would have a tenth of the goodput or less.
 func TestALimitThatAnOutageHasLoweredReturnsWithinSeconds(t *testing.T) {
 	t.Parallel()
 	var parts []float64
@@ -41,7 +41,7 @@ func TestALimitThatAnOutageHasLoweredReturnsWithinSeconds(t *testing.T) {
 type outage struct {
 	seed      uint64
 	processes int
-	before    time.Duration // the length of a preceding outage of the whole backend
+	before    time.Duration // how long an outage of the whole backend lasts before
 	healthy   Phase
 	partial   Phase
 }
@@ -68,8 +68,7 @@ func drawOutage(seed uint64) outage {
 	return o
 }
 
-// play returns a fleet's goodput, measured from five seconds after
-// the beginning of the partial outage, as a share of a fixed limit's.
+// play returns a fleet's goodput as a share of a fixed limit's, measured from five seconds after the partial outage begins.
 func (o *outage) play() float64 {
 	fleet := new(Fleet)
 	for range o.processes {

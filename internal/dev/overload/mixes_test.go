@@ -22,11 +22,11 @@ var (
 	firstMix = flag.Uint64("first-mix", 1, "seed of the first one")
 )
 
-// mix is a random backend, with some simultaneous changes in each phase.
+// mix is a random backend, whose phases have several changes at once.
 type mix struct {
 	seed      uint64
 	processes int
-	service   time.Duration // the service time of the healthy backend
+	service   time.Duration // the healthy backend's service time
 	phases    []Phase
 	names     []string
 }
@@ -36,7 +36,8 @@ func (m mix) String() string {
 	return fmt.Sprintf("mix %d, %d processes, %d servers × %v %v, %.0f requests a second", m.seed, m.processes, p.Servers, m.service, p.Spread, p.Load*p.Capacity())
 }
 
-// drawMix returns a random healthy phase and three others with up to three changes each. The last phase may be healthy again.
+// drawMix returns a healthy phase and three others with up to three
+// changes each, at random. The last phase may be healthy again.
 func drawMix(seed uint64) mix {
 	rng := rand.New(rand.NewPCG(seed, 8))
 	rate := 40 * math.Pow(20, rng.Float64()) // requests a second
@@ -107,7 +108,7 @@ const (
 	mixBound   = 1000
 )
 
-// play returns the phases' results.
+// play simulates each phase, and returns its result.
 func (m *mix) play(g Gate) (all []Result) {
 	w := NewWorld(g, m.seed)
 	for at, p := range m.phases {
@@ -128,7 +129,7 @@ func (m *mix) play(g Gate) (all []Result) {
 	return all
 }
 
-// best returns, for each phase, the result of a well-chosen fixed limit: a limit's highest goodput without a long queue.
+// best returns, for each phase, the result of a well-chosen fixed limit: the highest goodput without a long queue.
 func (m *mix) best() []Result {
 	best := make([]Result, len(m.phases))
 	for limit := 1.0; limit <= mixBound; limit = math.Ceil(limit * 1.4) {
@@ -142,9 +143,9 @@ func (m *mix) best() []Result {
 	return best
 }
 
-// Incidents are mixed at random. Within a minute after a change, each limit has at least half the goodput
-// of a well-chosen fixed limit for this phase. The few exceptions are calls that fail or hang after many
-// service times, so that a window with enough outcomes lasts for seconds. With -v, the test prints all.
+// The test mixes incidents at random. Within a minute after a change, a limit has at least half the goodput
+// of a fixed limit well chosen for this phase. There are a few exceptions: calls fail or hang after so many
+// service times that a window with enough outcomes lasts for seconds. With -v, the test prints them.
 func TestRandomMixesOfIncidentsLeaveHalfOfTheGoodput(t *testing.T) {
 	testsize.Extra(t)
 	type verdict struct {
@@ -168,7 +169,7 @@ func TestRandomMixesOfIncidentsLeaveHalfOfTheGoodput(t *testing.T) {
 				for phase, r := range m.play(f) {
 					b := best[phase]
 					if b.Goodput < 5 {
-						continue // this is luck
+						continue // so few answers are luck
 					}
 					v := verdict{r.Goodput / b.Goodput, fmt.Sprintf("%.2f [%v, phase %d: %s] %.0f/s in %v, of %.0f/s in %v with a limit of %d", r.Goodput/b.Goodput, m, phase, m.names[phase],
 						r.Goodput, r.Latency.Round(time.Millisecond), b.Goodput, b.Latency.Round(time.Millisecond), b.Limit)}

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// A wrong simulation proves nothing, so this one must agree with queueing theory.
+// A wrong simulation proves nothing, so this one is compared with queueing theory.
 func TestSimulationAgreesWithTheory(t *testing.T) {
 	world := func(p Phase, limit int) (*World, float64) {
 		w := NewWorld(&Fixed{Limit: limit}, 1)
@@ -65,7 +65,7 @@ func TestPausesAndClientsThatLeave(t *testing.T) {
 	assert.LessOrEqual(t, w.Mean(), 3*time.Second+1)
 }
 
-// The same backend runs in the simulation, and as goroutines that call the limiter
+// The same backend runs twice: in the simulation, and as goroutines that call the limiter
 // and sleep in a synctest bubble. Only the order of events at one instant differs.
 func TestRealLimiterLearnsAsInTheSimulation(t *testing.T) {
 	for name, adaptive := range map[string]func() inflight.Algorithm{
@@ -88,7 +88,7 @@ func TestRealLimiterLearnsAsInTheSimulation(t *testing.T) {
 	}
 }
 
-// real plays a phase with goroutines. Its clients wait for a permit, and its servers are a semaphore.
+// real plays a phase with goroutines. Clients wait for a permit, and a semaphore stands for the servers.
 func real(t *testing.T, p Phase, bound int, adaptive func() inflight.Algorithm) (good int, mean time.Duration, limit int) {
 	synctest.Test(t, func(t *testing.T) {
 		l, err := inflight.New(bound, &inflight.Options[int]{Adaptive: adaptive, MaxQueue: p.Queue})
@@ -128,7 +128,7 @@ func real(t *testing.T, p Phase, bound int, adaptive func() inflight.Algorithm) 
 	return good, mean, limit
 }
 
-// still is an algorithm whose limit stays about the same. It adds up its windows.
+// still is an algorithm with nearly the same limit at all times. It adds up its windows' latencies.
 type still struct {
 	sum     time.Duration
 	windows int
@@ -142,7 +142,7 @@ func (s *still) Update(x inflight.Sample) int {
 	return 80 + s.windows%5
 }
 
-// A window is about as long as the quick requests, yet its mean is that over all requests, with and without a queue.
+// A window lasts about as long as a quick request. Still, its mean latency is that of all requests, with and without a queue.
 func TestWindowsAreNotMadeOfTheQuickRequests(t *testing.T) {
 	for _, spread := range []Spread{Constant, Exponential, Lognormal, Bimodal} {
 		for _, servers := range []int{40, 300} {
@@ -156,8 +156,8 @@ func TestWindowsAreNotMadeOfTheQuickRequests(t *testing.T) {
 	}
 }
 
-// The best fixed limit, used as a gate, has the goodput with which gates are
-// compared, also if service times vary. Only the backend's earlier state differs.
+// If the best fixed limit is used as a gate, it has the goodput returned by
+// Best, even if service times vary. Only the backend's earlier state differs.
 func TestLuckDoesNotDecideBetweenGates(t *testing.T) {
 	p := Phase{Servers: 10, Service: 20 * time.Millisecond, Spread: Bimodal, Load: 1.1}
 	for seed := range uint64(4) {
@@ -168,8 +168,8 @@ func TestLuckDoesNotDecideBetweenGates(t *testing.T) {
 	}
 }
 
-// A gate with a bound of latency is compared with the best fixed limit that
-// keeps the bound. While the backend itself takes longer, it is not judged.
+// A gate with a bound on the latency is compared with the best fixed limit within
+// the bound. While the backend itself takes longer, the gate is not judged.
 func TestGateIsJudgedByItsReportedOutcomes(t *testing.T) {
 	p := Phase{Servers: 1, Service: 20 * time.Millisecond, Spread: Exponential, Load: 1}
 	length := p.judged()

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// PlayAll simulates cells that sample draws, from the seed first on. Each cell has its own gate.
+// PlayAll simulates cells drawn by sample, with seeds from first on. Each cell gets its own gate.
 func PlayAll(sample func(seed uint64) Cell, first, cells uint64, gate func(Cell) Gated) (all []Verdict) {
 	var mu sync.Mutex // guards all
 	var wg sync.WaitGroup
@@ -31,12 +31,12 @@ func PlayAll(sample func(seed uint64) Cell, first, cells uint64, gate func(Cell)
 	return all
 }
 
-// Count counts the simulated cells, and of those that missed the goal, by reason.
+// Count counts the simulated cells, and by reason how many missed the goal.
 type Count struct {
 	Cells, Missed int
 	Slow          int // latency above the goal
-	Little        int // goodput below the goal
-	Far           int // more than twice the latency or less than half the goal's goodput
+	Little        int // goodput below the minimum
+	Far           int // more than twice the goal's latency, or less than half the minimum goodput
 }
 
 // Add counts one limit's verdicts.
