@@ -1,8 +1,8 @@
-// Api records all packages' API in a file, with a line for each exported function, type, method, field, constant
-// and variable. A change of the API then changes that file, and a reviewer sees it. Run it by scripts/api.
+// Api records the API of all packages in a file, with a line for each exported function, type, method, field, constant
+// and variable. If a change alters the API, it changes that file, and a reviewer sees it. Run it by scripts/api.
 //
-// The file also contains the internal packages that nested modules
-// import, because they are an API between modules of different versions.
+// The file also lists the internal packages imported by nested modules,
+// because they are an API between modules of different versions.
 package main
 
 import (
@@ -52,8 +52,8 @@ func main() {
 	fmt.Printf("the API is that of internal/tools/api/api.txt, %d lines\n", len(lines))
 }
 
-// compare returns the lines of before that are missing in now, each with
-// a minus, and the new lines with a plus. Both lists must be sorted.
+// compare returns the lines missing in now, each with a minus, and the
+// lines missing in before, with a plus. Both lists must be sorted.
 func compare(before, now []string) (changes []string) {
 	for _, line := range before {
 		if _, found := slices.BinarySearch(now, line); !found {
@@ -68,14 +68,14 @@ func compare(before, now []string) (changes []string) {
 	return changes
 }
 
-// describe returns the sorted lines of all packages that other modules can import.
+// describe returns the sorted lines for all packages that other modules can import.
 func describe(root string) ([]string, error) {
 	modules, err := repo.Modules(root)
 	if err != nil {
 		return nil, err
 	}
 	packages := make(map[string]*build.Package) // by import path
-	between := make(map[string]bool)            // the internal packages of the root that another module imports
+	between := make(map[string]bool)            // internal packages of the root, imported by another module
 	for _, m := range modules {
 		if !m.Published() {
 			continue
@@ -105,7 +105,7 @@ func describe(root string) ([]string, error) {
 	return slices.Compact(lines), nil
 }
 
-// addImports adds the imported packages whose paths have a prefix.
+// addImports adds those imported packages whose paths have the prefix.
 func addImports(to map[string]bool, packages map[string]*build.Package, prefix string) {
 	for _, p := range packages {
 		for _, imported := range p.Imports {
@@ -165,7 +165,7 @@ func ofDecl(set *token.FileSet, decl ast.Decl) (lines []string) {
 	return lines
 }
 
-// ofType describes a type. It returns a line for its kind, and one for each exported field and each method of an interface.
+// ofType describes a type. It returns one line for its kind, and one for each exported field or interface method.
 func ofType(set *token.FileSet, s *ast.TypeSpec) (lines []string) {
 	name := "type " + s.Name.Name
 	parameters := ""
@@ -216,7 +216,7 @@ func names(all []*ast.Ident) string {
 	return strings.Join(list, ", ")
 }
 
-// base returns the type name of a receiver or an embedded field.
+// base returns a receiver's or an embedded field's type name.
 func base(e ast.Expr) string {
 	switch t := e.(type) {
 	case *ast.StarExpr:

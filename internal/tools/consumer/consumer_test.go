@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// files returns a repository's files with two modules, one of which requires the other.
+// files returns the files of a repository with two modules. One requires the other.
 func files() map[string]string {
 	return map[string]string{
 		"go.mod":                      "module example.org/root\n\ngo 1.25.0\n",
@@ -46,7 +46,7 @@ func TestModulesThatOthersCanUse(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs in CI, and with scripts/test -long")
 	}
-	t.Setenv("GOPROXY", "off") // for the proxies after the test's own
+	t.Setenv("GOPROXY", "off") // no other proxies than the test's own
 	var out bytes.Buffer
 	require.NoError(t, run(repository(t, files()), false, &out))
 	assert.Contains(t, out.String(), "2 modules packed at v0.1.0\n")
@@ -55,7 +55,7 @@ func TestModulesThatOthersCanUse(t *testing.T) {
 	assert.Contains(t, out.String(), "the program of example.org/root runs: 1 line\n")
 }
 
-// TestModulesThatOthersCannotUse makes changes that break no build in the repository.
+// TestModulesThatOthersCannotUse makes changes with which the repository still builds.
 func TestModulesThatOthersCannotUse(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs in CI, and with scripts/test -long")

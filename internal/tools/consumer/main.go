@@ -1,8 +1,8 @@
-// Consumer checks that other modules can use these modules. It packs each as a module proxy does, fetches each by name
-// from an empty module elsewhere, and builds the repository's packages and examples there. Run it by scripts/consumer.
+// Consumer checks that other modules can use these modules. It packs each one as a module proxy does, and fetches it by
+// name from an empty module elsewhere. There it builds the repository's packages and examples. Run it by scripts/consumer.
 //
 // It packs the work tree, including files not yet in git, at the version at which the modules require
-// each other. So a replace in a go.mod file, which only works in this repository, cannot hide an error.
+// each other. A replace in a go.mod file works only in this repository, so it cannot hide an error.
 package main
 
 import (
@@ -43,8 +43,8 @@ func run(root string, keep bool, out io.Writer) error {
 	return p.use(out)
 }
 
-// folder makes the folder to work in. If it can, it always uses the same
-// folder, because the cache of the go command distinguishes packages by folder.
+// folder makes a folder to work in. If it can, it always uses the same
+// one, because the go command's cache distinguishes packages by folder.
 func folder() (string, error) {
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("consumer-%d", os.Getuid()))
 	if err := os.Mkdir(dir, 0o700); err == nil {

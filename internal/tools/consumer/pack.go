@@ -14,10 +14,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/tools/repo"
 )
 
-// packed is a file proxy with the published modules.
+// packed is a file proxy for the published modules.
 type packed struct {
 	root    string // the repository's path
-	dir     string // the proxy's folder, and of the modules that use it
+	dir     string // the folder for the proxy and for the modules that use it
 	version string
 	modules []repo.Module
 }
@@ -56,8 +56,9 @@ func pack(root, dir string) (packed, error) {
 	return p, nil
 }
 
-// scratch makes a repository in dir with all files of the work tree, except files ignored by git. It returns their tree's id.
-// A repository is needed because the zip package cannot read a linked work tree. Uncommitted files must be included, too.
+// scratch makes a repository in dir with all files of the work tree, except those ignored
+// by git. It returns the id of their tree. The zip package needs a repository, because it
+// cannot read a linked work tree, and uncommitted files must be included, too.
 func scratch(root, dir string) (tree string, err error) {
 	if _, err := repo.Run("", nil, "git", "init", "-q", dir); err != nil {
 		return "", err

@@ -19,15 +19,15 @@ type use struct {
 	id       string // the declaration's name
 }
 
-// knot is the largest set of files of a package in which each file uses each other one, directly or through others.
+// knot is the largest set of a package's files in which each file uses each other one, directly or through others.
 type knot struct {
 	path  string // the package's path within the repository
 	all   int    // the package's files
 	files []string
-	uses  []use // the uses between files of the knot
+	uses  []use // uses between the knot's files
 }
 
-// find returns the largest knot of each package of the repository that has one, sorted by path.
+// find returns the largest knot of each package with a knot, sorted by path.
 func find(root string) ([]knot, error) {
 	modules, err := repo.Modules(root)
 	if err != nil {
@@ -77,8 +77,8 @@ func largest(set *token.FileSet, p *source.Package) knot {
 	return k
 }
 
-// between returns the uses of functions, types, constants, variables and methods across a
-// package's files, once for each file and declaration. A field counts as a part of its type.
+// between lists where a package's files use each other's functions, types, constants, variables
+// and methods, once for each file and declaration. A field counts as a part of its type.
 func between(set *token.FileSet, p *source.Package) []use {
 	found := map[use]bool{}
 	for _, file := range p.Files {
@@ -130,8 +130,8 @@ func name(obj types.Object) string {
 	return obj.Name()
 }
 
-// circles returns the strongly connected components of a graph (Tarjan, Depth-first search and linear graph algorithms, 1972),
-// each sorted.
+// circles returns a graph's strongly connected components, each sorted
+// (Tarjan, Depth-first search and linear graph algorithms, 1972).
 func circles(next map[string][]string) [][]string {
 	var (
 		all          [][]string

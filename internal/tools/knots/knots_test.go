@@ -17,7 +17,7 @@ import (
 //go:embed bounds.txt
 var bounds string
 
-// TestFilesThatUseEachOtherDoNotGrow, because a file can be read alone if the files that it uses do not use it.
+// TestFilesThatUseEachOtherDoNotGrow, because a file can be read alone only if the files it uses do not use it.
 func TestFilesThatUseEachOtherDoNotGrow(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs in CI, and with scripts/test -long")

@@ -22,12 +22,12 @@ const (
 	luaComments
 	shellComments
 	pages
-	goStrings // string literals of several words in files that are not tests, for example errors, log lines and descriptions
+	goStrings // string literals with several words in files other than tests, for example errors, log lines and descriptions
 )
 
 var kinds = [...]string{"Go", "Go tests", "Lua", "shell", "pages", "strings of Go"}
 
-// figures are the number of words and each rule's number of hits.
+// figures has the number of words, and how many hits each rule has.
 type figures struct {
 	words    int
 	hits     [len(rules)]int
@@ -50,17 +50,17 @@ type hit struct {
 	line             int
 }
 
-// counted are a folder's figures, including all folders in it.
+// counted has a folder's figures, all folders in it included.
 type counted struct {
 	kinds   [len(kinds)]figures
 	folders map[string]*figures // without strings
 	hits    []hit
 
-	identifiers, speech int // how many names Go files declare, and how many of them describe speech
+	identifiers, speech int // how many names Go files declare, and how many of these describe speech
 }
 
 // countFolder counts all files below a folder. It skips Git's own
-// files, and test data, because that contains bad text on purpose.
+// files. It also skips test data, which contains bad text on purpose.
 func countFolder(root string) (*counted, error) {
 	c := &counted{folders: map[string]*figures{}}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -136,7 +136,7 @@ func (c *counted) countPassage(name string, p passage) figures {
 	return f
 }
 
-// countNames counts a Go file's declared identifiers, and records the ones describing speech as hits.
+// countNames counts a Go file's declared identifiers, and records a hit for each one describing speech.
 func (c *counted) countNames(root, path string, content []byte) error {
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, path, content, parser.SkipObjectResolution)
@@ -157,7 +157,7 @@ func (c *counted) countNames(root, path string, content []byte) error {
 	return nil
 }
 
-// declared yields the names that a file declares: of functions, types, constants, variables, parameters, results and fields.
+// declared yields the names of a file's functions, types, constants, variables, parameters, results and fields.
 func declared(file *ast.File) iter.Seq[*ast.Ident] {
 	return func(yield func(*ast.Ident) bool) {
 		ast.Inspect(file, func(n ast.Node) bool {
@@ -188,7 +188,7 @@ func declared(file *ast.File) iter.Seq[*ast.Ident] {
 	}
 }
 
-// parts returns an identifier's words, such as ask and state of askState.
+// parts returns an identifier's words: for example, ask and state for askState.
 func parts(name string) []string {
 	var words []string
 	begin := 0

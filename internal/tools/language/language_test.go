@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each hit has its line and its phrase.
+// Each hit is reported with its line and its phrase.
 func TestPhrasesAreFoundInProseAlone(t *testing.T) {
 	for _, c := range []struct {
 		name, file, content string
@@ -116,7 +116,7 @@ func TestWordsOfChainsAreMeasuredBesideTheModels(t *testing.T) {
 	assert.Contains(t, out.String(), "\n1 of 2 identifiers are named by speech\n")
 }
 
-// A file that is not valid Go is an error. It must not count as a file without comments.
+// Invalid Go is an error. It must not count as a file without comments.
 func TestAFileThatCannotBeReadFailsTheCount(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "a.go"), []byte("pack"), 0o600))

@@ -1,7 +1,7 @@
 // Language counts phrases that make comments and pages hard to read: clauses in a noun's place,
 // data flow described as speech, pronouns far from their noun, and dated adverbs. It also counts
-// words of chains (of, which, that, whose), "for example", and identifiers describing speech. It
-// prints the figures for 1,000 words, beside those of four models. No check fails because of them.
+// "for example", the words in chains (of, which, that, whose), and identifiers describing speech.
+// It prints figures for 1,000 words, beside those of four models. No check fails because of them.
 //
 //	go -C internal/tools run ./language -dir ../..          # a table of folders
 //	go -C internal/tools run ./language -dir ../../lease -hits # and each hit, with its file and line
@@ -41,7 +41,7 @@ func main() {
 	found.table(os.Stdout)
 }
 
-// table writes the figures for each folder and each kind of text, and their sum. The sum does not include programs' strings.
+// table writes each folder's figures by kind of text, and their sum. The sum does not include programs' strings.
 func (c *counted) table(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
 	head := "\twords\t"
@@ -70,7 +70,7 @@ func (c *counted) table(out io.Writer) {
 	c.chains(out)
 }
 
-// chains writes the measured words' figures for 1,000 words in each kind of text, and the models' figures.
+// chains writes how often each kind of text has the measured words in 1,000 words, and the models' figures.
 func (c *counted) chains(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
 	head, models := "\nfor 1,000 words\t", "models\t"
@@ -94,7 +94,7 @@ func (c *counted) chains(out io.Writer) {
 	fmt.Fprintf(out, "\n%d of %d identifiers are named by speech\n", c.speech, c.identifiers)
 }
 
-// row writes the figures for one folder or one kind of text.
+// row writes the figures of one folder or one kind of text.
 func row(w io.Writer, name string, f figures) {
 	fmt.Fprintf(w, "%s\t%d\t", name, f.words)
 	for _, n := range f.hits {

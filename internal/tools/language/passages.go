@@ -11,10 +11,10 @@ import (
 )
 
 // passage is consecutive prose in one file: a comment, a paragraph or a string.
-// Each of its lines is a line of the file. It is blank if the line has only code.
+// It has all of its lines in the file. A line with only code is blank in it.
 type passage struct {
 	kind  kind
-	first int // the number of its first line
+	first int // its first line's number
 	lines []string
 }
 
@@ -33,7 +33,7 @@ func readerOf(path string) func(path, content string) ([]passage, error) {
 	return nil
 }
 
-// code matches code and literals in quotes or back quotes within prose, and addresses. target matches a link's address.
+// code matches code within prose, literals in quotes or back quotes, and addresses. target matches a link's address.
 var (
 	code   = regexp.MustCompile("`[^`\n]*`|\"[^\"\n]*\"|https?://\\S+")
 	target = regexp.MustCompile(`\]\([^)\n]*\)`)
@@ -106,12 +106,12 @@ func goLine(line string) string {
 	return prose(text)
 }
 
-// readLua returns the comments of a Lua program. Consecutive lines form one passage.
+// readLua returns a Lua program's comments. Consecutive lines form one passage.
 func readLua(_, content string) ([]passage, error) {
 	return lineComments(content, luaComments, "--"), nil
 }
 
-// readShell returns the comments of a shell program, which is a file whose first line names a shell.
+// readShell returns a shell program's comments. A file is a shell program if its first line names a shell.
 func readShell(path, content string) ([]passage, error) {
 	first, rest, _ := strings.Cut(content, "\n")
 	if filepath.Ext(path) == "" && !(strings.HasPrefix(first, "#!") && strings.HasSuffix(strings.TrimSpace(first), "sh")) {
@@ -143,8 +143,8 @@ func lineComments(content string, k kind, mark string) []passage {
 	return all
 }
 
-// commentAt returns the index at which a line's comment begins, or −1. A comment
-// begins at the first mark outside quotes, at the line's beginning or after a space.
+// commentAt returns where a line's comment begins, or −1. It begins at the
+// first mark outside quotes, at the line's beginning or after a space.
 func commentAt(line, mark string) int {
 	var quote byte
 	for i := 0; i < len(line); i++ {
@@ -164,7 +164,7 @@ func commentAt(line, mark string) int {
 	return -1
 }
 
-// readPage returns the paragraphs of a Markdown page, without its code, its headings and its tables' head rows.
+// readPage returns the paragraphs of a Markdown page, without code, headings, and the head rows of tables.
 func readPage(_, content string) ([]passage, error) {
 	var all []passage
 	fence := ""
@@ -172,7 +172,8 @@ func readPage(_, content string) ([]passage, error) {
 	lines := strings.Split(content, "\n")
 	for n, line := range lines {
 		text := strings.TrimSpace(line)
-		heads := n+1 < len(lines) && strings.HasPrefix(text, "|") && strings.HasPrefix(lines[n+1], "|--") // the names of a table's columns
+		// the row has the names of a table's columns
+		heads := n+1 < len(lines) && strings.HasPrefix(text, "|") && strings.HasPrefix(lines[n+1], "|--")
 		switch {
 		case fence != "":
 			if strings.HasPrefix(text, fence) {

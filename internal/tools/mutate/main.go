@@ -1,17 +1,17 @@
 // Mutate makes small changes to the code, one at a time, and runs the
-// tests. A change that all tests pass with shows what they do not test.
+// tests. If all tests pass with a change, they leave something untested.
 //
 //	go -C internal/tools run ./mutate                         all mutants: an hour on two cores
 //	go -C internal/tools run ./mutate -pkg lease -seeds 3     mutants of one package; survivors of one seed are tried with the next
 //	go -C internal/tools run ./mutate -only 'rounded'         mutants whose names match
 //	go -C internal/tools run ./mutate -list                   prints where each is, and runs nothing
 //
-// The mutants are in mutants.txt. The command works in copies of the repository with its present files, and
-// never in the checkout. The tests of the mutant's own package run first, with -failfast, beginning with tests
-// that have killed other mutants. If a mutant survives them with all seeds, the tests of all dependent packages
-// run, except proofs and examples. A failure counts only if the test fails twice, and so does a run three times
-// as long as without a mutant. If a test fails with only one seed, it must pass without the mutant. The exit
-// status is 1 if a mutant survives or does not compile, or if its text is not found exactly once.
+// The mutants are in mutants.txt. The command works in copies of the repository's present files, and never in
+// the checkout. The tests of the mutant's own package run first, with -failfast, beginning with tests that have
+// killed other mutants. If a mutant survives them with all seeds, the tests of all dependent packages run,
+// except proofs and examples. A failure counts only if the test fails twice. So does a run that takes three
+// times as long as without a mutant. If a test fails with only one seed, it must pass without the mutant. The
+// exit status is 1 if a mutant survives or does not compile, or if its text is not found exactly once.
 package main
 
 import (
@@ -77,7 +77,7 @@ func main() {
 	}
 }
 
-// options are a run's flags.
+// options has a run's flags.
 type options struct {
 	dir      string
 	seeds    int
@@ -88,7 +88,7 @@ type options struct {
 // fate is a mutant's result.
 type fate struct {
 	survived bool
-	by       string // the test that killed it, or why no test can
+	by       string // the test that killed it, or the reason why no test can
 	took     time.Duration
 }
 
@@ -148,7 +148,7 @@ func (o options) run(ctx context.Context, all []*mutant, out io.Writer) (int, er
 	return summary(out, all, fates), nil
 }
 
-// summary prints a line for each package, and the survivors. It returns the number of survivors.
+// summary prints a line for each package, and the survivors. It returns how many there are.
 func summary(out io.Writer, all []*mutant, fates map[*mutant]fate) (survived int) {
 	type counts struct{ all, killed, explained int }
 	var order []string

@@ -11,19 +11,19 @@ import (
 	"strings"
 )
 
-// mutant is one change of a package's code.
+// mutant is one change to a package's code.
 type mutant struct {
 	pkg, name string
 	find      []string // lines
 	replace   []string
-	explained string // why no test can notice it
+	explained string // why no test can notice it; "" if a test must notice it
 
 	file  string // relative to the repository
 	text  string // the changed file
 	plain string // the unchanged file
 }
 
-// parse reads mutants. Each begins with its package and its effect:
+// parse reads mutants. Each one begins with its package and its effect:
 //
 //	[internal/meter] a fraction is not rounded up
 //	- if rest > 0 {
@@ -31,7 +31,7 @@ type mutant struct {
 //	= only if no test can notice it: why
 //
 // The lines after "-" must occur in exactly one place of the package, with any
-// indentation. The lines after "+" replace them. Lines that begin with "#" are comments.
+// indentation. The lines after "+" replace them. Lines beginning with "#" are comments.
 func parse(data string) ([]*mutant, error) {
 	var all []*mutant
 	names := make(map[string]bool)
@@ -81,7 +81,7 @@ func pattern(lines []string) *regexp.Regexp {
 }
 
 // locate finds the mutants in their packages' files, and in scripts
-// below these. It returns one error for all that it cannot find.
+// below these. It returns one error for all mutants that it cannot find.
 func locate(dir string, all []*mutant) error {
 	packages := make(map[string]map[string]string)
 	var errs []error
@@ -101,7 +101,7 @@ func locate(dir string, all []*mutant) error {
 	return errors.Join(errs...)
 }
 
-// sources returns the contents of a package's files, and of scripts below the package, by path in the repository.
+// sources returns a package's files, and the scripts below the package, by path in the repository.
 func sources(dir, pkg string) (map[string]string, error) {
 	files := make(map[string]string)
 	for _, glob := range []string{"*.go", "*/*.lua", "*/*/*.lua"} {
@@ -127,7 +127,7 @@ func sources(dir, pkg string) (map[string]string, error) {
 	return files, nil
 }
 
-// locate finds a mutant in the files. It is an error if the mutant
+// locate finds a mutant in the files. It returns an error if the mutant
 // does not occur in exactly one place, or if it changes nothing.
 func (m *mutant) locate(files map[string]string) error {
 	re := pattern(m.find)

@@ -60,7 +60,7 @@ func TestHalf(t *testing.T) {
 	"user/user_test.go": "package user\n\nimport \"testing\"\n\nfunc TestSeven(t *testing.T) {\n\tif Seven() != 7 {\n\t\tt.Fatal()\n\t}\n}\n",
 }
 
-// repository makes a repository of the files above.
+// repository makes a repository with the files above.
 func repository(t *testing.T) string {
 	dir := t.TempDir()
 	for name, text := range files {
@@ -78,7 +78,7 @@ func repository(t *testing.T) string {
 	return dir
 }
 
-// mutants returns a text's mutants, located in a folder.
+// mutants parses a text's mutants, and locates them in a folder.
 func mutants(t *testing.T, dir, text string) []*mutant {
 	all, err := parse(text)
 	if err != nil {
@@ -90,7 +90,8 @@ func mutants(t *testing.T, dir, text string) []*mutant {
 	return all
 }
 
-// If a change of the code makes a mutant obsolete, this test fails, so that nobody has to wait for the next mutation run.
+// If a change to the code makes a mutant obsolete, this test fails.
+// So nobody has to wait for the next mutation run to learn of it.
 func TestEachMutantIsInTheCode(t *testing.T) {
 	mutants(t, "../../..", data)
 }
@@ -149,8 +150,8 @@ func TestWhatNoTestNoticesSurvives(t *testing.T) {
 	}
 }
 
-// A test that fails only together with others does not hide later failures. A test
-// that fails with a seed kills no mutant if it also fails without the mutant.
+// If a test fails only together with others, it does not hide later failures. If a
+// test fails with a seed, it kills no mutant unless it passes without the mutant.
 func TestAFailureThatNeedsNoMutantKillsNothing(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs in CI, and with scripts/test -long")

@@ -21,12 +21,12 @@ import (
 // worker tries mutants in a copy of the repository.
 type worker struct {
 	dir     string
-	clean   map[string]time.Duration // the duration of a package's tests without a mutant
-	listed  map[string][]string      // for each package, the packages that depend on it and have tests
+	clean   map[string]time.Duration // how long a package's tests take without a mutant
+	listed  map[string][]string      // for each package, the dependent packages with tests
 	killers *killers
 }
 
-// killers are the tests that have killed mutants, by package. All workers share them.
+// killers lists the tests that have killed mutants, by package. All workers share it.
 type killers struct {
 	mu    sync.Mutex
 	tests map[string][]string
@@ -40,7 +40,7 @@ func (k *killers) add(pkg, test string) {
 	}
 }
 
-// of returns a pattern that matches the package's tests, or "" if there are none yet.
+// of returns a pattern for the package's tests, or "" if there are none yet.
 func (k *killers) of(pkg string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -92,8 +92,8 @@ func (w *worker) copy(repo string) error {
 	return nil
 }
 
-// try runs the tests on a mutant. First it runs its package's tests that have killed others,
-// then all of its package's tests with each seed, and then the tests of dependent packages.
+// try runs the tests on a mutant. First it runs those tests of the mutant's package that have killed
+// others, then all of the package's tests with each seed, and then the tests of dependent packages.
 func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err error) {
 	packages := []string{m.pkg}
 	if !o.near {
@@ -106,7 +106,7 @@ func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err err
 	path := filepath.Join(w.dir, m.file)
 	defer func() { err = errors.Join(err, os.WriteFile(path, []byte(m.plain), 0o755)) }()
 	begin := time.Now()
-	near := 1 // packages to run with all seeds: only the mutant's own, or all if it has no tests
+	near := 1 // how many packages run with all seeds: the mutant's own, or all if it has no tests
 	for i, pkg := range packages {
 		if err := w.measure(ctx, pkg, m); err != nil {
 			return f, err
@@ -141,8 +141,8 @@ func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err err
 	return fate{survived: true, took: time.Since(begin)}, nil
 }
 
-// tests runs one package's tests on a mutant, with each seed. It returns the test that has
-// killed the mutant, or "" if none has. With killersFirst, tests with earlier kills run first.
+// tests runs one package's tests on a mutant, with each seed. It returns the test that has killed
+// the mutant, or "" if none has. With killersFirst, tests that have killed mutants before run first.
 func (w *worker) tests(ctx context.Context, pkg, test string, m *mutant, seeds int, killersFirst bool) (by string, err error) {
 	bound := 3*w.clean[pkg] + 5*time.Second
 	if first := w.killers.of(pkg); first != "" && killersFirst {
@@ -161,7 +161,7 @@ func (w *worker) tests(ctx context.Context, pkg, test string, m *mutant, seeds i
 	return by, err
 }
 
-// measure runs the tests of a package once without a mutant. They must pass.
+// measure runs a package's tests once without a mutant. They must pass.
 func (w *worker) measure(ctx context.Context, pkg string, m *mutant) error {
 	if _, ok := w.clean[pkg]; ok {
 		return nil
@@ -194,7 +194,7 @@ func (w *worker) measure(ctx context.Context, pkg string, m *mutant) error {
 	return ctx.Err()
 }
 
-// control returns an error if a test that has failed with a seed also fails without the mutant.
+// control returns an error if a test that failed with a seed also fails without the mutant.
 func (w *worker) control(ctx context.Context, pkg string, m *mutant, seed int, by string) error {
 	if err := os.WriteFile(filepath.Join(w.dir, m.file), []byte(m.plain), 0o755); err != nil {
 		return err
@@ -210,7 +210,7 @@ func (w *worker) control(ctx context.Context, pkg string, m *mutant, seed int, b
 	return err
 }
 
-// only returns the argument that selects the named test alone, or nil if the name is no test's.
+// only returns the argument that selects the named test alone, or nil if it names no test.
 func only(by string) []string {
 	if name, _, _ := strings.Cut(by, "/"); strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Example") {
 		return []string{"-test.run=^" + name + "$"}
@@ -223,8 +223,7 @@ func (w *worker) build(ctx context.Context, pkg string) (program string, out []b
 	program = filepath.Join(w.dir, ".test")
 	os.Remove(program)
 	flags := "-gcflags=github.com/weir-go/...=-dwarf=false"
-	// this package takes the compiler longest: without inlining and
-	// debug information, it takes little more than half of that time
+	// this package takes the compiler longest; without inlining and debug information, the time is little more than half
 	if pkg == "." {
 		flags = "-gcflags=github.com/weir-go/...=-l -dwarf=false"
 	}
@@ -241,12 +240,12 @@ func (w *worker) build(ctx context.Context, pkg string) (program string, out []b
 
 var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
-// tries is the maximum number of runs of a test program whose failed tests then pass by themselves.
+// tries bounds how often a test program runs while its failed tests pass when they run alone.
 const tries = 3
 
-// play runs a test program, and returns the failed test, or "". If the test passes when it runs
-// once more, it has not failed. Then the whole program runs again, because the tests after it have
-// not run. A program that fails in every try has failed. The arguments are passed to the program.
+// play runs a test program with the arguments, and returns the failed test, or "". A failed
+// test runs once more, alone. If it passes then, it has not failed, and the whole program runs
+// again, because the tests after it have not run. A program that fails in every try has failed.
 func (w *worker) play(ctx context.Context, pkg, program string, seed int, bound time.Duration, args ...string) (by string, err error) {
 	for range tries {
 		if by, err = w.once(ctx, pkg, program, seed, bound, args...); by == "" || err != nil {
@@ -260,8 +259,8 @@ func (w *worker) play(ctx context.Context, pkg, program string, seed int, bound 
 	return by, nil
 }
 
-// once runs a test program. The bound applies to the program, and then to the processes
-// that it has started. Tests whose result depends on the machine's load are left out.
+// once runs a test program. The bound applies to the program, and then to the
+// processes it has started. Tests that depend on the machine's load are left out.
 func (w *worker) once(ctx context.Context, pkg, program string, seed int, bound time.Duration, args ...string) (by string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -270,7 +269,7 @@ func (w *worker) once(ctx context.Context, pkg, program string, seed int, bound 
 	cmd.Env = append(os.Environ(), "RATELIMIT_TEST_SEED="+strconv.Itoa(seed), "RATELIMIT_TEST_TIMED=later")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.WaitDelay = time.Second // a server that the program has started may hold its output open
+	cmd.WaitDelay = time.Second // a server started by the program may keep its output open
 	group(cmd)
 	err = cmd.Run()
 	end(cmd)
@@ -290,8 +289,8 @@ func (w *worker) once(ctx context.Context, pkg, program string, seed int, bound 
 	}
 }
 
-// dependants returns the packages with tests that depend on a package.
-// Those of the root module come first. Modules without tags are left out.
+// dependants returns the packages with tests that depend on pkg,
+// those of the root module first. Modules without tags are left out.
 func (w *worker) dependants(ctx context.Context, pkg string) ([]string, error) {
 	if list, ok := w.listed[pkg]; ok {
 		return list, nil

@@ -12,16 +12,16 @@ import (
 	"github.com/weir-go/ratelimit/internal/tools/source"
 )
 
-// shown is the kind of place, outside of its package, in which a name is used.
+// shown is the kind of place where a name is used outside of its package.
 type shown int
 
 const (
 	nowhere   shown = iota
-	exempt          // in none, but exemptions.txt gives a reason
-	byPackage       // in another package of the repository
-	byResult        // as the type of a result
-	byDemand        // as a method that an interface requires
-	byPage          // on a page of documentation
+	exempt          // nowhere, but exemptions.txt gives a reason
+	byPackage       // in another of the repository's packages
+	byResult        // as a result's type
+	byDemand        // as a method required by an interface
+	byPage          // on a page of the documentation
 	byExample       // in an example or an example program
 )
 
@@ -31,10 +31,10 @@ func (s shown) String() string {
 
 // name is a public name: a function, a type, a method, a constant or a variable.
 type name struct {
-	pkg, recv, id string // recv is the type of a method
+	pkg, recv, id string // recv is a method's type
 	kind          string
 	shown         shown
-	demanded      bool // whether it is a method that an interface requires
+	demanded      bool // whether an interface requires the method
 }
 
 // String returns the name in the form of exemptions.txt, such as redislimit.Limiter.Each.
@@ -50,32 +50,32 @@ func (n *name) within() string {
 // show records a use of the name.
 func (n *name) show(s shown) { n.shown = max(n.shown, s) }
 
-// figures are a package's figures.
+// figures has one package's figures.
 type figures struct {
 	path                                    string
 	names, demanded, inside, unshown, words int
 }
 
-// counted is the figures and the names of the repository.
+// counted has the repository's names and figures.
 type counted struct {
 	names    []*name
 	byKey    map[string]*name
 	packages []figures
 
 	module     string
-	dirs       map[string]string // by short path
+	dirs       map[string]string // folders by short path
 	interfaces []*types.Interface
 	named      []*types.Named // the public types
 }
 
-// count reads all modules' packages in root.
+// count reads the packages of all modules in root.
 func count(root string) (*counted, error) {
 	modules, err := repo.Modules(root)
 	if err != nil {
 		return nil, err
 	}
 	c := &counted{byKey: map[string]*name{}, module: modules[0].Path(), dirs: map[string]string{}}
-	// users do not read these modules
+	// users do not import from these modules
 	modules = slices.DeleteFunc(modules, func(m repo.Module) bool { return m.Dir == "internal/proofs" || m.Dir == "internal/tools" })
 	all, tests, foreign, err := load(root, modules)
 	if err != nil {
@@ -99,7 +99,7 @@ func count(root string) (*counted, error) {
 	return c, c.figures()
 }
 
-// short returns a package's path for display, or "" if the package is not in the repository.
+// short returns a package's path for display, or "" for a package outside of the repository.
 func (c *counted) short(pkg string) string {
 	if pkg == c.module {
 		return path.Base(c.module)
@@ -111,7 +111,7 @@ func (c *counted) short(pkg string) string {
 	return rest
 }
 
-// public reports whether users can import a package of the repository.
+// public reports whether users can import one of the repository's packages.
 func public(short string) bool {
 	if short == "" {
 		return false
@@ -132,7 +132,7 @@ func (c *counted) add(pkg, recv, id, kind string) *name {
 	return n
 }
 
-// declared adds the public names that a package declares.
+// declared adds the public names declared by a package.
 func (c *counted) declared(p *source.Package) {
 	short := c.short(p.Path)
 	scope := p.Types.Scope()
@@ -168,7 +168,7 @@ func (c *counted) declared(p *source.Package) {
 	}
 }
 
-// used records the names that a package's files use.
+// used records the names used by a package's files.
 func (c *counted) used(p *source.Package) {
 	short, how := c.short(p.Path), byPackage
 	if strings.HasPrefix(short, "examples/") {
@@ -179,7 +179,7 @@ func (c *counted) used(p *source.Package) {
 	}
 }
 
-// examples records the names that the examples in a package's tests use.
+// examples records the names used by the examples in a package's tests.
 func (c *counted) examples(p *source.Package) {
 	for _, file := range p.Files {
 		for _, d := range file.Decls {
@@ -191,7 +191,7 @@ func (c *counted) examples(p *source.Package) {
 	}
 }
 
-// isWhole reports whether a file consists of one example and the declarations that it needs.
+// isWhole reports whether a file consists of one example and its declarations.
 func isWhole(file *ast.File) bool {
 	examples := 0
 	for _, d := range file.Decls {
@@ -219,7 +219,7 @@ func (c *counted) uses(p *source.Package, under ast.Node, but string, how shown)
 	})
 }
 
-// key returns an object's name, or "" if it is not a public name of the repository.
+// key returns an object's name, or "" if the object is not one of the repository's public names.
 func (c *counted) key(obj types.Object) string {
 	if obj == nil || obj.Pkg() == nil || !obj.Exported() {
 		return ""

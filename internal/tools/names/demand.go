@@ -4,13 +4,13 @@ import (
 	"go/types"
 )
 
-// standard are packages outside of the repository whose interfaces require methods.
+// standard lists packages whose interfaces require methods, outside of the repository.
 var standard = []string{
 	"encoding", "encoding/gob", "encoding/json", "fmt", "io", "net/http",
 }
 
-// unnamed are methods that the standard library requires by interfaces
-// without a name, and methods of interfaces of other modules.
+// unnamed lists methods that the standard library requires by
+// interfaces without a name, and methods required by other modules.
 var unnamed = []string{
 	"Error", "Unwrap", "Is", "CloseIdleConnections", "IsZero",
 	"MarshalYAML", "WrapUnary", "WrapStreamingClient", "WrapStreamingHandler", // required by YAML and Connect
@@ -34,7 +34,7 @@ func (c *counted) demand(t *types.TypeName) {
 	}
 }
 
-// demanded records the methods that interfaces require, and results' types.
+// demanded records the methods required by interfaces, and the types of results.
 func (c *counted) demanded() {
 	for _, t := range c.named {
 		if !types.IsInterface(t) {
@@ -65,7 +65,7 @@ func (c *counted) demanded() {
 	}
 }
 
-// demandedOf records a type's methods that interfaces require.
+// demandedOf records a type's methods required by interfaces.
 func (c *counted) demandedOf(t *types.Named) {
 	methods := types.NewMethodSet(types.NewPointer(t))
 	for _, i := range c.interfaces {
@@ -89,7 +89,7 @@ func (c *counted) showMethod(t *types.Named, id string) {
 	}
 }
 
-// results records the types that a function returns or passes to a callback.
+// results records the types returned by a function or passed to a callback.
 func (c *counted) results(s *types.Signature, seen map[string]bool) {
 	for v := range s.Results().Variables() {
 		c.result(v.Type(), seen)
@@ -99,7 +99,7 @@ func (c *counted) results(s *types.Signature, seen map[string]bool) {
 	}
 }
 
-// callbacks calls results for a type that is a function or returns one.
+// callbacks records the types of a callback's parameters. It does nothing for other types.
 func (c *counted) callbacks(t types.Type, seen map[string]bool) {
 	if f, ok := t.Underlying().(*types.Signature); ok {
 		for v := range f.Params().Variables() {
@@ -108,7 +108,7 @@ func (c *counted) callbacks(t types.Type, seen map[string]bool) {
 	}
 }
 
-// result records a type of results, and its fields' types.
+// result records a result's type, and the types of its exported fields.
 func (c *counted) result(t types.Type, seen map[string]bool) {
 	switch t := t.(type) {
 	case *types.Pointer:

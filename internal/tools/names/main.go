@@ -1,4 +1,5 @@
-// Names counts all packages' public names and their documentation's words. It lists the names that nothing shows to users.
+// Names counts the public names of all packages and the words of their
+// documentation. It lists the names that nothing shows to users.
 //
 //	go -C internal/tools run ./names -dir ../..             # a table of packages
 //	go -C internal/tools run ./names -dir ../.. -unshown    # and the names that nothing shows

@@ -14,7 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// The bounds of the repository's figures. Figures should only fall: lower a bound when a change has made room below it.
+// bounds has the maximum of each figure for the repository. Figures
+// should only fall: if a change makes a figure smaller, lower its bound.
 //
 //go:embed bounds.txt
 var bounds string
@@ -60,7 +61,7 @@ func TestPublicNamesDoNotGrow(t *testing.T) {
 }
 
 func TestEachNameIsFoundWhereItIsShown(t *testing.T) {
-	archive, err := txtar.ParseFile("testdata/repository.txtar") // a go.mod file in testdata would make a module of this repository
+	archive, err := txtar.ParseFile("testdata/repository.txtar") // as files, its go.mod would make testdata a module of this repository
 	require.NoError(t, err)
 	files, err := txtar.FS(archive)
 	require.NoError(t, err)

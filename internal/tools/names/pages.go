@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// pages records the names on the pages of documentation for users.
+// pages records the names on the documentation's pages for users.
 func (c *counted) pages(root string) error {
 	var texts []string
 	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
@@ -41,7 +41,7 @@ func (c *counted) pages(root string) error {
 				found[parts[i]+"."+parts[i+1]] = true
 			}
 			if called && (len(parts) > 1 || strings.HasPrefix(w, ".")) {
-				found["."+parts[len(parts)-1]] = true // a method of any type
+				found["."+parts[len(parts)-1]] = true // the method may be of any type
 			}
 			found[parts[0]] = true
 		}
@@ -55,12 +55,12 @@ func (c *counted) pages(root string) error {
 	return nil
 }
 
-// exemptions are the names that stay although nothing shows them. Each has a line, with the reason after a colon.
+// exemptions lists names that stay although nothing shows them, one a line, with the reason after a colon.
 //
 //go:embed exemptions.txt
 var exemptions string
 
-// exempt marks the names that a list exempts. It is an error if a line of the list does not name an unshown name.
+// exempt marks the names in a list of exemptions. It returns an error if a line does not name an unshown name.
 func (c *counted) exempt(list string) error {
 	var wrong []string
 	for line := range strings.Lines(list) {

@@ -1,5 +1,5 @@
-// Platforms checks that all packages and tests of all modules compile on other platforms. It
-// checks types from source, so it does not need each platform's compiled standard library.
+// Platforms checks that the packages and tests of all modules compile on other platforms.
+// It checks types from source, so it needs no compiled standard library for each platform.
 //
 //	go -C internal/tools run ./platforms -dir ../.. windows/amd64 darwin/arm64 linux/386
 package main
@@ -31,7 +31,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	debug.SetGCPercent(400) // this needs more memory for a short time, and halves the work of the garbage collector
+	debug.SetGCPercent(400) // for a short time this needs more memory, but it halves the garbage collector's work
 	failed := false
 	for _, platform := range flag.Args() {
 		n, err := check(root, platform, os.Stdout)
@@ -45,7 +45,7 @@ func main() {
 	}
 }
 
-// check prints the errors of type checking for a platform such as windows/amd64, and returns their number.
+// check checks the types for a platform such as windows/amd64. It prints the errors and returns how many there are.
 func check(root, platform string, out io.Writer) (failures int, err error) {
 	system, processor, found := strings.Cut(platform, "/")
 	if !found {
@@ -74,7 +74,7 @@ func check(root, platform string, out io.Writer) (failures int, err error) {
 		if err != nil {
 			return failures, fmt.Errorf("%s: %w", dir, err)
 		}
-		reported := make(map[string]bool) // each package is loaded twice, with its tests and without
+		reported := make(map[string]bool) // by text: each package is loaded twice, with its tests and without
 		for _, p := range all {
 			checked++
 			for _, e := range p.Errors {
@@ -96,7 +96,7 @@ func generated(e packages.Error, root string) bool {
 	return filepath.IsAbs(e.Pos) && !strings.HasPrefix(e.Pos, root+string(filepath.Separator))
 }
 
-// declarationsOnly removes functions' bodies, because bodies in other modules and in the standard library are not checked.
+// declarationsOnly removes functions' bodies. Bodies in other modules and in the standard library are not checked.
 func declarationsOnly(file *ast.File) {
 	for _, d := range file.Decls {
 		if f, ok := d.(*ast.FuncDecl); ok && f.Body != nil {

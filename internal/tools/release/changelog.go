@@ -14,7 +14,7 @@ const (
 	incompatible = "### Incompatible\n"
 )
 
-// moveUnreleased moves the Unreleased section of a changelog under the version.
+// moveUnreleased moves a changelog's Unreleased section under the version.
 func moveUnreleased(text, version string, now time.Time) (string, error) {
 	number := strings.TrimPrefix(version, "v")
 	before, rest, found := strings.Cut(text, unreleased)

@@ -1,8 +1,8 @@
 // Release makes a release of all modules at one version. Run it by scripts/release.
 //
-// It works in a clone. There it sets the modules' requirements of each other, moves the changelog's
-// Unreleased section under the version, commits, and runs .ci/run. If that passes, it moves the
-// branch to the new commit and makes the tags, all in one transaction of git. It pushes nothing.
+// It works in a clone. There it sets the versions at which the modules require each other, moves
+// the changelog's Unreleased section under the version, commits, and runs .ci/run. If that passes,
+// one transaction of git moves the branch to the new commit and makes the tags. Nothing is pushed.
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 	}
 	flag.Parse()
 	version := flag.Arg(0)
-	// after the version, Parse does not read it as a flag
+	// Parse does not read it as a flag after the version
 	if flag.NArg() == 2 && (flag.Arg(1) == "-dry-run" || flag.Arg(1) == "--dry-run") {
 		*dry = true
 	} else if flag.NArg() != 1 {
@@ -169,7 +169,7 @@ func (r *release) commit(now time.Time) (string, error) {
 	if err := os.WriteFile(file, []byte(changed), 0o666); err != nil {
 		return "", err
 	}
-	// The committer is the one of the repository, because a clone does not have the repository's settings.
+	// The committer is the repository's, because a clone does not have the repository's settings.
 	var who []string
 	for _, key := range []string{"user.name", "user.email"} {
 		if value, err := git(r.root, "config", key); err == nil {
@@ -222,7 +222,7 @@ func (r *release) publish(commit string) error {
 	return nil
 }
 
-// push returns the command that pushes the whole release at once, because modules of one release require each other.
+// push returns the command that pushes the whole release at once, because a release's modules require each other.
 func (r *release) push() string {
 	return fmt.Sprintf("    git push --atomic origin %s %s\n", r.branch, strings.Join(r.tags(), " "))
 }

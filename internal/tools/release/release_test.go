@@ -18,7 +18,7 @@ import (
 
 var day = time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
 
-// scratch makes a repository with the modules and the changelog of this one, and the given .ci/run.
+// scratch makes a repository with this one's modules and changelog, and the given .ci/run.
 func scratch(t *testing.T, ci string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -57,7 +57,7 @@ func do(t *testing.T, dir string, args ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// state returns the part of a repository that a refused release must leave unchanged.
+// state describes what a refused release must leave unchanged in a repository.
 func state(t *testing.T, dir string) string {
 	t.Helper()
 	return do(t, dir, "rev-parse", "HEAD") + "\n" + do(t, dir, "tag", "--list") + "\n" + do(t, dir, "status", "--porcelain")

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/tools/source"
 )
 
-// additions returns the row of CONTRIBUTING.md's table of additions that begins with a text.
+// additions returns a row of CONTRIBUTING.md's table of additions, given the text with which the row begins.
 func additions(t *testing.T, root, begin string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
@@ -31,7 +31,7 @@ func additions(t *testing.T, root, begin string) string {
 }
 
 // TestTheRowsForFieldsNameTheFilesOfTheFieldsBefore, because a new field of a
-// Decision or of a rule needs changes in about the same files as the latest fields.
+// Decision or a rule needs changes in about the same files as the latest fields.
 func TestTheRowsForFieldsNameTheFilesOfTheFieldsBefore(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs in CI, and with scripts/test -long")
@@ -70,7 +70,7 @@ func TestTheRowsForFieldsNameTheFilesOfTheFieldsBefore(t *testing.T) {
 				require.NoError(t, err)
 				dir := path.Dir(filepath.ToSlash(file))
 				if p.Path == c.pkg {
-					dir = path.Base(file) // the row names files of the struct's own package one by one
+					dir = path.Base(file) // the row names the files of the struct's own package one by one
 				}
 				seen[dir] = true
 			}
@@ -93,7 +93,7 @@ func TestAFieldThatIsAddedFailsWhereTheRowsSay(t *testing.T) {
 	for _, c := range []struct {
 		row, module, file, of, field string
 		args                         []string
-		fail                         []string // texts in the output, each before the place of the row that describes the change
+		fail                         []string // texts in the output, each followed by the place that the row names for it
 	}{
 		{"a field of `Decision`", ".", "decision.go", "Decision", "Extra int", []string{"build", "."}, []string{"merge.Decision", "`internal/merge`"}},
 		{"a field of rules", "policy", "policy/set.go", "Rule", "Extra string `json:\"extra,omitempty\" yaml:\"extra,omitempty\"`",

@@ -55,7 +55,7 @@ func commandsOf(text string) (all []command) {
 	return all
 }
 
-// words splits a line as a shell does. It ends at a comment or at the next command.
+// words splits a line as a shell does, up to a comment or the next command.
 func words(line string) (all []string) {
 	word, quote, begun := "", rune(0), false
 	flush := func() {
@@ -83,14 +83,14 @@ func words(line string) (all []string) {
 	return all
 }
 
-// flagsOfGo are the flags of go test and go run in documents. The value reports whether an argument follows.
+// flagsOfGo lists the flags of go test and go run in documents. The value reports whether the flag takes an argument.
 var flagsOfGo = map[string]bool{
 	"run": true, "bench": true, "fuzz": true, "fuzztime": true, "count": true, "cpu": true, "timeout": true, "benchtime": true, "tags": true, "skip": true,
 	"v": false, "race": false, "short": false, "benchmem": false, "list": true, "cpuprofile": true, "p": true,
 }
 
-// check returns why a document's command cannot work, or nil: a folder, a target or a flag does not exist. A
-// path is relative to the folder of -C, the document's folder, the root, or the folder of the document's cd.
+// check returns why a document's command cannot work, or nil. It looks for folders, targets and flags that do not exist. A
+// path may be relative to the folder of -C, to the document's folder, to the root, or to the folder of the document's cd.
 func (c command) check(root, dir string) error {
 	args, bases := c.args, []string{filepath.Join(root, dir), root, filepath.Join(root, c.cd)}
 	if args[0] == "-C" {
@@ -109,7 +109,7 @@ func (c command) check(root, dir string) error {
 		case !ok:
 			packages = append(packages, args[i])
 			if verb == "run" {
-				i = len(args) // the rest are arguments of the program
+				i = len(args) // the rest are the program's arguments
 			}
 		case verb == "run":
 			if flagsOfGo[name] {
@@ -144,11 +144,11 @@ func (c command) check(root, dir string) error {
 	return err
 }
 
-// folders returns packages' folders below a base, or false if one does not exist.
+// folders returns the packages' folders below a base, or false if one does not exist.
 func folders(base string, packages []string) (dirs []string, ok bool) {
 	for _, p := range packages {
 		if strings.ContainsAny(p, "$<") || strings.ToUpper(filepath.Base(p)) == filepath.Base(p) && filepath.Base(p) != "." && filepath.Base(p) != "..." || strings.Contains(p, "@") {
-			continue // a placeholder, or a program of another module
+			continue // a placeholder, or another module's program
 		}
 		above, all := strings.CutSuffix(p, "...")
 		dir := filepath.Join(base, above)
@@ -172,7 +172,7 @@ func folders(base string, packages []string) (dirs []string, ok bool) {
 	return dirs, true
 }
 
-// checkTargets returns an error if an alternative of a pattern matches no target, or if a flag is not declared.
+// checkTargets returns an error if a pattern has an alternative that matches no target, or if a flag is not declared.
 func checkTargets(dirs []string, patterns map[string]string, own []string) error {
 	targets, flags := map[string]bool{}, map[string]bool{}
 	for _, dir := range dirs {
@@ -208,7 +208,7 @@ func checkTargets(dirs []string, patterns map[string]string, own []string) error
 			continue
 		}
 		for one := range strings.SplitSeq(strings.Trim(pattern, "()"), "|") {
-			one, _, _ = strings.Cut(one, "/") // a subtest's name is removed
+			one, _, _ = strings.Cut(one, "/") // without a subtest's name
 			matches, err := regexp.Compile(one)
 			if err != nil {
 				return err
@@ -288,11 +288,11 @@ func TestACommandThatNamesNothingIsFound(t *testing.T) {
 	require.Empty(t, commandsOf("Then go test it, and go run away."))
 }
 
-// joinedList matches a numbered list whose items are in one paragraph.
+// joinedList matches a numbered list with its items in one paragraph.
 var joinedList = regexp.MustCompile(`(?:^|\s)1[.)] \pL.*\s2[.)] \pL`)
 
-// joinedLists returns the paragraphs of a comment that contain several items of
-// a numbered list. An indented item at a line's beginning is its own paragraph.
+// joinedLists returns a comment's paragraphs with several items of a numbered
+// list. An indented item at a line's beginning is a paragraph of its own.
 func joinedLists(comment string) (all []string) {
 	paragraph := ""
 	flush := func() {

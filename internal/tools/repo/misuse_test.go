@@ -16,11 +16,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// oddTexts matches texts for which package internal/optional has a function: Nil, NilInside, NotNegative, AtLeastOne, Within or Zero.
+// oddTexts matches texts that a function of package internal/optional
+// should make: Nil, NilInside, NotNegative, AtLeastOne, Within or Zero.
 var oddTexts = regexp.MustCompile(`\bwas given no\b|^\w+: .* is %[dv], want (at least 1$|1 or more|1 to %[dv], or 0 for)|\bis (a )?nil(:|$)|^nil [A-Z]|: nil [A-Z]|(got|gave|given|returned?s?|needs) (a )?nil\b|not made by|zero [A-Z]\w+; use New|^[\w.%: /]+ is %[dv], want 0( or more|, or more| for [\w ]+,? or more)$`)
 
-// TestMisuseIsReportedInOneForm checks the string literals of all packages that users import, directly or not.
-// There is one text each for a nil argument, for a value that no constructor has made, and for a number out of range.
+// TestMisuseIsReportedInOneForm checks the string literals of all packages that users import, directly or
+// not. A nil argument, a value that no constructor has made, and a number out of range have one text each.
 func TestMisuseIsReportedInOneForm(t *testing.T) {
 	root := filepath.Join("..", "..", "..")
 	seen := 0
@@ -64,8 +65,8 @@ func TestMisuseIsReportedInOneForm(t *testing.T) {
 	assert.Greater(t, seen, 1000, "the files are found")
 }
 
-// TestPeekAdjustAndResetTakeAContext reads the public API. The methods must have the same form on all
-// limiters. A client's Reset is exempt: it only drops what servers have announced, and calls nothing.
+// TestPeekAdjustAndResetTakeAContext reads the public API. The methods must have the same form on
+// all limiters. A client's Reset is exempt: it only drops servers' announcements, and calls nothing.
 func TestPeekAdjustAndResetTakeAContext(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "api", "api.txt"))
 	require.NoError(t, err)

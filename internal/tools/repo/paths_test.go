@@ -17,12 +17,12 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// near is the maximum difference between a figure of the table and the measured one.
-// The table only informs, so that a change that adds a file need not update it.
+// near is how far a figure in the table may be from the measured one. The
+// table only informs, so a change with a new file need not update it.
 const near = 3
 
 // TestContributingListsHowManyFilesADecisionRunsThrough checks the table
-// of decisions: the number of files with code that runs in one decision.
+// of decisions. It counts the files with code that runs in one decision.
 func TestContributingListsHowManyFilesADecisionRunsThrough(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs in CI, and with scripts/test -long")

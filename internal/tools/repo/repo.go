@@ -27,7 +27,7 @@ type Module struct {
 // Path returns the module's path.
 func (m Module) Path() string { return m.Mod.Module.Mod.Path }
 
-// Published reports whether others can require the module, which then gets its own tag with each release.
+// Published reports whether others can require the module. If so, it gets its own tag with each release.
 func (m Module) Published() bool {
 	return !slices.Contains([]string{"internal/proofs", "examples/servers", "internal/tools"}, m.Dir)
 }
@@ -94,7 +94,7 @@ func (m Module) Packages(root string, skipped ...string) (map[string]*build.Pack
 	return all, err
 }
 
-// Siblings returns a module's requirements that are modules of the repository.
+// Siblings returns a module's requirements within the repository.
 func Siblings(m Module, all []Module) []*modfile.Require {
 	var siblings []*modfile.Require
 	for _, r := range m.Mod.Require {
@@ -105,8 +105,8 @@ func Siblings(m Module, all []Module) []*modfile.Require {
 	return siblings
 }
 
-// Version returns the version at which the modules require each other. It is an error
-// if there are several, or if a required module does not exist or is not published.
+// Version returns the version at which the modules require each other. It returns an
+// error if there are several, or if a required module does not exist or is not published.
 func Version(all []Module) (string, error) {
 	published := make(map[string]bool)
 	for _, m := range all {

@@ -17,7 +17,7 @@ import (
 
 const root = "../../.."
 
-// uses returns the modules of the given packages without their tests, and the modules of all packages that they import.
+// uses returns the modules of the given packages, without their tests, and of all packages they import.
 func uses(t *testing.T, dir string, packages ...string) []string {
 	t.Helper()
 	out, err := Run(filepath.Join(root, dir), nil, "go", append([]string{"list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}"}, packages...)...)
@@ -25,7 +25,7 @@ func uses(t *testing.T, dir string, packages ...string) []string {
 	return slices.Compact(slices.Sorted(strings.FieldsSeq(out)))
 }
 
-// shipped lists the packages of a module that users can get. It leaves out packages for tests, such as those in internal/dev.
+// shipped lists a module's packages for users. It leaves out packages for tests, such as those in internal/dev.
 func shipped(t *testing.T, dir string) []string {
 	t.Helper()
 	out, err := Run(filepath.Join(root, dir), nil, "go", "list", "./...")
@@ -75,8 +75,8 @@ func TestContributingListsWhatEachModuleRequires(t *testing.T) {
 	assert.Empty(t, listed, "these are in the table, and are no modules")
 }
 
-// TestMetricsNeedTheirClientOnly: a program that exports metrics of a limiter in
-// memory gets only the root module, the client and the client's requirements.
+// TestMetricsNeedTheirClientOnly: if a program exports metrics of a limiter in
+// memory, it gets only the root module, the client and the client's requirements.
 func TestMetricsNeedTheirClientOnly(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs in CI, and with scripts/test -long")

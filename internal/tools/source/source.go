@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/tools/repo"
 )
 
-// Package is a package of the repository, or its external tests.
+// Package is one of the repository's packages, or its external tests.
 type Package struct {
 	Path, Dir string
 	Name      string
@@ -29,8 +29,8 @@ type Package struct {
 	Info      *types.Info
 }
 
-// Loader checks the types of the repository's packages from source. It does not load other modules,
-// whose declarations have no type. So nothing has to be compiled, and a count takes seconds.
+// Loader checks the types of the repository's packages from source. It does not load other modules:
+// their declarations have no type. So nothing has to be compiled, and a count takes seconds.
 type Loader struct {
 	Set      *token.FileSet
 	Dirs     map[string]*build.Package // by import path
@@ -39,7 +39,7 @@ type Loader struct {
 	unknown  map[string]*types.Package
 }
 
-// New returns a loader for the packages of some modules in root, and for the named packages of the standard library.
+// New returns a loader for the modules' packages in root, and for the named packages of the standard library.
 func New(root string, modules []repo.Module, standard ...string) (*Loader, error) {
 	l := &Loader{Set: token.NewFileSet(), Dirs: map[string]*build.Package{}, ready: map[string]*Package{}, unknown: map[string]*types.Package{}}
 	for _, m := range modules {
@@ -87,7 +87,7 @@ func (l *Loader) compiled(root string, standard []string) (types.Importer, error
 	return importer.ForCompiler(l.Set, "gc", func(p string) (io.ReadCloser, error) { return os.Open(files[p]) }), nil
 }
 
-// Import returns a package of the repository or of the standard library. For any other package it returns an empty one.
+// Import returns a package of the repository or of the standard library. For any other path it returns an empty package.
 func (l *Loader) Import(p string) (*types.Package, error) {
 	if done := l.ready[p]; done != nil {
 		return done.Types, nil
@@ -114,7 +114,7 @@ func (l *Loader) Import(p string) (*types.Package, error) {
 	return l.unknown[p], nil
 }
 
-// Parse reads files of a package.
+// Parse reads a package's files.
 func (l *Loader) Parse(d *build.Package, names []string) (files []*ast.File, err error) {
 	for _, name := range names {
 		file, err := parser.ParseFile(l.Set, filepath.Join(d.Dir, name), nil, parser.SkipObjectResolution)
@@ -126,7 +126,7 @@ func (l *Loader) Parse(d *build.Package, names []string) (files []*ast.File, err
 	return files, nil
 }
 
-// Check checks types as far as they are known.
+// Check checks types as far as it knows them.
 func (l *Loader) Check(p, dir string, files []*ast.File) *Package {
 	info := &types.Info{Uses: map[*ast.Ident]types.Object{}, Selections: map[*ast.SelectorExpr]*types.Selection{}}
 	conf := types.Config{Importer: l, Error: func(error) {}}
