@@ -23,7 +23,7 @@ var plans = map[keyfunc.Hash]ratelimit.Limit{
 	keyfunc.HashOf("gold-key"): ratelimit.FixedWindow(ratelimit.PerMinute(8)).Named("key"),
 }
 
-// clientKey finds a client's address in a request.
+// clientKey finds a client's address, given its request.
 type clientKey = func(*http.Request) (netip.Addr, error)
 
 // newServer returns the routes behind their limits.
@@ -87,7 +87,7 @@ func apiLimit(client clientKey) (*httplimit.Middleware, error) {
 	})
 }
 
-// loginLimit permits each address three wrong guesses a minute for each name. It must read the body to find the name.
+// loginLimit permits each address three wrong guesses a minute for each name. To find the name, it must read the body.
 // So the limit by address comes before it, and MaxBytesHandler bounds the reading. A form without a name gets 400.
 func loginLimit(client clientKey) (*httplimit.Middleware, error) {
 	failures, err := ratelimit.New[keyfunc.Pair[netip.Addr, string]](ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("login"), nil)

@@ -23,8 +23,8 @@ var demoLimits = []ratelimit.Limit{
 	ratelimit.SlidingCounter(ratelimit.Per(10, 5*time.Second)),
 }
 
-// demo sends bursts to handlers that differ only in their limit, and streams each request's result as server-sent
-// events. A browser could not send the bursts itself: it opens only six connections, and a leaky bucket would hold all.
+// demo sends bursts to handlers with different limits, and streams each request's result as server-sent events.
+// A browser could not send the bursts itself: it opens only six connections, and a leaky bucket would hold all.
 type demo struct{ targets []target }
 
 type target struct {
@@ -48,7 +48,7 @@ func newDemo(client clientKey) (*demo, error) {
 	return d, nil
 }
 
-// pattern is a sequence of bursts: their number, the requests in each, and the time between them.
+// pattern is a sequence of bursts: how many there are, how many requests each has, and the time between them.
 type pattern struct {
 	bursts, requests int
 	gap              time.Duration
@@ -99,8 +99,8 @@ func (d *demo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprint(w, "event: done\ndata:\n\n")
 }
 
-// fire sends the bursts, and passes each result on. The channel has room
-// for all results, so no goroutine remains if the client stops reading.
+// fire sends the bursts, and passes each result on. The channel has room for
+// all results, so no goroutine stays behind if the client stops reading.
 func (d *demo) fire(r *http.Request, p pattern) <-chan result {
 	results := make(chan result, p.bursts*p.requests*len(d.targets))
 	var wg sync.WaitGroup
@@ -133,7 +133,7 @@ func sleepUntil(ctx context.Context, at time.Time) bool {
 	}
 }
 
-// send makes the target answer a request of the same client.
+// send makes the target answer the same client's request.
 func (t target) send(r *http.Request, begin time.Time) result {
 	a := &answer{header: http.Header{}, status: http.StatusOK}
 	fired := time.Since(begin).Milliseconds()
@@ -150,7 +150,7 @@ func (t target) send(r *http.Request, begin time.Time) result {
 	return res
 }
 
-// answer records the status and a response's header.
+// answer records a response's status and header.
 type answer struct {
 	header http.Header
 	status int

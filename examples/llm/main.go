@@ -1,11 +1,11 @@
 // LLM limits the tokens of a language model: 6000 a minute for each team, and 3 requests a second for all teams. A
-// request's cost is only known with its answer. So an estimate is reserved first, and settled at the real count. A
+// request's cost becomes known with its answer. So an estimate is reserved first, and settled at the real count. A
 // surplus is given back at once, as if the real count had been reserved. A shortfall is charged, and may become a
 // debt. The same reservation holds a team to 1000 dollars a day: that layer settles at the answer's price.
 //
-// Choose the burst for too high estimates. With estimates e, real costs a and calls of length d at the rate r, the whole
-// rate is used if the burst is at least e·r·d/a − r·d + e. At 100 tokens a second, estimates of 4000 for 900 tokens used
-// in calls of 5 s need a burst of 5723. It is 6000: more than the largest estimate that may pass here, 5000.
+// The burst must be large enough for estimates that are too high. With estimates e, real costs a and calls of length d at the
+// rate r, the whole rate is used if the burst is at least e·r·d/a − r·d + e. At 100 tokens a second, estimates of 4000 for
+// 900 tokens, in calls of 5 s, need a burst of 5723. It is 6000: more than the largest estimate that may pass here, 5000.
 package main
 
 import (
@@ -18,8 +18,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// prompt is one request to the model. It has the maximum number of tokens,
-// the number that the model will use, and whether the model fails.
+// prompt is one request to the model: its maximum number of tokens, how many the model will use, and whether the model fails.
 type prompt struct {
 	team     string
 	most     int
@@ -98,7 +97,7 @@ func send(w *tabwriter.Writer, budget *ratelimit.Layered[*prompt], tokens *ratel
 		r.Cancel()
 		verdict = "failed, nothing charged"
 	default:
-		p.price = p.uses * outputPrice // with a real model, the price of its input and its output
+		p.price = p.uses * outputPrice // a real model has one price for its input and one for its output
 		r.Settle(p.uses)
 	}
 	left, err := tokens.Peek(context.Background(), p.team, 0)

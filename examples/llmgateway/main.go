@@ -1,13 +1,13 @@
-// Llmgateway is between tenants and a language model that permits a total number of tokens a minute.
-// Tenants share the tokens by weight, and use what others leave. A request's cost is only known with its
-// answer. So the gateway reserves the maximum cost, waits for its turn, and settles at the answer's figure:
+// Llmgateway stands between tenants and a language model with a limit of tokens a minute for all. Tenants
+// share the tokens by weight, and use what others leave. A request's cost becomes known with its answer.
+// So the gateway reserves the maximum cost, waits for its turn, and settles at the answer's figure:
 //
 //	go run ./examples/llmgateway -upstream https://api.example.com/v1/chat/completions
 //	curl -H 'Authorization: Bearer gold-key' -d '{"max_tokens":100,"messages":[…]}' http://127.0.0.1:8080/
 //	curl http://127.0.0.1:8080/usage
 //
-// A tenant may also have 100 requests at the same time, and each of its users 8. The
-// header User names the user. So a user with a runaway script leaves room for the others.
+// A tenant may also have 100 requests at the same time, and each of its users 8. The header
+// User names the user. If one user has a runaway script, there is still room for the others.
 //
 // The second address shows the tokens used in the last minute, and the limit. Under
 // load both should be nearly equal. In a load's first minute, the burst is added.
@@ -38,8 +38,8 @@ type tenant struct {
 	weight int
 }
 
-// tenants are the known tenants by Authorization header. If the key was
-// a name that anyone can invent, a stranger would get a share, too.
+// tenants maps Authorization headers to the known tenants. If the key
+// were a name that anyone can invent, a stranger would get a share, too.
 var tenants = map[string]tenant{
 	"Bearer gold-key":   {"gold", 3},
 	"Bearer silver-key": {"silver", 1},
@@ -58,7 +58,7 @@ func main() {
 	log.Fatal(http.ListenAndServe(*addr, g))
 }
 
-// patience is the maximum time for which a request waits for its tenant's share. After it, the answer is 429.
+// patience is how long a request waits for its tenant's share, at most. Then the answer is 429.
 const patience = 20 * time.Second
 
 type gateway struct {
@@ -73,7 +73,8 @@ type gateway struct {
 // call is a request of a tenant's user.
 type call struct{ tenant, user string }
 
-// The maximum numbers of requests at the same time, and their units' hold, which is longer than any request takes.
+// ofTenant and ofUser are the maximum numbers of requests at the
+// same time. Their units are held for longer than any request takes.
 const (
 	ofTenant = 100
 	ofUser   = 8
@@ -109,7 +110,7 @@ type usage struct {
 	tokens [60]int64 // at the index of the second modulo 60
 }
 
-// add adds tokens at an instant, and returns the sum of the minute that ends there. With 0 tokens it only returns the sum.
+// add adds tokens at an instant, and returns the sum of the minute up to it. With 0 tokens it only returns the sum.
 func (u *usage) add(now time.Time, tokens int) (sum int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -126,10 +127,10 @@ func (u *usage) add(now time.Time, tokens int) (sum int64) {
 }
 
 func newGateway(upstream, key string, perMinute int, transport http.RoundTripper) (*gateway, error) {
-	// The model counts a request slightly later than the gateway. So it sees more tokens at once,
-	// by the number regained in between. A tenth of its burst is left for them. The burst must
-	// also be large enough for too high estimates. With estimates e, real costs a, the rate r and
-	// calls of length d, the whole rate is used if the burst is at least e·r·d/a − r·d + e.
+	// The model counts a request slightly later than the gateway. Meanwhile the gateway regains
+	// tokens, so the model sees more at once. A tenth of its burst is left for them. The burst must
+	// also be large enough for estimates that are too high. With estimates e, real costs a, the rate
+	// r and calls of length d, the whole rate is used if the burst is at least e·r·d/a − r·d + e.
 	limit := ratelimit.TokenBucket(ratelimit.PerMinute(perMinute), perMinute*9/10)
 	limiter, err := fair.New(limit, &fair.Options[tenant]{Weight: func(t tenant) int { return t.weight }})
 	if err != nil {

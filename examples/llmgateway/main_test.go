@@ -24,11 +24,11 @@ import (
 const perMinute = 60_000
 
 // model counts as a provider does: a request's maximum cost when it arrives,
-// and its real cost when it is answered. It refuses requests above its limit.
+// and its real cost with its answer. It refuses requests above its limit.
 type model struct {
 	budget  *ratelimit.Single
 	refused atomic.Int64
-	charged atomic.Int64 // when requests arrived
+	charged atomic.Int64 // counted when requests arrived
 	used    atomic.Int64
 }
 
@@ -56,7 +56,7 @@ func (m *model) RoundTrip(r *http.Request) (*http.Response, error) {
 		return w.Result(), nil
 	}
 	m.charged.Add(int64(prompt + question.MaxTokens))
-	time.Sleep(time.Duration(2e8 + rand.Int64N(3e9))) // the answer's time
+	time.Sleep(time.Duration(2e8 + rand.Int64N(3e9))) // how long the answer takes
 	tokens := prompt + 1 + rand.IntN(question.MaxTokens*2/3)
 	_ = reserved.Settle(tokens)
 	m.used.Add(int64(tokens))
@@ -156,7 +156,7 @@ func TestWhatCannotPassIsRefusedAtOnce(t *testing.T) {
 	require.Zero(t, m.used.Load())
 }
 
-// The gateway reserves for the value that the model reads.
+// The model reads max_tokens only, so the gateway reserves for that value.
 func TestOnlyTheNameThatTheModelReadsCounts(t *testing.T) {
 	g, err := newGateway("http://model.example", "key", perMinute, &model{budget: ratelimit.Must(ratelimit.NewSingle(ratelimit.Unlimited(), nil))})
 	require.NoError(t, err)
@@ -169,7 +169,7 @@ func TestOnlyTheNameThatTheModelReadsCounts(t *testing.T) {
 	}
 }
 
-// answers is a model that answers each request with the same text.
+// answers is a model with the same answer to each request.
 type answers string
 
 func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
@@ -178,7 +178,7 @@ func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// A figure of the upstream is settled only if the request may have cost that much.
+// The gateway settles at the upstream's figure only if the request may have cost so much.
 func TestFigureThatCannotBeTrueIsNotSettled(t *testing.T) {
 	for answer, charged := range map[string]int{
 		`{"usage":{"total_tokens":200}}`:      200,
@@ -221,7 +221,7 @@ func TestUsageIsThatOfTheLastMinute(t *testing.T) {
 	require.EqualValues(t, 0, u.add(begin.Add(time.Hour), 0))
 }
 
-// slow is a model that answers when a test lets it, or when the client leaves.
+// slow is a model. It answers when the test lets it, or when the client leaves.
 type slow struct{ answer chan struct{} }
 
 func (m slow) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -240,7 +240,7 @@ func TestUsersAndTenantsHaveCapsOnRequestsAtTheSameTime(t *testing.T) {
 		m := slow{make(chan struct{})}
 		g, err := newGateway("http://model.example", "key", 1_000_000, m)
 		require.NoError(t, err)
-		var status [2]map[int]int // the answers to clients that stay, and to those that leave
+		var status [2]map[int]int // how often clients got each status: those that stay, and those that leave
 		var mu sync.Mutex
 		var all sync.WaitGroup
 		send := func(ctx context.Context, kind int, user string) {
@@ -257,7 +257,7 @@ func TestUsersAndTenantsHaveCapsOnRequestsAtTheSameTime(t *testing.T) {
 		}
 		round := func(kind int, ctx context.Context) {
 			status[kind] = map[int]int{}
-			for range 20 { // the requests of a runaway script
+			for range 20 { // a runaway script's requests
 				send(ctx, kind, "ann")
 			}
 			synctest.Wait()

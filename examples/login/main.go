@@ -34,16 +34,16 @@ func main() {
 // guess is an account, tried from an address.
 type guess = keyfunc.Pair[string, netip.Addr]
 
-// banAfterFive returns a limiter that bans a key for an hour at the fifth strike within any 15 minutes. It has no limit of its
-// own: each wrong password is a strike.
+// banAfterFive returns a limiter that bans a key for an hour at the fifth strike within
+// any 15 minutes. It has no limit of its own, because each wrong password is a strike.
 func banAfterFive() (*ban.Limiter[guess], error) {
 	strikes := ratelimit.Must(ratelimit.New[guess](ratelimit.SlidingLog(ratelimit.Per(5, 15*time.Minute)), nil))
 	bans := ratelimit.Must(ratelimit.New[guess](ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("ban"), nil))
 	return ban.New[guess](nil, strikes, bans)
 }
 
-// newLogin returns the handler. It charges each attempt before it checks the password. So concurrent
-// attempts cannot check more passwords than successive ones. Settle refunds the attempts that did not fail.
+// newLogin returns the handler. It charges each attempt before it checks the password, so concurrent
+// attempts check no more passwords than successive ones. Settle refunds the attempts that did not fail.
 func newLogin(check func(name, password string) bool) (http.Handler, error) {
 	guesses, err := banAfterFive()
 	if err != nil {
@@ -85,7 +85,7 @@ func newLogin(check func(name, password string) bool) (http.Handler, error) {
 	return mux, nil
 }
 
-// account is a key function for the account in a login.
+// account is a key function. Its key is the account in a login.
 func account(r *http.Request) (string, error) {
 	name := r.PostFormValue("name")
 	switch {

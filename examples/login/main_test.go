@@ -88,8 +88,8 @@ func TestAnAddressThatTriesManyAccountsIsDenied(t *testing.T) {
 	assert.Equal(t, http.StatusBadRequest, attempt(h, "192.0.2.2", "", "right").Code)
 }
 
-// For a day, one address guesses passwords of one account. Without
-// a ban, it could make 480 guesses, five each quarter of an hour.
+// One address guesses an account's password for a day. Without a
+// ban, it could make 480 guesses, five each quarter of an hour.
 func TestADayOfGuessesChecksFivePasswordsAnHour(t *testing.T) {
 	for name, every := range map[string]time.Duration{"five each quarter of an hour": 0, "one each ten seconds": 10 * time.Second, "one each three minutes": 3 * time.Minute} {
 		t.Run(name, func(t *testing.T) {

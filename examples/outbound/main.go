@@ -1,7 +1,7 @@
-// Outbound calls a partner's API that permits 10 requests a second, and answers 429 to more. Ten
-// workers share one http.Client. Its Transport obeys a limit of the program's own, 20 a second in
-// bursts of 5, and the partner. If a response has no budget left, or demands a pause, all workers
-// wait, in order. The job has a deadline: a call whose turn is after the deadline fails at once.
+// Outbound calls a partner's API, which permits 10 requests a second and answers 429 to more. Ten
+// workers share one http.Client. Its Transport obeys the program's own limit, 20 a second in bursts
+// of 5, and the partner. If a response has no budget left, or demands a pause, all workers wait, in
+// order. The job has a deadline: a call fails at once if its turn comes after the deadline.
 package main
 
 import (

@@ -23,7 +23,7 @@ const (
 )
 
 // story is the simulated incident. The backend loses half its servers for some time. Its
-// clients send one and a half times the load that all servers can serve, and wait for a second.
+// clients send one and a half times as much as all servers can serve, and wait for a second.
 var story = []overload.Phase{usual(20), usual(10), usual(20)}
 
 func usual(servers int) overload.Phase {
@@ -99,7 +99,7 @@ func legend(c *chart.Canvas, lanes []lane) {
 	}
 }
 
-// panelOf draws a figure of all lanes over time.
+// panelOf draws one figure of all lanes over time.
 func panelOf(c *chart.Canvas, lanes []lane, y float64, caption string, at chart.Scale, figure func(point) float64, marks ...float64) {
 	base := y + 30 + plot
 	c.Text("name", "start", left, y+20, caption)

@@ -1,12 +1,12 @@
-// Overload shows a limit's effect on requests in flight. The backend gets more requests
+// Overload shows what a limit does to requests in flight. The backend gets more requests
 // than it can serve, and then becomes slower. The program simulates it, and prints each
 // limit's results with several backends. With -o it also draws one of them over time:
 //
 //	go run ./examples/overload
 //	go run ./examples/overload -o docs/overload.svg
 //
-// With -tenants it runs a backend with many tenants, pages and background jobs behind one
-// adaptive limit, in real time. Each second it prints the figures that an operator sees:
+// With -tenants it runs a backend with many tenants, pages and background jobs behind
+// one adaptive limit, in real time. Each second it prints the figures an operator sees:
 //
 //	go run ./examples/overload -tenants
 package main

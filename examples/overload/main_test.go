@@ -29,7 +29,7 @@ func TestCommandPrintsATableAndDraws(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-// The simulation has the results that the picture shows.
+// The simulation has the results shown by the picture.
 func TestPictureShowsWhatALimitIsFor(t *testing.T) {
 	var late []float64 // the goodput while half the servers are down
 	for _, l := range lanes(1) {

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// client sends requests: a tenant that requests a page, or runs a background job.
+// client is a tenant's pages or its background jobs.
 type client struct {
 	tenant string
 	page   bool
@@ -44,7 +44,7 @@ func newTenants() (*inflight.Limiter[client], error) {
 	})
 }
 
-// site is a backend and its clients. It runs in real time, or in a test, in a bubble's time.
+// site is a backend and its clients. It runs in real time, or in a test, in the time of a bubble.
 type site struct {
 	limit *inflight.Limiter[client]
 	rng   *rand.Rand
@@ -53,7 +53,7 @@ type site struct {
 
 	mu     sync.Mutex // guards the fields below and rng
 	served map[client]int
-	spent  time.Duration // the time of served pages, from their first try to their answer
+	spent  time.Duration // from the first try of served pages to their answers
 	pages  int
 }
 
@@ -95,7 +95,7 @@ func (s *site) request(c client) {
 	}
 }
 
-// send sends requests at a rate until the context ends. It does not wait for answers.
+// send sends perSecond requests a second, on average, until the context ends. It does not wait for answers.
 func (s *site) send(ctx context.Context, c client, perSecond int) {
 	for next := time.Now(); ctx.Err() == nil; {
 		next = next.Add(s.random(second / time.Duration(perSecond)))
@@ -104,7 +104,7 @@ func (s *site) send(ctx context.Context, c client, perSecond int) {
 	}
 }
 
-// row prints the figures of the last second that an operator sees.
+// row prints an operator's figures for the last second.
 func (s *site) row(w io.Writer, at int, up int, before, now uint64) {
 	t := s.limit.Totals()
 	s.mu.Lock()

@@ -18,7 +18,7 @@ const (
 	pause  = 500 * time.Millisecond
 )
 
-// client is one key and its requests. In each round it sends a number of requests at once, all with the same cost.
+// client is one key and its requests. In each round it sends some requests at once, all with the same cost.
 type client struct {
 	key      string
 	requests int

@@ -90,7 +90,7 @@ type (
 	}
 )
 
-// save writes the spending to a new file, and then replaces the old file. So after a failure the old file is complete.
+// save writes the spending to a new file, which then replaces the old one. So after a failure the old file is complete.
 func save(limiter *ratelimit.Keyed[string], path string) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
@@ -119,7 +119,7 @@ func save(limiter *ratelimit.Keyed[string], path string) (err error) {
 	return os.Rename(f.Name(), path)
 }
 
-// load restores the file's contents. It is no error if there is no file.
+// load restores the file's contents. A missing file is no error.
 func load(limiter *ratelimit.Keyed[string], path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start starts the example as a process, and reads its lines until one contains the text.
+// start starts the example as a process, and reads its lines until one contains until.
 func start(t *testing.T, path, until string) (*exec.Cmd, *bufio.Scanner, []string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-state", path)
@@ -84,7 +84,7 @@ func TestNothingIsMintedByARestart(t *testing.T) {
 	require.NoError(t, cmd.Wait())
 	require.Equal(t, map[string]int{"ann": 20, "bob": 20}, allowed)
 
-	// A file that is cut off is restored as far as possible, with an error.
+	// A truncated file is restored as far as possible, with an error.
 	whole, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(path, whole[:len(whole)-3], 0o600))

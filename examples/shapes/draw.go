@@ -123,7 +123,7 @@ func counts(at []time.Duration) []int {
 	return n
 }
 
-// bars draws a bar for each bin, on top of the bars below it, if there are any.
+// bars draws one bar per bin. If there are bars below, it stands on top of them.
 func bars(c *chart.Canvas, base float64, class string, n, under []int) {
 	height := chart.Linear(0, maxRate*bin.Seconds(), 0, plot)
 	for i, count := range n {

@@ -1,5 +1,5 @@
-// Shapes sends one bursty stream through all five algorithms, and prints the
-// admissions of each. It moves the clock itself. With -o it also draws them:
+// Shapes sends one bursty stream through all five algorithms, and prints each
+// one's admissions. It moves the clock itself. With -o it also draws them:
 //
 //	go run ./examples/shapes
 //	go run ./examples/shapes -o docs/shapes.svg
@@ -84,7 +84,7 @@ func lanes() []lane {
 // phase is a time in which requests are evenly spaced.
 type phase struct {
 	from, to  time.Duration
-	perSecond time.Duration // a number, without a unit of time
+	perSecond time.Duration // requests a second, as a number
 }
 
 var phases = []phase{
@@ -94,7 +94,7 @@ var phases = []phase{
 	{16400 * time.Millisecond, 17600 * time.Millisecond, 50}, // a burst after a short rest
 }
 
-// arrivals returns the instants at which requests arrive, in order.
+// arrivals returns when requests arrive, in order.
 func arrivals() (at []time.Duration) {
 	for _, p := range phases {
 		n := (p.to - p.from) * p.perSecond / time.Second
@@ -112,11 +112,11 @@ func (c *clock) Now() time.Duration { return c.now }
 
 // trace is the stream's result under one limit.
 type trace struct {
-	arrived  []time.Duration // the arrivals of admitted requests
-	left     []time.Duration // the instants of their departure, in a leaky bucket later
+	arrived  []time.Duration // when admitted requests arrived
+	left     []time.Duration // when they left, later in a leaky bucket
 	denied   []time.Duration
-	anew     []time.Duration // the instants at which a fresh key was charged
-	mostEver int             // the maximum number of requests passed on within a window's length
+	anew     []time.Duration // when a fresh key was charged
+	mostEver int             // how many requests were passed on within a window's length, at most
 }
 
 // send sends requests at the given instants through a new limiter.
@@ -149,8 +149,8 @@ func (tr *trace) add(now time.Duration, d ratelimit.Decision) {
 	}
 }
 
-// mostWithin returns the largest number of instants within a span of the
-// given length, which excludes its end. The instants must be in order.
+// mostWithin returns how many instants lie within a span of the given
+// length, at most. The span excludes its end. The instants must be in order.
 func mostWithin(at []time.Duration, span time.Duration) (most int) {
 	first := 0
 	for i, t := range at {

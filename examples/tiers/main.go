@@ -1,7 +1,7 @@
 // Tiers serves three plans under three limits at once: one for each user by plan, one for each route,
 // and one for the whole service. A request is charged to all or to none. While traffic flows, a free
 // user buys the pro plan. Then the service's limit is tightened. Spending stays spent in both cases.
-// The program prints each user's admissions in each phase of 0.6 seconds, and the limits that denied.
+// In phases of 0.6 seconds, the program prints each user's admissions and the limits that denied.
 package main
 
 import (
@@ -90,7 +90,7 @@ func run() error {
 	return nil
 }
 
-// outcome is one user's results: the number of admitted requests, and each limit's denials.
+// outcome has one user's results: how many requests were admitted, and how often each limit denied.
 type outcome struct {
 	admitted int
 	denied   map[string]int

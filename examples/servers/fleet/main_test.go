@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 )
 
-// each runs a test on a redis-server, if there is one, and on the embedded server.
+// each runs a test on the embedded server, and on a redis-server if there is one.
 func each(t *testing.T, test func(t *testing.T, f *fleet, page *httptest.Server)) {
 	for name, embedded := range map[string]bool{"redis-server": false, "embedded": true} {
 		t.Run(name, func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestTheLoadIsBounded(t *testing.T) {
 		for _, form := range []url.Values{nil, {"rate": {"0"}, "seconds": {"1"}}, {"rate": {"10"}, "seconds": {"61"}}, {"rate": {"x"}, "seconds": {"1"}}} {
 			require.Equal(t, http.StatusBadRequest, post(t, page, "/load", form))
 		}
-		load := url.Values{"rate": {"50"}, "seconds": {"20"}} // this load ends with the test
+		load := url.Values{"rate": {"50"}, "seconds": {"20"}} // the load ends with the test
 		require.Equal(t, http.StatusOK, post(t, page, "/load", load))
 		require.Equal(t, http.StatusConflict, post(t, page, "/load", load), "one at a time")
 		require.Equal(t, 50, f.status().Load.Rate, "and the page can tell")

@@ -20,7 +20,7 @@ import (
 
 const nodes = 3
 
-// limit is the limit of each client of the whole fleet. share is a client's limit at one server while that server is alone.
+// limit is each client's limit for the whole fleet. share is a client's limit at one server while that server is alone.
 var (
 	limit = ratelimit.TokenBucket(ratelimit.PerSecond(60), 60).Named("client")
 	share = failover.Share(limit, nodes)
@@ -36,7 +36,7 @@ type node struct {
 	allowed, denied, failed atomic.Int64
 }
 
-// newNode starts a server. Its limiters are combined as in a service: the
+// newNode starts a server. It combines its limiters as a service does: the
 // shared limit, leased in batches, and a share of it while Redis cannot decide.
 func newNode(name, redisAddr string) (n *node, err error) {
 	n = &node{client: redis.NewClient(&redis.Options{Addr: redisAddr})}
@@ -88,7 +88,7 @@ func (n *node) count(e httplimit.Event) {
 	}
 }
 
-// counts are the numbers of decisions since the start, by source and result.
+// counts has the numbers of decisions since the start, by source and result.
 type counts struct {
 	Allowed  int64  `json:"allowed"`
 	Denied   int64  `json:"denied"`

@@ -20,10 +20,10 @@ const (
 	maxRate    = 2000 // requests a second
 	maxSeconds = 60
 	maxFlying  = 256 // requests under way
-	clients    = 3   // clients that send the load
+	clients    = 3   // how many clients the load has
 )
 
-// handler serves the page, and passes everything below /api on to the servers. The load ends with the context.
+// handler serves the page, and passes everything below /api on to the servers. Its load ends with the context.
 func (f *fleet) handler(ctx context.Context) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {

@@ -7,7 +7,7 @@ import (
 
 const (
 	watchEvery = 250 * time.Millisecond
-	watched    = 5 // samples in a second
+	watched    = 5 // samples kept: about one second
 	maxBatch   = 10
 )
 
@@ -88,7 +88,7 @@ func (w *watch) last() second {
 	return all
 }
 
-// bound returns how much one client may be admitted in a second at most: the limit's own bound, and a batch in each
+// bound returns how much one client may be admitted in a second, at most: what the limit itself allows, and a batch in each
 // server. While a server is alone, its share is added. Each time the store has lost its keys, the burst is added again.
 func bound(samples []sample) float64 {
 	most := float64(limit.Burst + limit.Rate.Units + nodes*maxBatch)

@@ -3,7 +3,7 @@
 //
 //	go -C examples/servers run ./gateway
 //
-// The user is the value of the header X-User, and the plan that of X-Plan. In a real gateway
+// The user comes from the header X-User, and the plan from X-Plan. In a real gateway
 // both come from the authentication, because a client must not be able to choose them.
 package main
 
@@ -47,7 +47,7 @@ func main() {
 //go:embed rules.yaml
 var ownRules []byte
 
-// copyRules copies the example's rules to a new file, which a reader may change.
+// copyRules copies the example's rules to a new file. A reader may change it.
 func copyRules() (path string, remove func(), err error) {
 	dir, err := os.MkdirTemp("", "gateway")
 	if err != nil {
@@ -115,12 +115,12 @@ func gateway(rules, backend string) (http.Handler, func(context.Context) error, 
 	return limit.Wrap(proxy), func(ctx context.Context) error { return policy.Follow(ctx, policies, file) }, nil
 }
 
-// attributes returns the attributes of a request that rules may use.
+// attributes returns a request's attributes for the rules.
 func attributes(r *http.Request) (policy.Request, error) {
 	return policy.HTTP(r, policy.Attributes{"user": r.Header.Get("X-User"), "plan": r.Header.Get("X-Plan")}), nil
 }
 
-// logShadows logs the denials that shadow rules would have made.
+// logShadows logs the denials that shadow rules would make.
 func logShadows(d policy.Decision) {
 	for _, r := range d.Rules {
 		if r.Shadow && r.Answered && !r.Decision.Allowed && d.Decision.Allowed {

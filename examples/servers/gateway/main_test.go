@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// start runs a gateway on a copy of the rules, which the test may change.
+// start runs a gateway on a copy of the rules, so that the test may change it.
 func start(t *testing.T) (addr string, edit func(old, text string)) {
 	t.Helper()
 	text, err := os.ReadFile("rules.yaml")

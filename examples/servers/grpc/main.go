@@ -1,5 +1,5 @@
 // Grpc is a server whose HTTP requests and gRPC calls spend the same budgets, under the rules
-// in a file. It sends requests and calls of one user to itself in turn, and prints the answers.
+// in a file. It sends one user's requests and calls to itself in turn, and prints the answers.
 //
 //	go -C examples/servers run ./grpc
 //	go -C examples/servers run ./grpc -serve    # goes on until it is stopped
@@ -68,7 +68,7 @@ func main() {
 	}
 }
 
-// show sends requests and calls of one user in turn, and prints the answers.
+// show sends one user's requests and calls in turn, and prints the answers.
 func show(ctx context.Context, out io.Writer, web, rpc string) error {
 	conn, err := grpc.NewClient(rpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -100,7 +100,7 @@ func show(ctx context.Context, out io.Writer, web, rpc string) error {
 	return nil
 }
 
-// retryAfter returns the time after which a denied call may be retried.
+// retryAfter returns how long a denied call must wait before it may be retried.
 func retryAfter(s *status.Status) string {
 	for _, d := range s.Details() {
 		if info, ok := d.(*errdetails.RetryInfo); ok {
@@ -138,7 +138,7 @@ func run(ctx context.Context, rules []byte, web, rpc string, ready func(web, rpc
 	return errors.Join(err, site.Close())
 }
 
-// limits returns the middleware and the interceptor that hold HTTP requests and gRPC calls to the same rules and budgets.
+// limits returns the middleware and the interceptor. They hold HTTP requests and gRPC calls to the same rules and budgets.
 func limits(rules []byte) (*httplimit.Middleware, *grpclimit.Interceptor, error) {
 	set, err := policy.Parse(rules)
 	if err != nil {

@@ -16,14 +16,14 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// hourly are rules whose budgets regain nothing during a test.
+// hourly has rules whose budgets regain nothing during a test.
 const hourly = `
 rules:
   - {name: user, key: [user], limit: fixed-window 3/h}
   - {name: watches, match: {route: ["/grpc.health.v1.Health/Watch"]}, key: [user], limit: fixed-window 1/h}
 `
 
-// clients are the clients of a running server.
+// clients has a running server's clients.
 type clients struct {
 	web    string
 	health healthpb.HealthClient

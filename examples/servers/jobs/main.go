@@ -1,10 +1,10 @@
-// Jobs is a worker of a fleet that runs at most ten jobs at the same
+// Jobs is a worker in a fleet. The fleet runs at most ten jobs at the same
 // time, and three for each tenant. Start as many workers as you like:
 //
 //	go -C examples/servers run ./jobs -redis 127.0.0.1:6379 acme globex initech
 //
 // The arguments are its jobs' tenants. Each job takes a second. If you kill a worker, its slots come
-// back after ten seconds. A tenant with one job waits for one turn, however many jobs others have.
+// back after ten seconds. A tenant with one job waits for one turn, however many jobs the others have.
 package main
 
 import (

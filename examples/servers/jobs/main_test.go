@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 )
 
-// The workers are processes of the test's program, which then runs the example.
+// The workers run as processes of the test's program. With -redis, the program runs the example.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "-redis" {
 		main()
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// most returns the largest number of simultaneous jobs of a tenant, or of all tenants if tenant is "".
+// most returns how many jobs a tenant had at the same time, at most. For "" it counts the jobs of all tenants.
 func most(lines []string, tenant string) (most int) {
 	now := 0
 	for _, line := range lines {

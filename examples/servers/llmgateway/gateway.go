@@ -16,15 +16,15 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// tenants are the known tenants by Authorization header. If the key was
-// a name that anyone can invent, a stranger would get a share, too.
+// tenants maps Authorization headers to the known tenants. If the key
+// were a name that anyone can invent, a stranger would get a share, too.
 var tenants = map[string]policy.Attributes{
 	"Bearer gold-key":   {"tenant": "gold", "plan": "gold"},
 	"Bearer silver-key": {"tenant": "silver", "plan": "free"},
 	"Bearer bronze-key": {"tenant": "bronze", "plan": "free"},
 }
 
-// patience is the maximum time for which a request waits for its tenant's share. After it, the answer is 429.
+// patience is how long a request waits for its tenant's share, at most. Then the answer is 429.
 const patience = 20 * time.Second
 
 type gateway struct {
@@ -43,8 +43,7 @@ func newGateway(set *policy.Set, engine policy.Engine, upstream, key string, tra
 	if err != nil {
 		return nil, err
 	}
-	// There is no timeout here, because a request that waits in line
-	// is not a failure of Redis. Policyredis bounds its calls itself.
+	// There is no timeout here: if a request waits in line, Redis has not failed. Policyredis bounds its calls itself.
 	limiter, err := failover.New[policy.Request](shared, local, &failover.Options{Timeout: -1})
 	if err != nil {
 		return nil, err
@@ -86,8 +85,8 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// forward sends the request to the model, and settles the reservation at the answer's tokens. If
-// their number is unknown, or is above most and so cannot be true, the estimate stays charged.
+// forward sends the request to the model, and settles the reservation at the answer's tokens.
+// If their number is unknown, or so large that it cannot be true, the estimate stays charged.
 func (g *gateway) forward(w http.ResponseWriter, r *http.Request, body []byte, most int, reserved *ratelimit.Reservation) {
 	request, err := http.NewRequestWithContext(r.Context(), http.MethodPost, g.upstream, bytes.NewReader(body))
 	if err != nil {

@@ -1,5 +1,5 @@
-// Llmgateway is examples/llmgateway as a fleet: three gateways, as behind a load balancer.
-// Tenants share the tokens a minute of one language model, by plan. The rules are in rules.yaml,
+// Llmgateway runs examples/llmgateway as a fleet: three gateways, as behind a load balancer.
+// Tenants share one language model's tokens a minute, by plan. The rules are in rules.yaml,
 // and the budgets on Redis. While Redis is down, each gateway has a third of the limit.
 //
 //	go -C examples/servers run ./llmgateway -upstream https://api.example.com/v1/chat/completions

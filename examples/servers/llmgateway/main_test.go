@@ -29,7 +29,7 @@ import (
 
 const perMinute = 60_000
 
-// The gateways are processes of the test's program, which then runs the example.
+// The gateways run as processes of the test's program. With -worker, the program runs the example.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "-worker" {
 		main()
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 }
 
 // model counts as a provider does: a request's maximum cost when it arrives,
-// and its real cost when it is answered. It refuses requests above its limit.
+// and its real cost with its answer. It refuses requests above its limit.
 type model struct {
 	budget  *ratelimit.Single
 	slow    bool
@@ -68,7 +68,7 @@ func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if m.slow {
-		time.Sleep(time.Duration(2e8 + rand.Int64N(3e9))) // the answer's time
+		time.Sleep(time.Duration(2e8 + rand.Int64N(3e9))) // how long the answer takes
 	}
 	tokens := prompt + 1 + rand.IntN(max(1, question.MaxTokens*2/3))
 	_ = reserved.Settle(tokens)
@@ -76,7 +76,7 @@ func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"usage":{"total_tokens":%d}}`, tokens)
 }
 
-// RoundTrip calls ServeHTTP without a network, so that virtual time passes.
+// RoundTrip calls ServeHTTP without a network, so virtual time passes.
 func (m *model) RoundTrip(r *http.Request) (*http.Response, error) {
 	time.Sleep(time.Duration(rand.Int64N(50e6))) // the time in the network
 	w := httptest.NewRecorder()
@@ -133,7 +133,7 @@ func TestThreeGatewaysUseTheModelInFullAndTenantsShareItByWeight(t *testing.T) {
 					for k := n; !over.Load(); k++ {
 						g := fleet[k%gateways]
 						if i == 1 {
-							g = fleet[0] // all requests of silver go through one gateway
+							g = fleet[0] // silver sends all requests through one gateway
 						}
 						_, tokens := post(g, key, 20+rand.IntN(200), 100+rand.IntN(900))
 						if counts.Load() {
@@ -178,7 +178,7 @@ func TestThreeGatewaysUseTheModelInFullAndTenantsShareItByWeight(t *testing.T) {
 	})
 }
 
-// lines is processes' output.
+// lines is the output of several processes.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -198,8 +198,8 @@ func (l *lines) String() string {
 
 var address = regexp.MustCompile(`http://[0-9.:]+`)
 
-// The example's processes serve requests. Together they stay within the limit of
-// a model that counts as a provider does, and they end when they are interrupted.
+// The example's processes serve requests. The model counts as a provider does,
+// and together they stay within its limit. They end when they are interrupted.
 func TestTheProcessesOfTheExampleShareTheLimit(t *testing.T) {
 	m := newModel(false)
 	upstream := httptest.NewServer(m)
@@ -214,7 +214,7 @@ func TestTheProcessesOfTheExampleShareTheLimit(t *testing.T) {
 	var tokens [gateways]atomic.Int64
 	var failed atomic.Int64
 	for n, url := range address.FindAllString(out.String(), -1) {
-		for k := range 8 { // 24 requests of 3,000 tokens, which is more than the burst
+		for k := range 8 { // 24 requests of 3,000 tokens exceed the burst
 			all.Go(func() {
 				r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(question(20, 3000)))
 				if err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// ShouldRateLimit answers Envoy. The entries of all descriptors with one addend are one request's attributes,
-// because with a decision for each descriptor, a rule matching two of them would be charged twice.
+// ShouldRateLimit answers Envoy. If descriptors have one addend, their entries are the attributes of one
+// request: with a decision for each descriptor, a rule matching two of them would be charged twice.
 // Descriptors with different values of one key, or with different addends, are separate requests, decided all
 // or none. So a request of 90 tokens is still one request. A rule with "charge: always" counts its denied
 // requests. While its budget is exhausted, it also denies an addend of 0. Envoy sends one before a stream,
@@ -40,7 +40,7 @@ func (s *service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 	wait := time.Duration(0)
 	giveBack := func() {
 		for _, res := range charged {
-			_ = res.Cancel() // the limiter counts it
+			_ = res.Cancel() // the limiter counts the error
 		}
 	}
 	for i, g := range groups {
@@ -71,7 +71,7 @@ func (s *service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 	return resp, nil
 }
 
-// ruleRequest is one request for the rules: the entries of descriptors that do not conflict and have one addend.
+// ruleRequest is one request for the rules. It has the entries of descriptors with one addend and without conflicts.
 type ruleRequest struct {
 	attributes policy.Attributes
 	cost       int

@@ -165,8 +165,8 @@ func TestEnvoyIsAnswered(t *testing.T) {
 	})
 }
 
-// TestEnvoysConfigurationSendsWhatTheRulesNeed reads gateways/envoy.yaml as
-// Envoy does, and sends the descriptors that its actions make of a request.
+// TestEnvoysConfigurationSendsWhatTheRulesNeed reads gateways/envoy.yaml as Envoy
+// does. It applies the actions there to a request, and sends the descriptors.
 func TestEnvoysConfigurationSendsWhatTheRulesNeed(t *testing.T) {
 	var tree any
 	require.NoError(t, yaml.Unmarshal([]byte(configuration(t, "envoy.yaml")), &tree))
@@ -216,8 +216,8 @@ func TestEnvoysConfigurationSendsWhatTheRulesNeed(t *testing.T) {
 	assert.Equal(t, ok, send("192.0.2.2", "/search/x").OverallCode)
 }
 
-// TestTheRulesOfThePageDoWhatItPromises tests the table of docs/migrate.md. A row has its own text, a rule, and
-// descriptors with the remaining budget. There, -1 means a denial, and no figure means that no rule applies.
+// TestTheRulesOfThePageDoWhatItPromises tests the table in docs/migrate.md. A row has its own text, a rule,
+// and descriptors, each with its remaining budget. There -1 is a denial, and none means that no rule applies.
 func TestTheRulesOfThePageDoWhatItPromises(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/migrate.md")
 	require.NoError(t, err)
@@ -285,8 +285,8 @@ func TestTheRulesOfThePageDoWhatItPromises(t *testing.T) {
 	}
 }
 
-// TestTraefiksForwardAuthIsAnswered sends the requests that Traefik
-// sends. They have the client's fields, but Traefik replaces its own.
+// TestTraefiksForwardAuthIsAnswered sends requests as Traefik does. They have
+// the client's header fields, except for those that Traefik replaces by its own.
 func TestTraefiksForwardAuthIsAnswered(t *testing.T) {
 	var traefik struct {
 		HTTP struct {
@@ -335,7 +335,7 @@ func tokenRules(t *testing.T) string {
 }
 
 // TestEnvoyChargesAStreamWhenItIsDone plays two patterns. Envoy's rate limit filter calls with an addend
-// of 0, and charges with apply_on_stream_done. The AI gateway also has a descriptor for requests.
+// of 0, and charges with apply_on_stream_done. The AI gateway also has a descriptor that counts requests.
 func TestEnvoyChargesAStreamWhenItIsDone(t *testing.T) {
 	s := start(t, config{})
 	s.edit(t, tokenRules(t)+"\n- {name: ready, match: {attributes: {ready: [now]}}, limit: blocked}\n")

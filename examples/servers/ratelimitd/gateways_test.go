@@ -23,7 +23,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// configuration returns a file's contents in the folder gateways.
+// configuration returns the text of a file in the folder gateways.
 func configuration(t testing.TB, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("gateways", file))
@@ -31,10 +31,10 @@ func configuration(t testing.TB, file string) string {
 	return string(text)
 }
 
-// gateway is a program that calls the service. A file in the folder gateways configures it.
+// gateway is a program calling the service. A file in the folder gateways configures it.
 type gateway struct {
 	program string
-	down    int // the status while the service is down
+	down    int // the status without the service
 	start   func(t testing.TB, at func(config string) string) *exec.Cmd
 }
 
@@ -77,7 +77,7 @@ func need(t testing.TB, program string) {
 	t.Skipf("apt-get install %s", program)
 }
 
-// freePort returns a port that is free at present.
+// freePort returns a port that is free now.
 func freePort(t testing.TB) string {
 	t.Helper()
 	port, err := proc.FreePort()
@@ -156,13 +156,14 @@ func send(t testing.TB, c *http.Client, method, url string, header ...string) *h
 	return resp
 }
 
-// spoofed are fields with which a client may pretend to be another one, or request another path's limit.
+// spoofed has fields with which a client may pretend to be another one, or to request another path.
 var spoofed = []string{
 	"X-Original-Method", "OPTIONS", "X-Original-URI", "/other", "X-Original-URL", "/other", "X-Original-Host", "other", "X-Forwarded-Method", "OPTIONS",
 	"X-Forwarded-Uri", "/other", "X-Forwarded-Host", "other", "X-Forwarded-For", "203.0.113.9", "X-Real-Ip", "203.0.113.9", "Forwarded", "for=203.0.113.9",
 }
 
-// calls are fields of requests that look like remote procedure calls. A denial in their protocol would let them pass.
+// calls has the fields of requests that look like remote procedure
+// calls. If a denial used their protocol, it would let them pass.
 var calls = [][]string{
 	{"Content-Type", "application/grpc"}, {"Content-Type", "application/grpc-web"}, {"Content-Type", "application/grpc-web-text+proto"},
 	{"Content-Type", "application/connect+json"}, {"Content-Type", "application/json", "Connect-Protocol-Version", "1"},
@@ -246,7 +247,7 @@ func TestGatewaysCallTheService(t *testing.T) {
 	}
 }
 
-// TestAddressesOfOneNetworkShareABudget, in the form in which gateways send them.
+// TestAddressesOfOneNetworkShareABudget, in the form sent by gateways.
 func TestAddressesOfOneNetworkShareABudget(t *testing.T) {
 	s := start(t, config{})
 	check := func(kind, address string) int {
@@ -263,8 +264,8 @@ func TestAddressesOfOneNetworkShareABudget(t *testing.T) {
 	}
 }
 
-// TestSubRequestsThatLackTheOriginalAreRefused: a gateway that is
-// configured for another endpoint, or not at all, lets no request pass.
+// TestSubRequestsThatLackTheOriginalAreRefused: if a gateway is
+// configured for another endpoint, or not at all, no request passes.
 func TestSubRequestsThatLackTheOriginalAreRefused(t *testing.T) {
 	s := start(t, config{})
 	whole := map[string]string{"X-Original-Uri": "/", "X-Original-Method": "GET", "X-Original-Host": "a", "X-Forwarded-For": "192.0.2.1"}

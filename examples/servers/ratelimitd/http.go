@@ -18,8 +18,8 @@ import (
 	"github.com/weir-go/ratelimit/promlimit"
 )
 
-// handler returns the handler of all endpoints. Each kind of gateway has its own endpoint. Gateways pass their
-// clients' header fields on. So an endpoint reads only the fields set by its gateway: clients cannot spoof these.
+// handler returns the handler of all endpoints. Gateways pass their clients' header fields on, so clients could spoof a
+// gateway's fields. Therefore each kind of gateway has its own endpoint, which reads only the fields set by that gateway.
 func (s *service) handler(metrics *promlimit.Metrics) (*http.ServeMux, error) {
 	mux := http.NewServeMux()
 	for path, fields := range map[string]originalFields{
@@ -57,14 +57,14 @@ func denied(w http.ResponseWriter, e httplimit.Event) {
 	w.WriteHeader(http.StatusTooManyRequests)
 }
 
-// originalFields are the names of the header fields in which a gateway describes its client's request.
+// originalFields names the header fields in which a gateway describes its client's request.
 type originalFields struct{ method, uri, host string }
 
 // clientIP returns the last address in X-Forwarded-For, which the gateway has written.
 var clientIP = ratelimit.Must(httplimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: 1}))
 
-// attributes returns the attributes of the request that a gateway's client has made. If
-// there is no original URI, or two, the gateway is not configured as in the folder gateways.
+// attributes returns the attributes of the request made by the gateway's client. If there is no
+// original URI, or two, the gateway's configuration differs from those in the folder gateways.
 func (f originalFields) attributes(r *http.Request) (policy.Request, error) {
 	of := func(field string) (string, error) { return httplimit.Header(field)(r) }
 	method, err := of(f.method)
@@ -91,7 +91,7 @@ func (f originalFields) attributes(r *http.Request) (policy.Request, error) {
 	return policy.HTTP(original, policy.Attributes{"ip": ip.String()}), nil
 }
 
-// now is a limiter of HTTP requests that delays none.
+// now is a limiter of HTTP requests. It delays none.
 type now struct {
 	limiter    limiter
 	attributes func(*http.Request) (policy.Request, error)

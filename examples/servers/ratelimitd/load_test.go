@@ -23,8 +23,8 @@ import (
 
 var load = flag.Duration("load", time.Second, "time for which TestLoad sends 1,000 requests a second; 10 s for the figures of README.md")
 
-// TestLoad sends requests through NGINX with the service and without it. All
-// requests pass. It logs the median latency and a request's processor time.
+// TestLoad sends requests through NGINX, with the service and without it. All
+// pass. The test logs the median latency and the processor time per request.
 func TestLoad(t *testing.T) {
 	testsize.Extra(t)
 	need(t, "nginx")
@@ -65,8 +65,8 @@ func TestLoad(t *testing.T) {
 	t.Logf("processor time for each request %v without, %v with the service: %.1f times", processor, limitedProcessor, float64(limitedProcessor)/float64(processor))
 }
 
-// offer sends requests at a rate, whether earlier ones were answered or not. It
-// returns the time of each, from the instant at which it was due to its answer.
+// offer sends rate requests a second, whether earlier ones were answered or not. It returns
+// how long each one's answer took, counted from the instant at which the request was due.
 func offer(t *testing.T, c *http.Client, url string, rate int, during time.Duration) []time.Duration {
 	t.Helper()
 	n := int(during.Seconds() * float64(rate))

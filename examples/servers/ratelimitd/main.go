@@ -1,5 +1,5 @@
 // Ratelimitd is a rate limit service for gateways. It decides on requests from Envoy, NGINX, Caddy,
-// Traefik and HAProxy, with one file of rules. The folder gateways has each one's configuration.
+// Traefik and HAProxy, by one file of rules. The folder gateways has a configuration for each.
 //
 //	go -C examples/servers run ./ratelimitd
 //	go -C examples/servers run ./ratelimitd -rules rules.yaml -redis redis://localhost:6379
@@ -78,16 +78,16 @@ const timeout = 10 * time.Millisecond
 // service cannot delay it. Reservations are made for now or not at all.
 type limiter = ratelimit.Reserver[policy.Request]
 
-// rules are the policies in force: on Redis and in this process, or only in this process.
+// rules has the policies in force: on Redis and in this process, or only in this process.
 type rules struct {
 	limiter limiter
-	shown   *policy.Policies // the policies on Redis, if there are any; those of this process get each set with them
+	shown   *policy.Policies // the policies on Redis, if there are any; this process's own get each set together with them
 	states  map[string]admin.Failover
 }
 
-// endless returns an engine that refuses limits of calls at the same time. The service decides
-// before the gateway passes a request on, and no gateway reports its end. So a file with such a
-// limit is an error at the start. When such a file is reloaded, the earlier rules stay in force.
+// endless returns an engine that refuses limits on calls at the same time. The service decides
+// before the gateway passes a request on, and no gateway reports the request's end. So a file with
+// such a limit is an error at the start. If it is reloaded later, the earlier rules stay in force.
 func endless(e policy.Engine) policy.Engine {
 	return func(b policy.Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 		if b.Limit.Algorithm == ratelimit.AlgorithmConcurrent {
@@ -115,7 +115,7 @@ func newRules(ctx context.Context, file policy.Source, client redis.UniversalCli
 	if client == nil {
 		return &rules{limiter: local, shown: local}, metrics.Register("", local)
 	}
-	opts.StandIn = local // if Redis refuses a set, it comes into force in neither
+	opts.StandIn = local // if Redis refuses a set, the set comes into force nowhere
 	opts.Engine = endless(policyredis.New(client, &policyredis.Options{Timeout: timeout, Slot: func(string) string { return "rules" }}))
 	shared, err := policy.New(set, opts)
 	if err != nil {

@@ -130,7 +130,7 @@ func TestCheckAnswersInJSON(t *testing.T) {
 	}
 }
 
-// TestAQueryInThePathEvadesNoRoute, because clients of POST /check may send the path of a request line.
+// TestAQueryInThePathEvadesNoRoute, because a client of POST /check may copy the path from a request line, with the query.
 func TestAQueryInThePathEvadesNoRoute(t *testing.T) {
 	s := start(t, config{})
 	status, a := s.check(t, `{"attributes": {"path": "/healthz", "method": "GET", "ip": "192.0.2.1"}}`)
@@ -141,7 +141,7 @@ func TestAQueryInThePathEvadesNoRoute(t *testing.T) {
 	assert.Equal(t, a, withQuery)
 }
 
-// TestAChangedFileIsInForceAtOnce, and a file with an error changes nothing.
+// TestAChangedFileIsInForceAtOnce. If the file has an error, nothing changes.
 func TestAChangedFileIsInForceAtOnce(t *testing.T) {
 	s := start(t, config{})
 	const look = `{"attributes": {"tenant": "acme"}, "cost": 0}`
@@ -159,7 +159,7 @@ func TestAChangedFileIsInForceAtOnce(t *testing.T) {
 	require.True(t, limits(7)())
 }
 
-// TestASetThatRedisRefusesIsInForceNowhere: no Redis answers, so the process decides alone, with the earlier rules.
+// TestASetThatRedisRefusesIsInForceNowhere: the process decides alone, by the earlier rules, because no Redis answers.
 func TestASetThatRedisRefusesIsInForceNowhere(t *testing.T) {
 	s := start(t, config{redis: "redis://127.0.0.1:" + freePort(t)})
 	const look = `{"attributes": {"tenant": "acme"}, "cost": 0}`

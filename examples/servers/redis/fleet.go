@@ -14,7 +14,7 @@ import (
 
 const processes = 3
 
-// fleet runs all processes at once, and returns the result of each.
+// fleet runs all processes at once, and returns each one's result.
 func fleet(ctx context.Context, addr string, lasts time.Duration) ([]result, error) {
 	results, errs := make([]result, processes), make([]error, processes)
 	var wg sync.WaitGroup
@@ -30,7 +30,7 @@ func fleet(ctx context.Context, addr string, lasts time.Duration) ([]result, err
 	return results, nil
 }
 
-// process runs this program again as one of the processes.
+// process runs this program again, as one of the processes.
 func process(ctx context.Context, addr string, lasts time.Duration) (r result, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -65,7 +65,7 @@ func report(out io.Writer, name string, results []result) error {
 	return err
 }
 
-// sum adds up the results. t is the time from the beginning of the first process to the end of the last one.
+// sum adds up the results. t lasts from the first process's beginning to the last one's end.
 func sum(results []result) (total result, t time.Duration) {
 	total.Began = results[0].Began
 	for _, r := range results {
@@ -85,7 +85,7 @@ func sum(results []result) (total result, t time.Duration) {
 	return total, total.Ended.Sub(total.Began)
 }
 
-// bound returns the maximum that a token bucket admits within t.
+// bound returns how much a token bucket admits within t, at most.
 func bound(t time.Duration) float64 {
 	return float64(limit.Burst) + float64(limit.Rate.Units)*float64(t)/float64(limit.Rate.Per)
 }

@@ -1,6 +1,5 @@
-// Redis holds three processes to one limit of 50 units a second with bursts of 20,
-// kept in Redis. Each process alone sends many more requests. The example prints each
-// process's admissions, and their sum and the bound, which is burst + rate · time.
+// Redis holds three processes to one limit of 50 units a second with bursts of 20, kept in Redis. Each process alone
+// sends many more requests. The example prints each process's admissions, their sum, and the bound: burst + rate · time.
 //
 //	go -C examples/servers run ./redis
 //	go -C examples/servers run ./redis -addr localhost:6379
@@ -20,7 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/examples/servers/store"
 )
 
-// limit is the limit that the processes share.
+// limit is the limit shared by the processes.
 var limit = ratelimit.TokenBucket(ratelimit.PerSecond(50), 20).Named("quickstart")
 
 func main() {

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 )
 
-// The processes run the test's program, which then runs the example.
+// The processes run the test's program, and it runs the example there.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "-worker" {
 		main()
@@ -54,7 +54,7 @@ func bounded(t *testing.T, out string) {
 	require.Positive(t, total, out)
 }
 
-// share runs processes until they have spent the burst, since a machine may stop during a run.
+// share runs processes until they have spent the burst. A machine may stop during a run, so it may need several.
 func share(t *testing.T, addr string, embedded bool) string {
 	for lasts := 500 * time.Millisecond; ; lasts *= 3 {
 		var out bytes.Buffer

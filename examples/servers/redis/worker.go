@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// Each process has this number of callers. A caller makes one call in each pause. Together they make 400
-// calls a second in each process, eight times the rate that the limit permits all processes together.
+// In each process, every caller makes one call per pause. Together a process's
+// callers make 400 calls a second, eight times the rate for all processes.
 const (
 	callers = 4
 	pause   = 10 * time.Millisecond
@@ -22,11 +22,11 @@ const (
 // result is one process's admissions, with its beginning and its end.
 type result struct {
 	Admitted, Denied, Failed int
-	Error                    string // the error of the last failed request
+	Error                    string // the last failed request's error
 	Began, Ended             time.Time
 }
 
-// work does one process's work: it makes calls for the given time, and writes its result.
+// work makes one process's calls for the given time, and writes the result.
 func work(ctx context.Context, addr string, lasts time.Duration, out io.Writer) error {
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	defer client.Close()

@@ -11,7 +11,7 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 )
 
-// mini is a server in this process. It supports less of Lua than Redis does.
+// mini is a server in this process. It supports less Lua than Redis.
 type mini struct {
 	redis  *miniredis.Miniredis
 	at     string    // its address
@@ -50,13 +50,13 @@ func (m mini) Revive() error {
 
 func (m mini) Close() { m.redis.Close() }
 
-// structLua is the part of Redis's library struct that redislimit needs, in Lua.
+// structLua is a part of Redis's library struct in Lua: what redislimit needs.
 //
 //go:embed struct.lua
 var structLua string
 
-// translate adds to scripts what miniredis lacks: it supports neither the first line, which names a script's
-// language, nor the library struct. So the stored script and the client's script have different hashes.
+// translate adds to scripts what miniredis lacks: the library struct, and support for a first line
+// with the script's language. So the stored script and the client's script have different hashes.
 func (m mini) translate(_ *server.Peer, cmd string, args ...string) bool {
 	switch {
 	case len(args) == 0:

@@ -1,5 +1,5 @@
-// Package store starts a Redis server for an example: its own
-// redis-server, or a server embedded in the process if none is installed.
+// Package store starts a Redis server for an example: a redis-server of
+// its own, or a server embedded in the process if none is installed.
 package store
 
 import "github.com/weir-go/ratelimit/internal/dev/proc"

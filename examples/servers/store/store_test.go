@@ -11,8 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// The embedded server runs the scripts of redislimit, whose answers
-// are known. Each algorithm grants its capacity, denies, and regains.
+// The embedded server runs redislimit's scripts with known answers: each algorithm grants its capacity, denies, and regains.
 func TestTheEmbeddedServerRunsTheScripts(t *testing.T) {
 	s, err := Start(true)
 	require.NoError(t, err)
@@ -43,7 +42,7 @@ func TestTheEmbeddedServerRunsTheScripts(t *testing.T) {
 				if !d.Allowed || time.Since(began) < per {
 					break
 				}
-				key += "k" // the machine had stopped until everything was regained
+				key += "k" // the machine had stopped until everything was regained: try another key
 			}
 			require.False(t, d.Allowed)
 			require.Positive(t, d.RetryAfter)
