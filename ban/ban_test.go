@@ -69,7 +69,7 @@ func TestTheStrikeThatExhaustsStrikesBeginsTheBan(t *testing.T) {
 	require.Equal(t, 3, remaining(t, j.strikes, "k"), "strikes begin anew")
 	require.True(t, j.Allow("another", 1))
 
-	// While the key is banned, no limiter is called or charged, and the ban grows no longer.
+	// While the key is banned, no limiter is called or charged, and the ban does not become longer.
 	j.clock.Advance(10 * time.Minute)
 	banned.RetryAfter, banned.ResetAfter, banned.NextAfter = 50*time.Minute, 50*time.Minute, 50*time.Minute
 	for range 9 {

@@ -191,7 +191,7 @@ func TestWaitsOfKeysThatCannotBeComparedEndWithABan(t *testing.T) {
 	})
 }
 
-// bans panics while calls wait. Stats counts the panic, and no wait ends.
+// The limiter of bans panics while calls wait. Stats counts the panic, and no wait ends.
 func TestAPanicOfBansWhileCallsWaitIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine(t)

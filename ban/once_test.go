@@ -83,7 +83,8 @@ func TestADenialIsAStrikeOfItsOwnFromTheFirstOnesRetryAfterOn(t *testing.T) {
 	}
 }
 
-// In these histories, strikes lasts for weeks. So the first denial alone decides which others belong to its strike.
+// In these histories, the limit of strikes lasts for weeks. So the
+// first denial alone decides which others belong to its strike.
 func TestStrikesOfRandomDenialsAreThoseOfAModel(t *testing.T) {
 	testsize.Sequential(t)
 	names := []string{"fixed window", "sliding log", "sliding counter", "token bucket", "leaky bucket"}
@@ -122,7 +123,7 @@ func TestStrikesOfRandomDenialsAreThoseOfAModel(t *testing.T) {
 	}
 }
 
-// A limit that blocks a key has no RetryAfter. Its denials are one strike until strikes has forgotten it.
+// A limit that blocks a key has no RetryAfter. Its denials are one strike until the limiter of strikes has forgotten it.
 func TestDenialsWithoutARetryAfterAreOneStrike(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	strikes := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(3)))

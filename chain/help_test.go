@@ -16,7 +16,7 @@ const (
 	s  = time.Second
 )
 
-// engine is a limiter of another kind.
+// engine is a limiter whose decisions and errors a test sets.
 type engine = model.Engine
 
 var (

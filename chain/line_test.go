@@ -79,7 +79,7 @@ func TestWaitsOfAChainAreServedInTheirOrderWithFewCalls(t *testing.T) {
 	})
 }
 
-// Without a change, the line waits for an hour. When this chain gives units back, the line's first call follows at once.
+// Without a change, the line waits for an hour. When this chain gives units back, the line goes on at once.
 func TestWaitsOfAChainFollowItsOwnChangesAtOnce(t *testing.T) {
 	for name, change := range map[string]func(ctx context.Context, c *chain.Limiter[string], open *ratelimit.Reservation) error{
 		"settlement": func(_ context.Context, _ *chain.Limiter[string], open *ratelimit.Reservation) error {

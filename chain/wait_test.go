@@ -152,8 +152,8 @@ func TestAChainsWaitFailsAtOnceIfTheDeadlineComesFirst(t *testing.T) {
 	})
 }
 
-// The chain's limiters have no common lock. Still, it agrees with one exact
-// limiter, the strictest of them, even if a limiter fails to give back.
+// The chain's limiters have no common lock. Still, the chain agrees with one
+// exact limiter, the strictest of them, even if a limiter fails to give back.
 func TestAChainAgreesWithTheStrictestOfItsLimiters(t *testing.T) {
 	denials := 0
 	for seed := range uint64(seeds()) {

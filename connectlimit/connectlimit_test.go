@@ -273,7 +273,7 @@ func TestALeakyBucketHoldsCalls(t *testing.T) {
 	})
 }
 
-// request has a procedure. Otherwise, only connect-go's server can set it.
+// request sets a procedure. Without it, only connect-go's server can.
 type request struct{ *connect.Request[text] }
 
 func (request) Spec() connect.Spec { return connect.Spec{Procedure: echoProcedure} }

@@ -340,8 +340,8 @@ type result struct {
 
 func (m *model) add(fails bool) { m.results = append(m.results, result{time.Now(), fails}) }
 
-// opens reports whether the last result opens the breaker. The answer
-// is sure unless results in the window's last twentieth matter.
+// opens reports whether the last result opens the breaker. It is
+// sure unless the results in the window's last twentieth decide.
 func (m *model) opens() (sure, open bool) {
 	open = m.within(m.window)
 	now := m.results[len(m.results)-1].at

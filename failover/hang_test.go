@@ -114,7 +114,7 @@ func (h *hanging) enter(context.Context) error {
 	time.Sleep(span)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for i, b := range h.inTurn { // remove the call from the turns in which it began
+	for i, b := range h.inTurn { // give the call's turn back, unless it was freed before
 		if closed && b.Equal(began) {
 			h.inTurn = append(h.inTurn[:i:i], h.inTurn[i+1:]...)
 			break

@@ -72,7 +72,7 @@ func (ls *lines) String() string {
 	return b.String()
 }
 
-// logged compares a limiter's log lines with its outages.
+// logged is a limiter with its log and the events of its outages. check compares them.
 type logged struct {
 	t   *testing.T
 	out lines

@@ -73,7 +73,7 @@ func (s slow) Reserve(ctx context.Context, key string, cost int, maxDelay time.D
 	return s.Reserver.Reserve(ctx, key, cost, maxDelay)
 }
 
-// Callers do not pass the failures seen by one decision on to each other.
+// One decision's failure does not spread from caller to caller.
 func TestALeaseReturnsToAPrimaryThatHasFailedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000), 1_000_000))

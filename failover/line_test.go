@@ -95,7 +95,7 @@ func TestReservationsBehindWrappersFollowEachChange(t *testing.T) {
 	}
 }
 
-// Tenants of a shared rate follow each change of it. A tenant alone leaves a part of the burst to possible others.
+// Waiting tenants follow each change of their shared rate. A tenant alone leaves a part of the burst for others.
 func TestWaitsOfTenantsFollowEachChange(t *testing.T) {
 	linetest.Way{Kept: 2, New: func(_ *testing.T, limit ratelimit.Limit) (linetest.Budget, func(context.Context, int) error) {
 		l := ratelimit.Must(fair.New[string](limit, nil))

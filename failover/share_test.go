@@ -132,7 +132,7 @@ func TestNodesWithSharesStayWithinTheLimit(t *testing.T) {
 		at := fmt.Sprintf("%v for %d: %v", limit, nodes, share)
 		if limit.Burst > 0 {
 			require.Less(t, float64(passed), float64(burst+nodes)+float64(units)*float64(length)/float64(per), at)
-		} else { // besides the whole windows, each node meets at most two others
+		} else { // a node may also meet parts of two other windows
 			most := (windows + 2) * (units + nodes)
 			require.Less(t, passed, most, at)
 		}

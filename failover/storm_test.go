@@ -140,7 +140,7 @@ func (w *weather) Reserve(ctx context.Context, _ string, _ int, _ time.Duration)
 			p.settled++
 		}
 		w.mu.Unlock()
-		if actual == 0 { // the failover cancels it without a caller, so no one sees the result
+		if actual == 0 { // the failover cancels the reservation by itself, so no caller sees the result
 			return nil
 		}
 		return w.call(context.Background(), true)
@@ -291,7 +291,7 @@ func (s *weathered) one(rng *rand.Rand, settling *sync.WaitGroup) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.kept[d.Remaining]++
-		// Timeout bounds both a settlement's wait for its turn and for the answer.
+		// Timeout bounds a settlement's waits for its turn and for the answer together.
 		if time.Since(requested) > s.o.Timeout {
 			s.t.Errorf("%s: a settlement took %v", s.at, time.Since(requested))
 		}
@@ -351,7 +351,7 @@ func (s *weathered) check(began time.Time) {
 	require.EqualValues(t, s.cancelled, st.Cancelled, s.at)
 	require.EqualValues(t, s.unsettled, st.Unsettled, s.at)
 	require.Zero(t, st.Settling)
-	var ends []time.Time // when the calls in time will end
+	var ends []time.Time // when calls under way end, except overdue ones
 	for _, c := range s.w.calls {
 		ends = slices.DeleteFunc(ends, func(end time.Time) bool { return !end.After(c.began) })
 		ends = append(ends, c.known)
@@ -399,7 +399,7 @@ func (s *weathered) checkBreaker(began time.Time) {
 		}
 		at := fmt.Sprintf("%s, era %d: %v from %v for %v", s.at, i, era.to, era.at.Sub(began), ends.Sub(era.at))
 		switch era.to {
-		case failover.StateOpen: // also half-open: this state is reported only with a probe's result
+		case failover.StateOpen: // half-open counts as open: it is reported only with a probe's result
 			ends, next = far, failover.StateClosed
 			for _, m := range eras[i+1:] {
 				if m.to != failover.StateHalfOpen {

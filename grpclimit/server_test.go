@@ -164,7 +164,7 @@ func TestStreamsOfHealthAndReflectionTakeNoPermits(t *testing.T) {
 	}
 }
 
-// Package edge tests which calls are logged.
+// Package edge tests for which calls the warning is logged.
 func TestPerIPBehindAProxyIsWarnedOf(t *testing.T) {
 	var log bytes.Buffer
 	i := ratelimit.Must(grpclimit.PerIP(window(100), &grpclimit.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}))
@@ -179,7 +179,7 @@ func pacing(t *testing.T, opts grpclimit.Options) *grpclimit.Interceptor {
 	return interceptor(t, limiterOf(t, nil, ratelimit.LeakyBucket(ratelimit.PerSecond(1), 10).Named("pace")), opts)
 }
 
-// Package edge tests holds. A message that gives up its turn gives its place back, and the opening stays charged.
+// Package edge has the tests of holds. A message that gives up its turn gives its place back, and the opening stays charged.
 func TestALeakyBucketHoldsCallsAndMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i, begin := pacing(t, grpclimit.Options{ChargeMessages: true}), time.Now()

@@ -36,7 +36,7 @@ func ExamplePerKey() {
 	// 200 "default";r=98;t=60
 }
 
-// The response to the first of 10 requests an hour, in each dialect.
+// Each dialect announces a limit of 10 requests an hour in its own fields.
 func ExampleDialect() {
 	for _, dialect := range []httplimit.Dialect{
 		httplimit.DialectDraft11, httplimit.DialectDraft06, httplimit.DialectXEpoch, httplimit.DialectXDelta, httplimit.DialectNone,

@@ -14,7 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// A reverse proxy's Transport would have to wait for longer than MaxWait. The proxy answers 429 with the time, not 502.
+// A reverse proxy's Transport would have to wait for longer than
+// MaxWait. The proxy answers 429 with the time to retry, not 502.
 func ExampleNewTransport_reverseProxy() {
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "90")

@@ -28,7 +28,7 @@ func TestEachDialectHasItsFields(t *testing.T) {
 		{httplimit.DialectXDelta,
 			fields{"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "50"},
 			fields{"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "49"}},
-		{httplimit.DialectXEpoch, // a minute after 12:00:00, at any time
+		{httplimit.DialectXEpoch, // always a minute after 12:00:00
 			fields{"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1795262460"},
 			fields{"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1795262460"}},
 		{httplimit.DialectNone, fields{}, fields{}},
@@ -75,7 +75,7 @@ func TestListsHaveThePoliciesOfAllLayersAndMiddlewares(t *testing.T) {
 	assert.Equal(t, []string{`"a";r=8;t=60`, `"Default";r=7;t=60`, `"default-2";r=2;t=60`}, resp.Header.Values("RateLimit"))
 	assert.Equal(t, []string{`"default";q=3;w=60`}, get(inner).Header.Values("RateLimit-Policy"), "alone")
 	get(h)
-	for range 2 { // the second answer was kept from the first
+	for range 2 { // the second answer is the first one, from the cache
 		assert.Contains(t, body(t, get(h)), `"violated-policies":["default-2"]`)
 	}
 }

@@ -361,7 +361,7 @@ func TestAHandlerThatKeepsTheHeaderSeesTheFieldsRestored(t *testing.T) {
 	}
 }
 
-// Without a limiter, the handler finds such trailers, too.
+// A handler finds unannounced trailers, as it does without a limiter.
 func TestTheHandlerFindsTrailersThatWereNotAnnounced(t *testing.T) {
 	read := func(t *testing.T, r *http.Request) string { return body(t, &http.Response{Body: r.Body}) }
 	for name, row := range map[string]struct {

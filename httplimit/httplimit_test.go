@@ -152,7 +152,7 @@ func TestOnDecisionIsCalledBeforeTheRequestIsServed(t *testing.T) {
 	assert.Equal(t, []string{"/a allowed by one", "/a served", "/b denied by one"}, order)
 }
 
-// Package edge tests holds.
+// Package edge has the other tests of holds.
 func TestLeakyBucketHoldsTheRequestUntilItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin, served := time.Now(), make(chan time.Duration, 3)

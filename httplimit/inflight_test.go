@@ -104,12 +104,12 @@ func TestInflightReportsOutcomesToAdaptiveLimits(t *testing.T) {
 	}{
 		"success":             {status(200), context.Background(), []bool{false}},
 		"client's error":      {status(404), context.Background(), []bool{false}},
-		"server's error":      {status(500), context.Background(), []bool{true}}, // every request fails, after a while
+		"server's error":      {status(500), context.Background(), []bool{true}}, // a drop, because all fail after some time
 		"deadline of another": {status(504), context.Background(), []bool{true}},
 		"overload":            {status(503), context.Background(), []bool{true}},
 		"panic":               {panics, context.Background(), []bool{true}},
 		"deadline":            {status(200), late, []bool{true}},
-		"client that left":    {status(200), canceled, []bool{true}}, // every client leaves
+		"client that left":    {status(200), canceled, []bool{true}}, // a drop, because all clients leave
 		"connection taken":    {status(101), context.Background(), nil},
 		"nothing was written": {http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), context.Background(), []bool{false}},
 	} {

@@ -146,7 +146,7 @@ func TestMissingKeyIsAnErrorOrASkippedLayer(t *testing.T) {
 	}
 }
 
-// A key is kept for as long as its budget. The rest of the request must not be.
+// A key is kept for as long as its budget. It must not keep the rest of the request.
 func TestKeysKeepNothingElseOfTheRequestInMemory(t *testing.T) {
 	junk := strings.Repeat("x", 100<<10)
 	for name, key := range map[string]func(*http.Request) (string, error){

@@ -100,7 +100,7 @@ func TestATransportWithARateGoesInsideTheOneInFlight(t *testing.T) {
 	})
 }
 
-// A server's refusals have no time, so the Transport backs off.
+// A server's refusals contain no time to retry, so the Transport backs off.
 func ExampleAdvice_refused() {
 	advice := func(resp *http.Response) (httplimit.Advice, bool) {
 		if resp.Header.Get("X-Error") == "slow_down" {

@@ -118,7 +118,7 @@ func TestTheWaitInARefusalsBodyIsRead(t *testing.T) {
 	})
 }
 
-// A reverse proxy's Transport would have to wait too long, so the proxy answers with the time.
+// A reverse proxy's Transport would have to wait too long, so the proxy answers with the time to retry.
 func TestAReverseProxyOverATransportAnswersWithRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, transport := client(t, newBackend(once(429, fields("Retry-After: 90"))), reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxWait: time.Minute})

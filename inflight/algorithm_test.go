@@ -241,7 +241,7 @@ func (s *scripted) Update(sample inflight.Sample) int {
 	return limit
 }
 
-// script returns an Adaptive with these limits, the first one at its start, and the samples received by its algorithm.
+// script returns an Adaptive whose algorithm returns these limits in turn, and the samples that it receives.
 func script(limits ...int) (func() inflight.Algorithm, *[]inflight.Sample) {
 	samples := new([]inflight.Sample)
 	return func() inflight.Algorithm { return &scripted{limits[1:], samples, limits[0]} }, samples
@@ -451,8 +451,8 @@ func TestCancelledWorkAndWorkUnderWayRaiseTheMean(t *testing.T) {
 	}
 }
 
-// Some calls fail after many times the longest success. They hold
-// permits under any limit, so they do not raise the others' mean time.
+// Some calls fail after many times the duration of the longest success. They
+// hold permits under any limit, so they do not raise the others' mean time.
 func TestCallsThatHangDoNotRaiseTheMean(t *testing.T) {
 	const d = 100 * time.Millisecond
 	for _, row := range []struct {

@@ -160,7 +160,7 @@ func TestChanceDoesNotKeepTheLimitLowDuringAPartialOutage(t *testing.T) {
 	}
 }
 
-// A run may begin at the least limit. Then there is no lower one to compare.
+// A run may begin at the least limit. Then there is no lower limit to compare.
 func TestAPartialOutageDoesNotKeepALimitThatWasAtItsLeastThere(t *testing.T) {
 	{
 		name, adaptive := "Learn", inflight.Learn(&inflight.LearnOptions{Start: 1})

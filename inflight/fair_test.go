@@ -110,7 +110,7 @@ func (c *contest) end() {
 	}
 }
 
-// spread is the range of two tenants' difference in units per weight, times both weights, while both wait.
+// spread is the range of a.got·b.weight − b.got·a.weight, for two tenants a and b, while both wait.
 type spread struct{ low, high int }
 
 func (s *spread) add(d int) { s.low, s.high = min(s.low, d), max(s.high, d) }

@@ -84,8 +84,7 @@ type besideABatch struct {
 	limitFor func(string) int
 }
 
-// play returns two parts: of the pages, the part served within a
-// second, and of the remaining capacity, the part used by the batch.
+// play returns the part of the pages served within a second, and the part of the remaining capacity used by the batch.
 func (b besideABatch) play(t *testing.T) (pages, batch float64) {
 	const servers, page, warm, length = 40, 50 * time.Millisecond, 60 * time.Second, 120 * time.Second
 	l, err := inflight.Protect(&options{
@@ -171,7 +170,7 @@ func TestPagesPassABatchOfLongJobs(t *testing.T) {
 	}
 }
 
-// The mean time follows the mix of pages and jobs. This is no sign of a queue.
+// The mean time follows the mix of pages and jobs. Its changes are no sign of a queue.
 func TestShortJobsBesidePagesUseTheRestOfTheBackend(t *testing.T) {
 	testsize.Arithmetic(t)
 	for _, job := range []time.Duration{500 * time.Millisecond, 200 * time.Millisecond, time.Second}[:testsize.Of(2, 3)] {

@@ -79,7 +79,7 @@ func TestAWaiterIsRefusedWhenItsWorkWouldEndTooLate(t *testing.T) {
 }
 
 // A bound of the wait, such as a middleware's MaxWait, does not bound the work
-// after it. Only work with a duration beyond the caller's deadline is refused.
+// after it. Work is refused only if it would last beyond the caller's deadline.
 func TestABoundOfTheWaitIsNoDeadlineOfTheWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, 1, &options{MaxQueue: 5})
@@ -205,8 +205,8 @@ func TestQueuesServeCallersWhoAreStillThere(t *testing.T) {
 	}
 }
 
-// A lower priority holds the whole limit after the limit has fallen. A higher priority
-// is admitted nevertheless, up to Total, and the lower one leaves the queue to it.
+// A limit has fallen, and a lower priority's units fill it. A higher priority is
+// admitted nevertheless, up to Total, and the lower one leaves the queue to it.
 func TestAHigherPriorityExceedsALimitThatALowerOneHolds(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	adaptive, _ := script(10, 4, 4, 4)

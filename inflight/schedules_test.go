@@ -85,7 +85,7 @@ type scheduleModel struct {
 	refused    bool            // whether the last call has refused such a waiter; it may have collected before
 	newest     int             // the call just made, or 0
 	served     map[int]float64 // for each priority with waiters, the least use when a caller was last served; no key begins with less
-	collecting []*tenantModel  // the keys of which one collects freed units; if empty, none does
+	collecting []*tenantModel  // one of these collects freed units; none does if there are none
 	perhaps    bool            // whether perhaps none of them collects
 	collected  []*tenantModel  // collecting before the last call
 }
@@ -290,7 +290,7 @@ func (m *scheduleModel) free(k *tenantModel, n int) bool {
 	return true
 }
 
-// never returns the error for n units if they can never fit, or nil.
+// never returns ErrExceedsLimit if n units can never fit, and otherwise nil.
 func (m *scheduleModel) never(k *tenantModel, n int) error {
 	if n > m.boundOf(k) || n > m.bound {
 		return ratelimit.ErrExceedsLimit
@@ -321,7 +321,7 @@ func (m *scheduleModel) settle() {
 	}
 }
 
-// collectsNot removes a key from the keys perhaps collecting.
+// collectsNot removes a key from the keys that may be collecting.
 func (m *scheduleModel) collectsNot(k *tenantModel) {
 	if i := slices.Index(m.collecting, k); i >= 0 {
 		m.perhaps = len(m.collecting) > 1

@@ -68,7 +68,7 @@ func TestErrorsOfCombinedKeys(t *testing.T) {
 			}
 			_, err = keyfunc.Join(good, key)("")
 			assert.ErrorIs(t, err, row.join)
-			// If a client leaves out one key, it is still refused for the other.
+			// If a client leaves out one key, the other key's error still counts.
 			for _, none := range []error{keyfunc.ErrNoKey, ratelimit.SkipLayer} {
 				missing, want := of("", none), row.err
 				if row.optional == nil || row.optional == ratelimit.SkipLayer {

@@ -95,7 +95,7 @@ func (b *wordBucket) decide(k *words, cost int) ratelimit.Decision {
 	return d
 }
 
-// until returns how long owed takes to be regained, rounded up.
+// until returns the time to regain owed, rounded up.
 func (b *wordBucket) until(owed int64) time.Duration {
 	units := int64(b.limit.Rate.Units)
 	return time.Duration((owed+units-1)/units) * b.unit

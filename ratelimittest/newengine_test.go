@@ -33,7 +33,7 @@ func (b *broken) call() error {
 	return nil
 }
 
-// sinceNow is a clock. It reads the time since a moment, in a bubble in virtual time.
+// sinceNow is a clock that reads the time since a moment. In a bubble, this is virtual time.
 type sinceNow time.Time
 
 func (s sinceNow) Now() time.Duration { return time.Since(time.Time(s)) }

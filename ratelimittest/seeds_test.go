@@ -16,7 +16,7 @@ var (
 	waits     = flag.Bool("waits", false, "TestManySeeds waits too, in real time")
 )
 
-// Under no seed may the suite report a fault of a right limiter. A long run is
+// The suite must not report a fault of a right limiter under any seed. A long run is
 //
 //	go test ./ratelimittest -run TestManySeeds -last 10000 -timeout 0
 func TestManySeeds(t *testing.T) {

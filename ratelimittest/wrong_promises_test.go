@@ -108,7 +108,7 @@ func waitSpendsFirst(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// When a waiting call is cancelled, waitMovesUp moves up the calls behind it.
+// waitMovesUp moves up the calls behind a waiting call when it is cancelled.
 func waitMovesUp(l *faulty, _ ratelimit.Limit, _ clock) {
 	var waiting atomic.Int64
 	l.wait = func(ctx context.Context, key string, cost int) error {
@@ -148,7 +148,7 @@ func waitForgets(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// If time has passed, waitSettles gives a cancelled call nothing back, as if its
+// waitSettles gives a cancelled call nothing back if time has passed, as if its
 // charge had been regained. A stack of limiters does so if it settles the charge.
 func waitSettles(l *faulty, _ ratelimit.Limit, c clock) {
 	l.wait = func(ctx context.Context, key string, cost int) error {
@@ -256,7 +256,7 @@ func scalesRefunds(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// If the limit has changed, refundsAfterAChange gives everything back, even if the reservation no longer counts.
+// refundsAfterAChange gives everything back after a change of the limit, even if the reservation no longer counts.
 func refundsAfterAChange(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
@@ -400,7 +400,7 @@ func (h *highest) gap(key string, now time.Duration) time.Duration {
 	return h.at[key] - now
 }
 
-// While the clock is behind its highest reading, reportsNoGap returns the figures at this reading.
+// reportsNoGap returns the figures at the clock's highest reading while the clock is behind it.
 func reportsNoGap(l *faulty, limit ratelimit.Limit, clock clock) {
 	c := noted(l, limit, clock)
 	h := &highest{at: map[string]time.Duration{}}
@@ -681,7 +681,7 @@ func hashed(mod uint32) func(string) string {
 	}
 }
 
-// keepsFew keeps the latest keys, at most most of them, and forgets older ones.
+// keepsFew keeps only the latest keys, up to a number, and forgets the others.
 func keepsFew(most int) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, _ ratelimit.Limit, _ clock) {
 		var mu sync.Mutex
@@ -895,8 +895,8 @@ var wrongPromises = []wrong{
 	{name: "a cost of 0 opens a window", promise: "promise 4", text: "", accepts: only(fixed), build: newZeroOpens},
 }
 
-// The flag seeds is how many seeds each wrong limiter is tested with.
-// Then all algorithms and the default number of histories are used.
+// The flag seeds sets how many seeds each wrong limiter is tested with. If
+// it is set, all algorithms and the default number of histories are used.
 var seeds = flag.Int("seeds", testsize.Of(0, 2), "how many seeds each wrong limiter is tried with; 0 for one, and one algorithm")
 
 func TestLimitersThatBreakAPromiseAreFoundOut(t *testing.T) {

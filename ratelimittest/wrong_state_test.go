@@ -87,8 +87,8 @@ type denial struct {
 	until        time.Duration
 }
 
-// After a number of denials of one cost in a row, remembersDenials repeats the denial from
-// memory for costs accepted by covers. forgets names the calls that clear the memory.
+// remembersDenials repeats a denial from memory after a number of denials of one cost in a row. covers
+// reports whether this applies to a request's cost. forgets names the calls that clear the memory.
 func remembersDenials(inARow int, covers func(denied, requested int) bool, forgets string) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, limit ratelimit.Limit, c clock) {
 		var m memory[denial]
@@ -191,7 +191,7 @@ func looksWithoutTaking(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// expires forgets a key a day after it is fresh under the limit of its last charge.
+// expires forgets a key a day after it would be fresh under the limit of its last charge.
 func expires(l *faulty, limit ratelimit.Limit, c clock) {
 	type expiry struct{ at time.Duration }
 	var m memory[expiry]
@@ -393,8 +393,8 @@ func settlesAlone(l *faulty, _ ratelimit.Limit, _ clock) {
 	})(l, ratelimit.Limit{}, nil)
 }
 
-// When the earlier of two bookings is cancelled, cancelMovesUp lets
-// a later caller pass. The other booking then has one unit less.
+// cancelMovesUp lets a later caller pass when the earlier of two
+// bookings is cancelled. The other booking then has one unit less.
 func cancelMovesUp(l *faulty, _ ratelimit.Limit, _ clock) {
 	type open struct {
 		n    int
@@ -591,7 +591,7 @@ func repeats(inARow int) func(*faulty, ratelimit.Limit, clock) {
 	}
 }
 
-// When denialsStepBack denies, it sets the key's time to the present reading, even if the clock has stepped back.
+// denialsStepBack sets the key's time to the present reading with each denial, even if the clock has stepped back.
 func denialsStepBack(l *faulty, limit ratelimit.Limit, c clock) {
 	type seen struct{ gap, high time.Duration }
 	var m memory[seen]

@@ -350,7 +350,7 @@ func TestTranslatedAddressesAreTheClientsBehindThem(t *testing.T) {
 	assertClient(t, "2002:cb00::", from("[2002:cb00:7107:ffff::99]:80", "X"), wide)
 }
 
-// A proxy's address in another spelling is not the proxy's.
+// A client may write a proxy's address in another form, for example as NAT64. It is not taken for the proxy.
 func TestTranslatedAddressOfAProxyIsNotTrusted(t *testing.T) {
 	key := clientIP(t, clientaddr.Options{TrustedProxies: prefixes(t, trusted...)})
 	assertClient(t, "64:ff9b::a00:1", from("10.0.0.1:80", "X-Forwarded-For", "6.6.6.6, 64:ff9b::10.0.0.1"), key)

@@ -50,7 +50,7 @@ func (m middleware) pass(ctx context.Context) edge.Event[*request] {
 	return m.serve(ctx, func(context.Context, *edge.Charge[*request]) {})
 }
 
-// serve does the same with a handler. If the request is refused inside, serve gives its charge back.
+// serve does what pass does, and also calls handle. If the request is refused inside, serve gives its charge back.
 func (m middleware) serve(ctx context.Context, handle func(context.Context, *edge.Charge[*request])) edge.Event[*request] {
 	e := m.Event(&request{ctx})
 	charge := m.Charge(&e, m.Decide(&e, m.Settles))

@@ -76,7 +76,7 @@ func TestFieldsOfEachAlgorithm(t *testing.T) {
 	}{
 		{ratelimit.TokenBucket(ratelimit.PerSecond(10), 25), `"default";q=25;w=3;weir-refill`, `"default";r=24;t=3`, `"default";r=24;t=3`},
 		{ratelimit.TokenBucket(ratelimit.PerSecond(10), 5), `"default";q=5;w=1;weir-refill`, `"default";r=4;t=1`, `"default";r=4;t=1`},
-		// The key is fresh in half a second. By then, it may not spend the whole burst again.
+		// The key is fresh in half a second. Its reset is still in 50 s, the time to regain a whole burst.
 		{ratelimit.TokenBucket(ratelimit.PerSecond(2), 100), `"default";q=100;w=50;weir-refill`, `"default";r=99;t=50`, `"default";r=99;t=50`},
 		{ratelimit.LeakyBucket(ratelimit.PerMinute(60), 90), `"default";q=90;w=90;weir-refill`, `"default";r=89;t=90`, `"default";r=89;t=90`},
 		{ratelimit.FixedWindow(ratelimit.PerMinute(100)), `"default";q=100;w=60`, `"default";r=99;t=60`, `"default";r=98;t=58`},
@@ -99,7 +99,7 @@ func TestFieldsOfEachAlgorithm(t *testing.T) {
 	}
 }
 
-// The rows are decisions with odd figures, and their items in RateLimit.
+// The rows are decisions, and their items in RateLimit.
 func TestTheStandingOfADecision(t *testing.T) {
 	minute, counter := perMinute(5, ""), ratelimit.SlidingCounter(ratelimit.PerMinute(10))
 	huge := ratelimit.Limit{Algorithm: ratelimit.AlgorithmFixedWindow, Rate: ratelimit.Rate{Units: math.MaxInt, Per: math.MaxInt64}}
@@ -406,7 +406,7 @@ func TestOfTwoExhaustedLayersTheLongerResetIsSent(t *testing.T) {
 	}
 }
 
-// If a layer's keys have their own limits, it lists none until it has decided.
+// If a layer's keys have their own limits, the layer lists none until it has decided.
 func TestThePlanOfAKeyStandsForTheLimitOfItsLayer(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	plans := map[string]ratelimit.Limit{"gold": perMinute(50, "key"), "trial": perMinute(2, "trial")}

@@ -52,7 +52,7 @@ func TestEachDecisionHasAnOutcome(t *testing.T) {
 	assert.Equal(t, "exceeds", outcome.Exceeds.String())
 }
 
-// The results come from limiters.
+// The results come from real limiters.
 func TestTheResultsOfLimitersHaveTheseOutcomes(t *testing.T) {
 	var got []outcome.Outcome
 	l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(2)), &ratelimit.Options[string]{
