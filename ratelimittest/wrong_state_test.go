@@ -499,7 +499,7 @@ func chargesWrap(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// creditsUnseen stores a credit for a key without spending.
+// creditsUnseen stores a credit for a key that has spent nothing.
 func creditsUnseen(l *faulty, _ ratelimit.Limit, _ clock) {
 	type credit struct {
 		n    int
