@@ -50,7 +50,7 @@ func TestAnAccountIsACacheLine(t *testing.T) {
 	}
 }
 
-// Two keys with the same lines and tag share a slot, whose record is at least the spending of each.
+// Two keys with equal lines and tags share a slot. The slot remembers the higher share, and the later end.
 func TestKeysThatShareASlotAreBothRemembered(t *testing.T) {
 	p, err := newPlan(FixedWindow(PerMinute(100)), 0, nil)
 	require.NoError(t, err)
@@ -72,8 +72,8 @@ func TestKeysThatShareASlotAreBothRemembered(t *testing.T) {
 	}
 }
 
-// The slots contain any bits, and the clock shows any time. No call fails, and
-// the last stored spending is remembered or has been counted as forgotten.
+// Random slots and a random clock never make a call panic. The memory
+// recalls the last spending, or has counted a key as forgotten.
 func TestAMemoryOfGarbage(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	dates := &calendars{clock: systemClock{}}
@@ -89,7 +89,7 @@ func TestAMemoryOfGarbage(t *testing.T) {
 				m.lines[i][j].Store(r.Uint64() >> r.IntN(40))
 			}
 		}
-		now := max(-maxReading, min(any64(), maxReading-1)) // after the last reading there is no future
+		now := max(-maxReading, min(any64(), maxReading-1)) // no instant follows the last reading
 		hash := r.Uint64()
 		past := meter.Remembered{Until: max(now, m.start) + 1 + r.Int64N(1<<r.IntN(50)), Share: uint8(1 + r.IntN(255))}
 		before := m.overflowed.Load()
@@ -130,7 +130,7 @@ func orderOf(n int) (*order[int], []*entry[int]) {
 	return o, entries
 }
 
-// bury makes the key's place a tombstone, and returns how many places were examined for that.
+// bury turns the key's place into a tombstone, and counts the places examined meanwhile.
 func bury(o *order[int], entries []*entry[int], key int) (looks int) {
 	entries[key] = nil
 	o.addTombstone(func(e *entry[int]) bool {
@@ -140,7 +140,7 @@ func bury(o *order[int], entries []*entry[int], key int) (looks int) {
 	return looks
 }
 
-// keysIn returns the keys in the runs whose entries are alive, the oldest first.
+// keysIn returns the keys in the runs, the oldest first, without the buried ones.
 func keysIn(runs [][]*entry[int], entries []*entry[int]) (found []int) {
 	for _, run := range runs {
 		for _, e := range run {
@@ -152,8 +152,8 @@ func keysIn(runs [][]*entry[int], entries []*entry[int]) (found []int) {
 	return found
 }
 
-// Burying a place takes constant time on average, in any order and with any number of tombstones.
-// Otherwise the order of many keys that are swept or reset one by one would be rebuilt for each.
+// Burying a place takes constant time on average, in any order and with any number of
+// tombstones. Otherwise a sweep or many resets would rebuild the order for each key.
 func TestToBuryAllPlacesIsLinearWork(t *testing.T) {
 	const n = 20_000
 	for name, key := range map[string]func(i int) int{
@@ -191,8 +191,8 @@ func TestTombstonesAreFewerThanKeys(t *testing.T) {
 	require.IsIncreasing(t, living)
 }
 
-// When the order was rebuilt while one goroutine was reading, the number of readers was lost.
-// It became negative, and the places of the next reader were overwritten while it read.
+// A rebuild of the order once lost the number of readers while one goroutine was reading.
+// The number became negative, and the next reader's places were overwritten while it read.
 func TestReadersKeepTheirPlacesWhenTheOrderIsBuiltAnew(t *testing.T) {
 	const n = 20 * blockSize
 	o, entries := orderOf(n)
@@ -204,7 +204,7 @@ func TestReadersKeepTheirPlacesWhenTheOrderIsBuiltAnew(t *testing.T) {
 	require.Equal(t, 1, o.readers)
 	runs := o.runs()
 	want := keysIn(runs, entries)
-	for key := n; key < 2*n; key++ { // these evictions come while the sweep lets others in
+	for key := n; key < 2*n; key++ { // as other goroutines evict and add keys between a sweep's steps
 		_, ok := o.take()
 		require.True(t, ok)
 		entries = append(entries, &entry[int]{Key: len(entries)})
@@ -233,13 +233,13 @@ func TestASweepThatDropsManyKeysLeavesNoReaders(t *testing.T) {
 	}
 }
 
-// clockAt is a clock that is set by hand, by one goroutine.
+// clockAt is a clock set by hand, by one goroutine.
 type clockAt time.Duration
 
 func (c *clockAt) Now() time.Duration { return time.Duration(*c) }
 
-// A table remembers a busy key when it is the only one, and waits for it without holding the shard.
-// Otherwise a new key would try again and again, and would be refused if the scheduler does not help.
+// If all keys are busy, the table returns one of them, and a new key waits for that one without holding
+// the shard. Otherwise the new key would try again and again, and without the scheduler's help be refused.
 func TestATableRemembersTheBusyKeyInItsWay(t *testing.T) {
 	for _, maxKeys := range []int{1, 2, 3} {
 		clock := clockAt(0)
@@ -268,8 +268,8 @@ func TestATableRemembersTheBusyKeyInItsWay(t *testing.T) {
 	}
 }
 
-// Each refusal is bounded work, even if many keys have been used since their
-// entries were made. The next refusal continues where the last one stopped.
+// A refusal examines a bounded number of keys, even if many were used since
+// their entries were made. The next refusal continues where this one stopped.
 func TestARefusalLooksAtABoundedNumberOfKeysAndTheNextOnesAtTheOthers(t *testing.T) {
 	const n = 10 * mostLooks
 	clock := clockAt(0)
@@ -301,7 +301,7 @@ func TestARefusalLooksAtABoundedNumberOfKeysAndTheNextOnesAtTheOthers(t *testing
 			before = after
 		}
 	}
-	// A grant to each key lists it. One is fresh.
+	// A grant lists its key as perhaps fresh. Of all keys only n/2 is.
 	for key := range n {
 		require.True(t, l.Allow(key, 2))
 	}
@@ -318,8 +318,7 @@ func TestARefusalLooksAtABoundedNumberOfKeysAndTheNextOnesAtTheOthers(t *testing
 	require.Equal(t, n, l.Stats().Keys)
 }
 
-// A new key may make a shard rebuild its order, or examine all
-// its keys. A large table has so many shards that both are short.
+// A new key may make a shard rebuild its order, or examine all its keys. A large table has enough shards to keep both short.
 func TestTheShardsOfALargeTableHaveFewKeys(t *testing.T) {
 	testsize.Arithmetic(t)
 	const n = 300_000
@@ -341,7 +340,7 @@ func TestTheShardsOfALargeTableHaveFewKeys(t *testing.T) {
 	require.LessOrEqual(t, places, 3000)
 }
 
-// A list of pages that grows and shrinks returns each key once.
+// A list of pages returns each key once, also after it has grown and shrunk.
 func TestADirtyListReturnsEachKeyOnce(t *testing.T) {
 	var d dirtyList
 	listed := map[*account]bool{}
@@ -376,8 +375,8 @@ func TestADirtyListReturnsEachKeyOnce(t *testing.T) {
 	require.Equal(t, [dirtyPage]*account{}, *d.pages[0], "it keeps no key in memory")
 }
 
-// A heap of pages that grows and shrinks returns its entries in
-// order, even if entries were removed or moved to an earlier instant.
+// A heap of pages returns its entries in order after it has grown and
+// shrunk, even if entries were removed or moved to an earlier instant.
 func TestADueHeapReturnsTheEarliestFirst(t *testing.T) {
 	var h dueHeap[int]
 	r := rand.New(rand.NewPCG(51, 7))
@@ -403,7 +402,7 @@ func TestADueHeapReturnsTheEarliestFirst(t *testing.T) {
 					if at < in[d] {
 						require.Fail(t, "an earlier entry is not the first")
 					}
-					break // one of the entries at random
+					break // the range begins at random, so one entry suffices
 				}
 			}
 			h.remove(d.place)
@@ -426,7 +425,7 @@ func TestADueHeapReturnsTheEarliestFirst(t *testing.T) {
 	require.LessOrEqual(t, len(h.pages), 2)
 }
 
-// A request that another layer denies does not wait for the account that all requests share.
+// A request denied by another layer does not wait for the account shared by all requests.
 func TestADenialByAnotherLayerLeavesTheSharedAccountAlone(t *testing.T) {
 	clock := clockAt(0)
 	all := Must(New(FixedWindow(PerHour(10)), &Options[struct{}]{Clock: &clock}))

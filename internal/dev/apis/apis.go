@@ -1,5 +1,5 @@
-// Package apis plays clients of public APIs in virtual time. It measures how much of a server's limit they use, and
-// how often they are refused. The servers have the limits and header fields that the APIs' documentation describes.
+// Package apis plays clients of public APIs in virtual time. It measures how much of a server's limit they
+// use, and how often they are refused. The servers' limits and header fields follow the APIs' documentation.
 package apis
 
 import (
@@ -20,18 +20,18 @@ type API struct {
 	Limit ratelimit.Limit
 	// Figures reports whether the answers contain the remaining budget.
 	Figures bool
-	// Few marks windows of few requests. In most of them a process is
-	// refused, because it cannot know the other processes' requests.
+	// Few marks APIs whose windows admit few requests. In most of these windows a
+	// process is refused, because it cannot know the other processes' requests.
 	Few    bool
 	answer func(h http.Header, d ratelimit.Decision, limit ratelimit.Limit)
-	own    *httplimit.Options // the options of this library's middleware, which replaces answer
+	own    *httplimit.Options // options of this library's middleware, used instead of answer
 }
 
-// PerHour returns the maximum number of requests that the limit serves in an hour, including its burst.
+// PerHour returns how many requests the limit admits in an hour at most, including its burst.
 func (a API) PerHour() int { return within(a.Limit, time.Hour, true) }
 
-// Cycle returns the time in which each of several processes gets room for one request.
-// In it, a bucket regains a unit for each process, and a window its whole capacity.
+// Cycle returns the time until each of several processes has had room for one request:
+// until a bucket has regained a unit for each process, or a window its whole capacity.
 func (a API) Cycle(processes int) time.Duration {
 	per, units := a.Limit.Rate.Per, a.Limit.Rate.Units
 	switch a.Limit.Algorithm {
@@ -41,7 +41,7 @@ func (a API) Cycle(processes int) time.Duration {
 	return per
 }
 
-// within returns the maximum number of requests in a time. If fresh is true, the budget is full at the beginning.
+// within returns how many requests the limit admits in the time d at most. If fresh is true, the budget is full at first.
 func within(l ratelimit.Limit, d time.Duration, fresh bool) int {
 	n := int(math.Floor(float64(d) / float64(l.Rate.Per) * float64(l.Rate.Units)))
 	if l.Algorithm == ratelimit.AlgorithmTokenBucket && fresh {
@@ -50,7 +50,7 @@ func within(l ratelimit.Limit, d time.Duration, fresh bool) int {
 	return n
 }
 
-// The dialects of this library's server, and the APIs.
+// Two limits that several APIs share.
 var (
 	minute = ratelimit.PerMinute(50)
 	bucket = ratelimit.TokenBucket(minute, 50)
@@ -134,7 +134,7 @@ func shopify(h http.Header, d ratelimit.Decision, limit ratelimit.Limit) {
 	}
 }
 
-// clock returns the server's time in the answer's Date.
+// clock reads the server's time from the answer's Date.
 func clock(h http.Header) time.Time {
 	at, err := http.ParseTime(h.Get("Date"))
 	if err != nil {
@@ -143,7 +143,7 @@ func clock(h http.Header) time.Time {
 	return at.Add(time.Duration(time.Now().Nanosecond()))
 }
 
-// up rounds up to whole seconds, which it returns as a number.
+// up returns the duration in seconds, rounded up.
 func up(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
 // server is an API in operation.

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// Event is an event in an hour, or Calm.
+// Event is a disturbance during the hour, or Calm.
 type Event string
 
 // The events.
@@ -31,13 +31,13 @@ const (
 // Events are all events.
 var Events = []Event{Calm, Bursts, Changed, Skewed, Outage, Failing}
 
-// Send sends a request, and retries until it is served. It returns an error if it was not served.
+// Send sends a request, and retries until the server serves it. If the server never does, Send returns an error.
 type Send func(ctx context.Context) error
 
 // Retries is how often a Transport sends a refused request again.
 const Retries = 20
 
-// Transport returns a process that sends through this library's Transport. The Transport reads a 500 as a refusal.
+// Transport returns a Send that uses this library's Transport. A 500 counts as a refusal.
 func Transport(base http.RoundTripper) Send {
 	failing := func(resp *http.Response) (httplimit.Advice, bool) {
 		return httplimit.Advice{Refused: true}, resp.StatusCode == http.StatusInternalServerError
@@ -67,31 +67,31 @@ func Served(resp *http.Response, err error) error {
 	return nil
 }
 
-// Play is an hour in which several processes share one account.
+// Play is an hour of several processes sharing one account.
 type Play struct {
 	API       API
 	Processes int
 	Event     Event
 	Seed      uint64
 	Hour      time.Duration // the play's length; defaults to an hour
-	Workers   int           // the number for each process; defaults to ten
-	// Client returns the Send of a process that uses the transport.
+	Workers   int           // how many each process has; defaults to ten
+	// Client returns a process's Send through the transport.
 	Client func(base http.RoundTripper) Send
 }
 
 // Result contains the server's counts.
 type Result struct {
 	Served, Refused, Failed int
-	Goodput                 float64       // Served, divided by the limit's number or the workers' requests, whichever is lower
-	Silence                 time.Duration // the longest time without a served request, while there were requests
-	By                      []int         // the parts of Served, by process
+	Goodput                 float64       // Served, divided by the limit's maximum, or by the bursts' requests if these are fewer
+	Silence                 time.Duration // the longest time without a served request, while requests were waiting
+	By                      []int         // Served by process
 }
 
-// Share returns the ratio of the refused requests to all requests that reached the server.
+// Share returns the refused share of all requests reaching the server.
 func (r Result) Share() float64 { return float64(r.Refused) / float64(max(1, r.Refused+r.Served)) }
 
-// Spread returns the deviation of the processes with the fewest and the most
-// served requests from the mean. For example, -0.1 means 10 % below the mean.
+// Spread returns how far the fewest and the most served requests of a process
+// deviate from the mean. For example, -0.1 means 10 % below the mean.
 func (r Result) Spread() (least, most float64) {
 	mean := float64(r.Served) / float64(len(r.By))
 	least, most = 1, 0
@@ -108,7 +108,7 @@ func (r Result) String() string {
 		r.Served, 100*r.Goodput, 100*r.Share(), 100*least, 100*most, r.Silence.Round(100*time.Millisecond), r.Failed)
 }
 
-// When the outage begins and ends, and the limit changes.
+// When the outage begins, and how long it lasts.
 const (
 	outageFrom = 10 * time.Minute
 	outageFor  = 30 * time.Minute
@@ -123,7 +123,7 @@ type world struct {
 	mu        sync.Mutex
 	rnd       *rand.Rand
 	result    Result
-	last      time.Time // the time of the last served request
+	last      time.Time // when the last request was served
 	requested int       // requests in bursts
 	open      int       // requests that workers wait for
 }
@@ -136,7 +136,7 @@ func (p Play) Run(ctx context.Context) Result {
 	if p.Workers == 0 {
 		p.Workers = 10
 	}
-	// a bubble begins in 2000, when Unix times are too small for clients to read them as such
+	// a bubble begins in 2000, and clients do not recognize Unix times so small
 	time.Sleep(time.Until(time.Date(2026, time.March, 3, 9, 30, 12, 345e6, time.UTC)))
 	w := &world{Play: p, begin: time.Now(), last: time.Now(), rnd: rand.New(rand.NewPCG(p.Seed, 0))} //nolint:gosec
 	w.result.By = make([]int, p.Processes)
@@ -145,7 +145,7 @@ func (p Play) Run(ctx context.Context) Result {
 		skew = 5 * time.Minute
 	}
 	w.server = p.API.start(skew)
-	ctx, cancel := context.WithCancel(ctx) // has no deadline, with which a request would fail at once if its turn was after the end
+	ctx, cancel := context.WithCancel(ctx) // without a deadline: a request whose turn comes after it would fail at once
 	defer cancel()
 	time.AfterFunc(p.Hour, cancel)
 	var all sync.WaitGroup
@@ -174,7 +174,7 @@ func (p Play) Run(ctx context.Context) Result {
 	return w.result
 }
 
-// most returns the maximum number of requests that the server could serve.
+// most returns how many requests the server could serve at most.
 func (w *world) most() int {
 	fresh := within(w.API.Limit, w.Hour, true)
 	switch w.Event {
@@ -229,7 +229,7 @@ func (w *world) burst(ctx context.Context, send Send, all *sync.WaitGroup) {
 	}
 }
 
-// sleep sleeps for a random time.
+// sleep sleeps for a random time below most.
 func (w *world) sleep(ctx context.Context, most time.Duration) {
 	w.mu.Lock()
 	d := time.Duration(w.rnd.Int64N(int64(most)))
@@ -260,14 +260,14 @@ func (w *world) send(ctx context.Context, send Send) {
 	}
 }
 
-// served counts a served request of a process.
+// served counts a process's served request.
 func (w *world) served(n int) {
 	w.result.Served++
 	w.result.By[n]++
 	w.quiet(time.Now())
 }
 
-// quiet measures the silence up to an instant.
+// quiet measures the silence up to now, without the outage.
 func (w *world) quiet(now time.Time) {
 	if up := w.begin.Add(outageFrom + outageFor); (w.Event == Outage || w.Event == Failing) && now.After(up) && w.last.Before(up) {
 		w.last = up

@@ -1,5 +1,5 @@
 // Package chart draws the project's pictures as SVG. They can be read in
-// light and dark mode. The same numbers make the same bytes on every machine.
+// light and dark mode. The same numbers give the same bytes on every machine.
 package chart
 
 import (

@@ -1,8 +1,8 @@
 package chart
 
-// style applies to all pictures. An embedded image knows only the reader's preference, and not the colour of
-// the page around it. So each picture has its own background, with which it can be read on any page. Some
-// viewers support neither variables nor preferences. So all colours are written out, with the light ones first.
+// style applies to all pictures. An embedded image knows only the reader's preference, and not the colour
+// of the page around it. So each picture has a background of its own, and is legible on any page. Some
+// viewers support neither variables nor preferences, so all colours are written out, the light ones first.
 const style = `
 text { font-family: system-ui, -apple-system, "Segoe UI", "Noto Sans", "DejaVu Sans", sans-serif; font-size: 13px; fill: #1f2328; }
 .paper { fill: #ffffff; stroke: #d1d9e0; }

@@ -2,8 +2,7 @@ package chart
 
 import "strings"
 
-// Trace joins the points with straight lines, without marks, for
-// points that are close together. For marks see [Canvas.Curve].
+// Trace joins points close together with straight lines. Unlike [Canvas.Curve], it does not mark them.
 func (c *Canvas) Trace(class string, points []Point) {
 	var at []string
 	for _, p := range points {

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// testClock is a clock that is set by hand.
+// testClock is a clock set by hand.
 type testClock struct{ now atomic.Int64 }
 
 func (c *testClock) Now() time.Duration { return time.Duration(c.now.Load()) }

@@ -19,8 +19,8 @@ func Holding(t testing.TB, clock ratelimit.Clock) *ratelimit.Keyed[string] {
 	return l
 }
 
-// Extends tests a limiter that wraps one of Holding. Its reservations must hold, extend
-// and give back the units of the wrapped limiter. Calls without an end must hold nothing.
+// Extends tests a limiter wrapping one from Holding. Its reservations must hold, extend
+// and give back the inner limiter's units. Calls without an end must hold nothing.
 func Extends(t testing.TB, clock Clock, outer ratelimit.Reserver[string], inner *ratelimit.Keyed[string]) {
 	t.Helper()
 	ctx := t.Context()

@@ -24,15 +24,15 @@ type FlipClock interface {
 	Wall() time.Time
 }
 
-// Flipped is a limiter with a limit that can change.
+// Flipped is a limiter whose limit can change.
 type Flipped interface {
 	ratelimit.Reserver[string]
 	Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error)
 	SetLimit(limit ratelimit.Limit) error
 }
 
-// Alike reports whether a change from one limit to the other keeps the instants at which
-// spending is regained. If a limiter in memory changes to another kind of limit and
+// Alike reports whether spending is regained at the same instants after a change from
+// one limit to the other. If a limiter in memory changes to another kind of limit and
 // back, the former limit continues to count. Stores convert the spending at each change.
 func Alike(a, b ratelimit.Limit) bool {
 	buckets := func(l ratelimit.Limit) bool { return l.Algorithm <= ratelimit.AlgorithmLeakyBucket }
@@ -45,10 +45,10 @@ func Alike(a, b ratelimit.Limit) bool {
 	return a.Algorithm == b.Algorithm && a.Rate.Per == b.Rate.Per
 }
 
-// Flips tests keys whose limits change back and forth between two limits of any algorithms. It settles reservations
-// before and after the changes. The real costs must stay within the bound of docs/promises.md. In every second
-// history, one process changes its limit. In the others, two processes have one limit each. The function new returns a
-// limiter, which shares its keys with other limiters of its name. Flips plays n histories of each pair of algorithms.
+// Flips tests keys whose limit changes back and forth between two limits, in n histories for each pair of
+// algorithms. It settles reservations before and after the changes. The real costs must stay within the bound
+// in docs/promises.md. In every second history, one process changes its limit. In the others, two processes
+// have one limit each. The function new returns a limiter sharing its keys with all limiters of its name.
 func Flips(t testing.TB, clock FlipClock, seed uint64, n int, new func(name string, l ratelimit.Limit) Flipped) {
 	played, late := 0, 0
 	for _, a := range algorithms {
@@ -81,8 +81,8 @@ type flips struct {
 	alone    bool       // only the first one decides, and its limit changes
 
 	i, changes, late int
-	// the limit changes in one of seldom steps; the longest pause
-	// in ticks; the quarters of the spendings that are not settled
+	// the limit changes in one of seldom steps; pause is the longest
+	// pause, in ticks; take quarters of the charges are never settled
 	seldom, pause, take int
 	all, open           []*flipCharge
 	log                 []string
@@ -90,7 +90,7 @@ type flips struct {
 
 type flipCharge struct {
 	*ratelimit.Reservation
-	at, until  time.Duration // the spending's instant; the instant when its own limit has regained it
+	at, until  time.Duration // when it was charged; when its own limit has regained it
 	cost, real int
 	changes    int
 	algorithm  ratelimit.Algorithm
@@ -181,7 +181,8 @@ func (f *flips) step(t testing.TB, key string) {
 	f.open = append(f.open, c)
 }
 
-// bound fails unless any interval's real costs are at most the larger capacity and the units regained by both limits.
+// bound fails the test if the real costs in an interval exceed the larger capacity plus the units
+// regained by both limits. For fixed windows of different lengths, it adds up the capacities.
 func (f *flips) bound(t testing.TB) {
 	most := max(f.limits[0].Capacity(), f.limits[1].Capacity())
 	windows, fixed := 0, false
@@ -204,7 +205,7 @@ func (f *flips) bound(t testing.TB) {
 	}
 }
 
-// regain returns how many units a limit regains within a span at most, if they are spent in it.
+// regain returns how many of the units spent in a span a limit regains within it, at most.
 func regain(l ratelimit.Limit, span time.Duration) int {
 	units, per := l.Rate.Units, l.Rate.Per
 	if l.Algorithm == ratelimit.AlgorithmCalendar {

@@ -13,18 +13,18 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Stream is a request for a streamed answer of a language model.
+// Stream is a request for a language model's streamed answer.
 type Stream struct{ User, Team string }
 
-// A Gateway's caps, and the hold of a stream's units.
+// A gateway's caps, and its streams' hold.
 const (
 	StreamsOfUser = 8
 	StreamsOfTeam = 30
 	StreamHold    = time.Minute
 )
 
-// GatewayLayers returns a gateway's limits, on limiters that made returns: the
-// streams of a user and of a team, and their requests and tokens in a minute.
+// GatewayLayers returns a gateway's limits: the streams of a user and of a team, and their
+// requests and tokens per minute. The function made returns a limiter for each limit.
 func GatewayLayers(made func(limit ratelimit.Limit) ratelimit.Reserver[string]) []ratelimit.Layer[Stream] {
 	layer := func(limit ratelimit.Limit, key func(Stream) string, one bool) ratelimit.Layer[Stream] {
 		y := ratelimit.By(made(limit), func(r Stream) (string, error) { return key(r), nil })
@@ -42,20 +42,20 @@ func GatewayLayers(made func(limit ratelimit.Limit) ratelimit.Reserver[string]) 
 	}
 }
 
-// gatewayClient is a client that requests one stream after the other.
+// gatewayClient is a client requesting one stream after the other.
 type gatewayClient struct {
 	Stream
 	process int
 	res     *ratelimit.Reservation // its stream's reservation, nil while it waits
 	end     time.Duration
-	at      time.Duration // the instant of its next event
+	at      time.Duration // when it acts next
 	index   int
 }
 
 // GatewayHour plays a team of six users with eight clients each, on a gateway's three processes. The
 // third process is killed after a third of the time. Denied clients try again after RetryAfter, and a
 // tenth of the clients leave in the middle of their stream. No cap may ever be exceeded. GatewayHour
-// returns the used share of the team's cap while clients wait, without the minute after the kill.
+// returns the team's share of its cap in use while clients wait, without the minute after the kill.
 func GatewayHour(t testing.TB, clock Clock, span time.Duration, processes [3]ratelimit.Reserver[Stream]) (share float64) {
 	g := &gateway{t: t, clock: clock, rng: rand.New(rand.NewPCG(70, 7)), processes: processes, begin: clock.Now(), users: map[string]int{}}
 	for u := range 6 {
@@ -99,14 +99,14 @@ type gateway struct {
 	processes [3]ratelimit.Reserver[Stream]
 	events    gatewayEvents
 	begin     time.Duration
-	users     map[string]int // the number of each user's streams
+	users     map[string]int // each user's streams
 	inUse     int
-	killed    time.Duration // the kill's instant, 0 before
-	used      float64       // the sum of the cap's used share times seconds, while clients wait
-	waited    float64       // the seconds in which clients wait
+	killed    time.Duration // when the process was killed; 0 before
+	used      float64       // the seconds while clients wait, each times the used share of the cap
+	waited    float64       // the seconds while clients wait
 }
 
-// pass moves time forward.
+// pass moves the clock forward, and adds the cap's use until then.
 func (g *gateway) pass(at time.Duration) {
 	d := at - g.clock.Now()
 	if waiting := len(g.events) - g.inUse; waiting > 0 && (g.killed == 0 || at > g.killed+StreamHold+10*time.Second) && at > g.begin+10*time.Second {
@@ -116,7 +116,7 @@ func (g *gateway) pass(at time.Duration) {
 	g.clock.Advance(d)
 }
 
-// kill ends a process. Its streams end without being settled or extended. Its clients move to the other processes.
+// kill ends the third process. Its streams are neither settled nor extended, and its clients move to the other processes.
 func (g *gateway) kill() {
 	g.killed = g.clock.Now()
 	for _, c := range g.events {
@@ -133,7 +133,7 @@ func (g *gateway) kill() {
 	heap.Init(&g.events)
 }
 
-// event is a client's next action.
+// event plays a client's next action.
 func (g *gateway) event(c *gatewayClient) {
 	now := g.clock.Now()
 	switch {
@@ -172,7 +172,7 @@ func (g *gateway) ends(c *gatewayClient) {
 	g.users[c.User]--
 }
 
-// gatewayEvents are the clients in the order of their next events.
+// gatewayEvents is a heap of the clients by their next event.
 type gatewayEvents []*gatewayClient
 
 func (e gatewayEvents) Len() int           { return len(e) }

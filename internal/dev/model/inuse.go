@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Holder is a limiter under ratelimit.Concurrent, on a clock that a test sets.
+// Holder is a limiter under ratelimit.Concurrent, on a clock set by a test.
 type Holder interface {
 	Flipped
 	Adjust(ctx context.Context, key string, delta int) error
@@ -27,7 +27,7 @@ type counter struct {
 	inUse []*use
 }
 
-// use is one call's or adjustment's units.
+// use is the units of one call or adjustment.
 type use struct {
 	n    int
 	from time.Duration
@@ -52,8 +52,8 @@ func (m *counter) back(now time.Duration, units int) time.Duration {
 	return min(max(time.Duration(ages/float64(used)/float64(used)*float64(units)), min(10*time.Millisecond, m.hold)), m.hold)
 }
 
-// InUse compares limiters that share their keys, for example those of several processes, with a counter over a random
-// history. The tick is their times' precision. InUse uses two keys, and leaves the clock at the history's end.
+// InUse compares limiters with a counter over a random history of two keys. The limiters share their keys, as a
+// fleet's processes do. The tick is the precision of their times. InUse leaves the clock at the history's end.
 func InUse(t testing.TB, clock Clock, seed uint64, steps int, tick time.Duration, new func(ratelimit.Limit) []Holder) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 70))
@@ -80,7 +80,7 @@ type inUse struct {
 	hold  time.Duration
 	all   []Holder
 	keys  [2]*counter
-	made  [2][]*use // includes calls that have ended and whose units have lapsed
+	made  [2][]*use // includes ended calls, and calls whose units have lapsed
 	where string
 }
 

@@ -14,7 +14,7 @@ func WithLimit[R any](y ratelimit.Layer[R], limit func(R) ratelimit.Limit) ratel
 	return y
 }
 
-// AsShadow returns a copy of a layer that is a Shadow.
+// AsShadow returns a copy of a layer as a Shadow.
 func AsShadow[R any](y ratelimit.Layer[R]) ratelimit.Layer[R] {
 	y.Shadow = true
 	return y

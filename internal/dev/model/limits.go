@@ -20,7 +20,7 @@ func Five(r ratelimit.Rate) []ratelimit.Limit {
 
 const Century = 100 * Year
 
-// EdgeLimits are limits that are just within a bound of New.
+// EdgeLimits returns limits just within New's bounds.
 func EdgeLimits() []ratelimit.Limit {
 	units, span := Whole(1<<53), time.Duration(Century)
 	limits := []ratelimit.Limit{
@@ -41,7 +41,7 @@ func EdgeLimits() []ratelimit.Limit {
 	return limits
 }
 
-// Saturated are ordinary, fast, slow and extreme limits, for tests of very large debts.
+// Saturated returns ordinary, fast, slow and extreme limits, for tests of very large debts.
 func Saturated() (limits []ratelimit.Limit) {
 	for _, r := range []ratelimit.Rate{
 		ratelimit.PerSecond(10), ratelimit.PerDay(1), ratelimit.PerSecond(Whole(3_000_000_019)), ratelimit.Per(7, 11*time.Second),
@@ -58,8 +58,8 @@ const Year = int64(8766 * time.Hour)
 // Whole returns n, or the largest int if an int has 32 bits and n is larger.
 func Whole(n int64) int { return int(min(n, math.MaxInt)) }
 
-// Rounds returns the number of seeds for a property: n at full size, and a quarter of n
-// for each change. With -short it is even less, for variants that use the same arithmetic.
+// Rounds returns how many seeds test a property: n at full size, and a quarter of n for
+// each change. With -short, for variants with the same arithmetic, it returns n/20.
 func Rounds(n int) uint64 {
 	if testing.Short() {
 		return uint64(n / 20)

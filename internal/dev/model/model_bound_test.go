@@ -15,13 +15,13 @@ import (
 // spent is one admitted cost, after its settlement.
 type spent struct {
 	op
-	at   int64 // when it counts, or at which it enters a leaky bucket
-	left int64 // when a leaky bucket lets it pass
+	at   int64 // when it counts, or enters a leaky bucket
+	left int64 // when it leaves a leaky bucket
 	cost int64
 }
 
-// trace runs a script that spends, settles and cancels. It returns the spending that stays. It settles
-// no reservation above its cost, because the excess is a debt, to which the bound does not apply.
+// trace runs a script of charges, settlements and cancellations, and returns the spending
+// left. It settles no reservation above its cost, because the bound does not cover debts.
 func trace(t testing.TB, data []byte) (ratelimit.Limit, []*spent) {
 	s := &script{data: data, onward: true, only: []opKind{opTake, opTake, opReserve, opReserve, opReserve, opReserve, opSettle, opCancel}}
 	s.pickLimit()

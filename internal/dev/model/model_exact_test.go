@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// greedy spends everything that remains at each step from 0 to the end, and returns the sum.
+// greedy spends the whole remaining budget at each step from 0 to the end, and returns the sum.
 func greedy(t *testing.T, l ratelimit.Limit, step, end int64) *big.Int {
 	r, sum := newRig(t, l), new(big.Int)
 	for now := int64(0); ; now = min(now+step, end) {
@@ -45,7 +45,7 @@ func TestGreedyCallerGetsBurstAndRate(t *testing.T) {
 		ratelimit.TokenBucket(huge, Whole(3600*int64(huge.Units))),
 	} {
 		t.Run(l.String(), func(t *testing.T) {
-			// A step regains all units of the burst but one, so that nothing is lost.
+			// A step regains the whole burst but one unit, so nothing is lost.
 			step := floorDiv(mul(int64(l.Burst-1), int64(l.Rate.Per)), int64(l.Rate.Units))
 			for _, end := range []int64{int64(time.Minute), Year} {
 				if end/step > 10_000_000 {
@@ -65,7 +65,7 @@ func TestGreedyCallerWithASmallBurstLosesNothing(t *testing.T) {
 	tests := []struct {
 		limit ratelimit.Limit
 		step  int64
-		want  string // the sum of a minute
+		want  string // the sum in a minute
 	}{
 		{ratelimit.TokenBucket(ratelimit.PerSecond(3), 2), 333_333_333, "182"},
 		{ratelimit.TokenBucket(ratelimit.Per(7, 11*time.Second), 2), 1_571_428_571, "40"},
@@ -194,7 +194,7 @@ func TestAnyReadingOfTheClockWillDo(t *testing.T) {
 	}
 }
 
-// spendAll spends a fresh key's capacity, and then compares the limiter's times with the exact ones.
+// spendAll spends a fresh key's capacity, and then compares the limiter's times with exact ones.
 func spendAll(t *testing.T, r *rig, text string) {
 	ctx := context.Background()
 	d, err := r.limiter.Peek(context.Background(), "k", 1)
@@ -209,7 +209,7 @@ func spendAll(t *testing.T, r *rig, text string) {
 	require.Zero(t, r.limiter.Sweep(), text)
 }
 
-// shake makes every kind of call, at a reading that may be far away.
+// shake makes every kind of call at one reading, however far away.
 func shake(r *rig, raw int64) {
 	for kind := opTake; kind <= opSweep; kind++ {
 		if kind == opSettle || kind == opCancel {

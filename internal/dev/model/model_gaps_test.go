@@ -2,8 +2,8 @@ package model
 
 import "github.com/weir-go/ratelimit"
 
-// The models' rules for bookings from before a change of the limit. They
-// keep their instants. Later costs are spent before them if there is room.
+// The models' rules for bookings made before the limit changed. Such bookings
+// keep their instants. A later cost goes before them if it leaves room for them.
 
 // due returns the spending up to an instant, the bookings after it, and the instant.
 func (m *model) due(now int64) (s spending, left []*booking, from int64) {
@@ -15,8 +15,8 @@ func (m *model) due(now int64) (s spending, left []*booking, from int64) {
 	return s, left, now
 }
 
-// first returns the first instant when a cost fits: behind all bookings, or before bookings
-// that leave room. A booking that does not fit at its own instant leaves no room before it.
+// first returns the first instant when a cost fits, behind all bookings or between
+// them. A booking that no longer fits at its own instant leaves no room before it.
 func (m *model) first(now, cost int64) int64 {
 	s, left, from := m.due(now)
 	full, log := len(left), m.limit.Algorithm == ratelimit.AlgorithmSlidingLog
@@ -45,8 +45,7 @@ func fitsAt(m *model, s spending, b *booking) bool {
 	return b.cost <= int64(m.limit.Capacity()) && s.earliest(b.at, b.cost) <= b.at
 }
 
-// leavesRoom reports whether later bookings still fit after b. A booking
-// that would begin a window must not come into a window that has begun.
+// leavesRoom reports whether later bookings still fit after b. A booking that begins a window must still begin one.
 func (m *model) leavesRoom(s spending, b *booking, later []*booking) bool {
 	begins := m.limit.Algorithm == ratelimit.AlgorithmFixedWindow || m.limit.Algorithm == ratelimit.AlgorithmSlidingCounter
 	open := s.reset(b.at) > b.at // open: b begins no window
@@ -55,7 +54,7 @@ func (m *model) leavesRoom(s spending, b *booking, later []*booking) bool {
 	s = s.clone()
 	for _, l := range later {
 		if m.limit.Algorithm == ratelimit.AlgorithmSlidingLog && l.at >= b.at+int64(m.limit.Rate.Per) {
-			return true // no window contains both
+			return true // no window contains both bookings
 		}
 		if begins && s.reset(l.at) <= l.at && with.reset(l.at) > l.at && !(open && beginsAt(with, l.at)) {
 			return false

@@ -6,8 +6,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// The models' rules for a limit that changes. Past spending also
-// counts under the new limit, and bookings keep their instants.
+// The models' rules for a changing limit. Past spending counts under the new limit, too, and bookings keep their instants.
 
 // adopt converts the spending to another limit.
 func (m *model) adopt(l ratelimit.Limit, now int64) {
@@ -32,12 +31,12 @@ func (m *model) adopt(l ratelimit.Limit, now int64) {
 	}
 }
 
-// aside is spending that a lowered limit does not count. It counts
-// again after a raise, until the old limit would have regained it.
+// aside is spending not counted under a lowered limit. After a raise
+// it counts again, until the old limit would have regained it.
 type aside struct{ units, until int64 }
 
-// carry converts the spending. At most the new capacity, and debts,
-// count then. It returns false if more than one result would be right.
+// carry converts the spending. Then at most the new capacity counts,
+// and debts. It returns false if more than one result would be right.
 func (m *model) carry(old, l ratelimit.Limit, now int64) bool {
 	if m.aside.until <= now {
 		m.aside = aside{}
@@ -68,7 +67,7 @@ func (m *model) carry(old, l ratelimit.Limit, now int64) bool {
 	return true
 }
 
-// aged returns a debt under a shorter window. Windows that would have passed before have regained nothing of it.
+// aged returns a debt under shorter windows. The windows ended before the change have regained nothing of the debt.
 func aged(start, used, units, per, fewer, now int64) (at, left, before int64) {
 	k := (now - start) / per
 	if k <= 0 || used <= units {
@@ -80,8 +79,9 @@ func aged(start, used, units, per, fewer, now int64) (at, left, before int64) {
 	return start + k*per, used - units, before
 }
 
-// canCarry reports whether the conversion of the old limit's state is specified. There are four exceptions: a debt is capped
-// at a Century, a debt takes very many windows, a queue must be reordered, or a log has a debt before a booking or in it.
+// canCarry reports whether the conversion of the old limit's state is specified. It is not
+// if a debt is capped at a Century or takes very many windows, if a queue must be
+// reordered, or if a log has set spending aside, or has a debt before a booking or in one.
 func (m *model) canCarry(old, l ratelimit.Limit, now int64) bool {
 	owed := m.base.spent(now)
 	for _, b := range m.ahead {
@@ -91,7 +91,7 @@ func (m *model) canCarry(old, l ratelimit.Limit, now int64) bool {
 		return false
 	}
 	if l.Algorithm > ratelimit.AlgorithmLeakyBucket && owed/int64(l.Rate.Units) > 20 {
-		return false // the models would count each window
+		return false // the models would take too long, window by window
 	}
 	if log, ok := m.base.(*modelLog); ok && log.debt > 0 && old.Algorithm == l.Algorithm {
 		return false
@@ -100,7 +100,7 @@ func (m *model) canCarry(old, l ratelimit.Limit, now int64) bool {
 		return false // internal/meter tests these changes
 	}
 	if old.Algorithm == ratelimit.AlgorithmSlidingLog && l.Algorithm == old.Algorithm && m.aside.units > 0 {
-		return false // the log keeps the instants of the units that were set aside, and the model has only their sum
+		return false // the log keeps the instants of the units set aside, the model only their sum
 	}
 	if len(m.ahead) == 0 {
 		return true
@@ -167,7 +167,7 @@ func carried(from spending, old, l ratelimit.Limit, now int64) spending {
 	return to
 }
 
-// converted returns a bucket's debt under another bucket's limit. It has as many whole units,
+// converted returns a bucket's spending under another bucket's limit: as many whole units,
 // and the same fraction of a unit, rounded up to the new limit's resolution in lowest terms.
 func converted(from spending, l ratelimit.Limit, now int64) spending {
 	b := bucketOf(from)
@@ -194,7 +194,7 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-// spent returns the spending that counts now, in whole units. Another algorithm begins with it.
+// spent returns the spending counted now, in whole units. After a change, another algorithm begins with this number.
 
 func (s *modelBucket) spent(now int64) int64 {
 	return max(0, ceilDiv(sub(s.full, mul(now, s.units)), s.per))
@@ -218,7 +218,7 @@ func (s *modelCounter) spent(now int64) int64 {
 
 // keepReceipts adjusts the reservations when the limit's figures change. A booking can still be cancelled before its
 // instant. For past reservations, buckets give nothing back, and fixed windows give back spending that still counts.
-// For other windows this is not specified. Reservations from before the key was dropped as fresh are not affected.
+// Other windows' refunds are not specified. Reservations from before the key was dropped as fresh stay the same.
 func (j *judge) keepReceipts() {
 	for id, r := range j.made {
 		switch {

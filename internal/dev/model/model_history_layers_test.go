@@ -15,33 +15,32 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// The histories in this file are of stacks with all layers on one limiter. The layers
-// have their own limits and costs, and some are shadows. The limiter is also called
-// itself. Each key has a model, and the stack's answer follows from the models' answers:
+// The histories in this file call a stack whose layers all use one limiter, and the limiter itself. The layers have their
+// own limits and costs, and some are shadows. Each key has a model. The models' answers determine the stack's answer:
 //
-//   - Enforcing layers that meet at a key are one charge, under the limit of the first that counts. Unlimited and Blocked
-//     count nothing, and leave the key as it is.
-//   - A shadow is a charge of its own, under the limit of the first charge of its key, enforcing ones before shadows. It is
-//     decided after the enforcing charges, and only if all of these fit.
-//   - A decision puts a key that is tracked under the limit, also if it is denied. Where the cost is 0, or can never fit, it
-//     does so only if the key is not fresh. Peek changes nothing.
-//   - Adjust and the settlement of a reservation of cost 0 put a key under the limiter's limit only if it was not under a
-//     request's, which only a decision ends. A request's limit that equals the limiter's counts as the limiter's.
+//   - Enforcing layers with the same key make one charge, under the first limit
+//     that counts. Unlimited and Blocked count nothing, and leave the key as it is.
+//   - A shadow makes a charge of its own. A key's charges all use the limit of its first one, and enforcing
+//     charges come before shadows. Shadows are decided last, and only if all enforcing charges fit.
+//   - A decision, even a denial, puts a tracked key under the limit. If the cost
+//     is 0, or can never fit, a fresh key stays as it is. Peek changes nothing.
+//   - Adjust puts a key under the limiter's limit, and so does the settlement of a reservation of cost 0. But a key under
+//     a request's limit stays there until a decision. A request's limit equal to the limiter's counts as the limiter's.
 
-// layering is the form of a layer. Its limit is part of the request.
+// layering is a layer without its limit. Each request carries the limit.
 type layering struct {
-	key    int // which of the request's two keys
+	key    int // the index in demand.keys
 	own    int // the layer's own cost; if 0, the caller's cost counts
 	shadow bool
 }
 
-// demand is a request of a stack of these layers.
+// demand is a request to a stack of these layers.
 type demand struct {
 	keys   [2]string
 	limits [4]ratelimit.Limit
 }
 
-// layerMove is a call of the stack or of the limiter.
+// layerMove is a call to the stack or to the limiter.
 type layerMove struct {
 	op
 	stacked bool
@@ -89,8 +88,7 @@ func (c *query) never() bool { return c.cost > c.limit.Capacity() }
 
 func counts(l ratelimit.Limit) bool { return l.Capacity() > 0 && l.Capacity() < math.MaxInt }
 
-// hold is a reservation's charge of one key. A hold without a
-// receipt has a cost of 0, and is charged if it is settled at more.
+// hold is a reservation's charge to one key. Without a receipt its cost is 0, and only a settlement charges the key.
 type hold struct {
 	query
 	receipt *receipt
@@ -105,7 +103,7 @@ type pile struct {
 	judges map[string]*judge
 	under  map[string]bool // the keys under a request's limit
 	holds  map[int][]hold
-	fogged bool // whether the models do not specify the call's result
+	fogged bool // the models do not specify the call's result
 	fogs   int  // such calls
 }
 
@@ -167,7 +165,7 @@ func (p *pile) viewed(j *judge, limit ratelimit.Limit, raw int64) *model {
 	return &c
 }
 
-// limitOf returns the limit that a request's limit stands for, and whether it is the request's own.
+// limitOf returns the limit in force for a request's limit, and whether it is the request's own.
 func (p *pile) limitOf(limit ratelimit.Limit) (ratelimit.Limit, bool) {
 	if limit == none || limit == p.now {
 		return p.now, false
@@ -175,7 +173,7 @@ func (p *pile) limitOf(limit ratelimit.Limit) (ratelimit.Limit, bool) {
 	return limit, true
 }
 
-// charges adds up a request's costs for each key.
+// charges adds up a request's costs by key.
 func (p *pile) charges(r demand, cost int) (firm, shadows []query) {
 	enter := func(i int, to *[]query) {
 		y := p.form[i]
@@ -217,7 +215,7 @@ func (p *pile) charges(r demand, cost int) (firm, shadows []query) {
 	return firm, shadows
 }
 
-// decide makes a decision of the stack.
+// decide makes the stack's decision from the models.
 func (p *pile) decide(m layerMove) (d ratelimit.Decision, held []hold, err error) {
 	firm, shadows := p.charges(m.demand, m.n)
 	fits, ahead := true, int64(-1)
@@ -340,7 +338,7 @@ func (p *pile) spend(raw, ahead int64, all []query) []hold {
 	return held
 }
 
-// later returns the holds of a reservation of cost 0. They are charged if it is settled at more.
+// later returns the holds of a reservation of cost 0. A settlement at more charges them.
 func (p *pile) later(r demand) []hold {
 	held := []hold{}
 	firm, _ := p.charges(r, 0)
@@ -373,7 +371,7 @@ func (p *pile) adjust(raw int64, key string, limit ratelimit.Limit, ofRequest bo
 	p.fogged = p.fogged || j.blurry
 }
 
-// settle settles a reservation of the stack.
+// settle settles a reservation made by the stack.
 func (p *pile) settle(raw int64, id, actual int) {
 	actual = max(0, actual)
 	for _, h := range p.holds[id] {
@@ -392,7 +390,7 @@ func (p *pile) settle(raw int64, id, actual int) {
 	delete(p.holds, id)
 }
 
-// play makes a call. It returns the difference between the answer and the models', or "" if there is none.
+// play makes a call. It returns how the answer differs from the models', or "" if they agree.
 func (p *pile) play(m layerMove) (text string) {
 	p.clock.now.Store(m.raw)
 	p.fogged = false
@@ -491,7 +489,7 @@ func (p *pile) hold(id int, held []hold) {
 	}
 }
 
-// settles reports whether a reservation can be settled with a result that the models specify.
+// settles reports whether the models specify the result of settling a reservation.
 func (p *pile) settles(id int) bool {
 	for i, h := range p.holds[id] {
 		if h.receipt != nil {
@@ -504,7 +502,7 @@ func (p *pile) settles(id int) bool {
 	return p.made[id] != nil && p.holds[id] != nil
 }
 
-// forgetMade drops all reservations, because after a grant it is not specified which of their units are given back.
+// forgetMade drops all reservations. After a grant it is not specified how many of their units the grant gave back.
 func (p *pile) forgetMade() { p.made, p.holds = map[int]*ratelimit.Reservation{}, map[int][]hold{} }
 
 func (p *pile) playKey(m layerMove) (got, want answer, ok bool) {
@@ -572,13 +570,13 @@ type pileDraw struct {
 	raw  int64
 	made int
 	last ratelimit.Decision
-	few  [4][2]ratelimit.Limit // the limits that each layer's requests may have
+	few  [4][2]ratelimit.Limit // each layer's possible limits
 }
 
 func (r *pileDraw) limitOf(from []ratelimit.Limit) ratelimit.Limit {
 	n := len(from)
 	if r.IntN(4) > 0 {
-		n -= 3 // this makes token buckets and fixed windows more frequent
+		n -= 3 // makes token buckets and fixed windows more frequent
 	}
 	return from[r.IntN(n)]
 }

@@ -8,10 +8,11 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// A table with RefuseNew drops a key only if it is fresh, which changes no answer. So the models know all
-// keys, and whether there is room. Only a new key needs room, and only keys that are not fresh take it.
+// A table with RefuseNew drops only fresh keys, and this changes no answer. So the models know all
+// keys, and whether there is room. Only a new key needs room, and only keys with spending take it.
 
-// refusal checks a call that may need room for its key. It reports whether the key was refused; then nothing has changed.
+// refusal checks a call that may need room for its key. It reports
+// whether the table refused the key. A refused call changes nothing.
 func (w *world) refusal(m move, got answer) (text string, refused bool) {
 	if !w.needsRoom(m) {
 		return "", false
@@ -26,7 +27,7 @@ func (w *world) refusal(m move, got answer) (text string, refused bool) {
 				return "", false
 			} // otherwise the key is fresh under its limit, and may have left the table
 		}
-		err = ratelimit.ErrTableFull // nothing but a full table denies a fresh key
+		err = ratelimit.ErrTableFull // only a full table denies a fresh key
 	}
 	if text, refused = w.full(m.raw, []string{m.key}, err); refused && m.kind == opSettle {
 		w.judge(m.key).made[m.id].settled = true // only the first settlement counts
@@ -77,7 +78,7 @@ func (w *world) full(raw int64, keys []string, err error) (text string, refused 
 	return "", refused
 }
 
-// keyStanding is whether a model's key is fresh.
+// keyStanding states whether a model's key is fresh.
 type keyStanding int
 
 const (
@@ -86,7 +87,7 @@ const (
 	isUnknown
 )
 
-// standing returns whether a key is fresh under its own limit, which may be older than the limit in force.
+// standing returns whether a key is fresh under its own limit. This may be older than the limit in force.
 func (w *world) standing(key string, raw int64) keyStanding {
 	switch j := w.judges[key]; {
 	case j == nil || !j.known && !j.blurry:
@@ -108,8 +109,8 @@ func (w *world) names() (all []string) {
 	return all
 }
 
-// forgetReceipts drops the reservations of all other keys that may be fresh. If such a key has
-// left the table, its reservations have no effect, and the models do not know whether it has.
+// forgetReceipts drops the reservations of all other keys that may be fresh. If such a key
+// has left the table, its reservations have no effect. The models cannot know whether it has.
 func (w *world) forgetReceipts(keys []string) {
 	for key, j := range w.judges {
 		if !w.refuse || slices.Contains(keys, key) || w.standing(key, w.clock.now.Load()) == isSpent {
@@ -123,8 +124,8 @@ func (w *world) forgetReceipts(keys []string) {
 	}
 }
 
-// outlives reports whether a log may have spending that only an earlier, longer window
-// still counts. It counts again if the limit is raised, so the table may keep the key.
+// outlives reports whether a log may have spending counted only by an earlier, longer
+// window. After a raise of the limit it counts again, so the table may keep the key.
 func (m *model) outlives(now int64) bool {
 	log, ok := m.base.(*modelLog)
 	return ok && log.until > now

@@ -14,9 +14,9 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Most defects of limiters were found where two features met. So one random history contains all kinds of calls,
-// and each key has a model. The calls are those of model_property_test.go, and Wait, SetLimit, Refresh, and
-// stacks of two keys. The table may be too small. A failure is reported as the shortest history that still fails.
+// Most defects were found where two features met. So a random history contains calls of all kinds:
+// the calls in model_property_test.go, Wait, SetLimit, Refresh, and stacks of two keys. Each key has
+// a model. The table may be too small. A failure is reported as the shortest history still failing.
 
 const (
 	opWait opKind = opSweep + 1 + iota
@@ -25,7 +25,7 @@ const (
 	opStack
 )
 
-// move is one call of a history, on one of its keys.
+// move is a history's call on one key.
 type move struct {
 	op
 	key, other string          // other is a stack's second key
@@ -49,14 +49,14 @@ func (m move) String() string {
 // setting is a history's configuration.
 type setting struct {
 	limit ratelimit.Limit
-	keys  int // above 1 the clock never steps back, because a forgotten key also forgets its time
-	max   int // the size of a table that is too small for all keys; otherwise 0
+	keys  int // if above 1, the clock never steps back, because a forgotten key also forgets its time
+	max   int // the size of a table too small for all keys; otherwise 0
 
-	refuse   bool // whether the table that is too small refuses new keys
-	remember int  // evicted keys that are remembered
+	refuse   bool // whether the small table refuses new keys
+	remember int  // how many evicted keys are remembered
 }
 
-// evicts reports whether keys are forgotten although they have spent. The models do not know which.
+// evicts reports whether the table forgets keys with spending. The models do not know which.
 func (s setting) evicts() bool { return s.max > 0 && !s.refuse }
 
 // world is a limiter, and its keys' models.
@@ -75,7 +75,7 @@ func newWorld(t testing.TB, s setting) *world {
 		opts.OnFull = ratelimit.RefuseNew
 	}
 	if s.keys > 1 && !s.evicts() {
-		opts.IdleTTL = math.MaxInt64 // the models cannot know which fresh keys leave when others come, so none expires
+		opts.IdleTTL = math.MaxInt64 // no key expires, because the models cannot know which fresh keys leave for new ones
 	}
 	w.limiter = newWith(t, s.limit, opts)
 	layer := func(i int) ratelimit.Layer[[2]string] {
@@ -99,7 +99,7 @@ func (w *world) judge(key string) *judge {
 	return j
 }
 
-// play makes a call. It returns the difference between the answer and the model's, or "" if there is none.
+// play makes a call. It returns how the answer differs from the model's, or "" if they agree.
 func (w *world) play(m move) string {
 	w.clock.now.Store(m.raw)
 	w.key = m.key
@@ -125,7 +125,7 @@ func (w *world) play(m move) string {
 	return w.compare(m, got)
 }
 
-// makes reports whether the call is possible: a reservation can only be settled with its own key.
+// makes reports whether the history can make the call. A reservation settles only on its own key.
 func (w *world) makes(m move) bool {
 	if m.kind != opSettle && m.kind != opCancel {
 		return true
@@ -134,9 +134,9 @@ func (w *world) makes(m move) bool {
 	return (own || w.evicts()) && w.made[m.id] != nil && !w.judge(m.key).convertsRefund(r, w.now)
 }
 
-// convertsRefund reports whether a settlement gives back units of a token bucket that
-// were reserved under other figures. The limiter converts such refunds, and rounds them
-// down, while the model gives nothing back. internal/meter compares them with a replay.
+// convertsRefund reports whether a settlement gives back a token bucket's units reserved
+// under other figures. The limiter converts such refunds and rounds them down, while the
+// model gives nothing back. internal/meter compares such refunds with a replay.
 func (j *judge) convertsRefund(r *receipt, now ratelimit.Limit) bool {
 	pending := j.known && j.limit.Named("") != now.Named("") // the key adopts the limit at its next decision
 	if r != nil && r.changed && pending && j.limit.Algorithm == ratelimit.AlgorithmTokenBucket {
@@ -160,7 +160,7 @@ func (w *world) request(m move) answer {
 	return answer{d: ratelimit.Decision{Allowed: err == nil}, err: err, len: w.limiter.Stats().Keys}
 }
 
-// agrees returns the difference between a Peek and the Take after it at the same instant, or "" if there is none.
+// agrees returns how a Peek differs from the Take after it at the same instant, or "" if they agree.
 func agrees(m move, reported ratelimit.Decision, peeked error, got answer) string {
 	if m.kind != opTake || m.n < 1 || got.err != nil {
 		return ""
@@ -172,7 +172,7 @@ func agrees(m move, reported ratelimit.Decision, peeked error, got answer) strin
 }
 
 // compare makes the same call on the key's model. If the table is too small, the models do not
-// know which keys are forgotten. Then Peek and Take must agree, and the table must keep its bound.
+// know which keys it forgets. Then Peek and Take must agree, and the table must keep its bound.
 func (w *world) compare(m move, got answer) string {
 	if n := w.limiter.Stats().Keys; w.max > 0 && n > w.max {
 		return fmt.Sprintf("%d keys are tracked, of %d at most", n, w.max)
@@ -196,7 +196,7 @@ func (w *world) differs(j *judge, m move, got answer) string {
 		if got.err == nil {
 			return "a Wait whose context has ended does not fail"
 		}
-		return "" // the call must have charged nothing, which later answers show
+		return "" // the call must have charged nothing; later answers show it
 	}
 	if m.kind == opWait {
 		m.kind = opAllow
@@ -221,7 +221,8 @@ func (w *world) differs(j *judge, m move, got answer) string {
 	return ""
 }
 
-// withLimit makes a call that does not adopt a new limit, as if the call had adopted it.
+// withLimit returns the model's answer to a call. If the call, such as Peek,
+// does not adopt a new limit, a copy of the model under that limit answers.
 func (j *judge) withLimit(now ratelimit.Limit, o op) answer {
 	settles := o.kind == opSettle || o.kind == opCancel || o.kind == opReset
 	if !j.known || j.limit == now || settles {
@@ -236,8 +237,8 @@ func (j *judge) withLimit(now ratelimit.Limit, o op) answer {
 	return a
 }
 
-// adopts changes the key's limit if the call is of a kind that does so: a decision, even at
-// a cost of 0 or above the capacity, an Adjust, or a settlement that charges as Adjust does.
+// adopts changes the key's limit if the call does. These calls do: a decision, even at a
+// cost of 0 or above the capacity, an Adjust, and a settlement charging as Adjust does.
 func (j *judge) adopts(now ratelimit.Limit, o op) {
 	if !j.known || j.limit == now || !j.charges(now, o) {
 		return
@@ -254,8 +255,8 @@ func (j *judge) charges(now ratelimit.Limit, o op) bool {
 		if o.n > 0 && o.n <= now.Capacity() {
 			return true
 		}
-		// The call only returns the key's state. Its times are true if the key adopts the limit
-		// now. If the key is fresh, or if the figures stay the same, it returns no times.
+		// The call only returns the key's state. The key adopts the limit, so that the
+		// returned times are true. A fresh key has no times, and equal figures change none.
 		return o.n >= 0 && j.limit.Named("") != now.Named("") && !j.freshAt(o.raw)
 	case opAdjust:
 		return o.n != 0
@@ -274,7 +275,7 @@ func (w *world) setLimit(m move) string {
 	return ""
 }
 
-// playSweep sweeps. If there are several keys, they never expire, so none is dropped.
+// playSweep sweeps. With several keys none expires, so none is dropped.
 func (w *world) playSweep(m move) string {
 	swept, want := w.limiter.Sweep(), 0
 	if w.evicts() {
@@ -393,7 +394,7 @@ func (d *drawn) draw() move {
 	return m
 }
 
-// another returns a limit that differs from the one before in its name, its figures or its algorithm.
+// another returns a limit with another name, other figures or another algorithm.
 func (d *drawn) another() ratelimit.Limit {
 	l := d.script.limit
 	switch d.byte() % 4 {
@@ -419,7 +420,7 @@ func (d *drawn) another() ratelimit.Limit {
 	return l
 }
 
-// playHistory plays a history from data, and reports a failure as the shortest history that still fails.
+// playHistory plays a history from data, and reports a failure as the shortest history still failing.
 func playHistory(t testing.TB, data []byte, most int) {
 	d := draw(data)
 	w := newWorld(t, d.setting)
@@ -436,7 +437,7 @@ func playHistory(t testing.TB, data []byte, most int) {
 	}
 }
 
-// failure plays moves, and describes the first wrong answer. It returns "" if all are right.
+// failure plays moves, and describes the first wrong answer. If all are right, it returns "".
 func failure(t testing.TB, s setting, moves []move) string {
 	w := newWorld(t, s)
 	for _, m := range moves {
@@ -447,7 +448,7 @@ func failure(t testing.TB, s setting, moves []move) string {
 	return ""
 }
 
-// shortest removes the moves that a failure does not need. It tries halves first, and then smaller parts.
+// shortest removes the moves not needed for a failure. It tries halves first, and then smaller parts.
 func shortest[M any](moves []M, fails func([]M) bool) []M {
 	for size := len(moves) / 2; size > 0; size /= 2 {
 		for i := 0; i+size <= len(moves); {

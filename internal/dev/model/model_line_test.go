@@ -18,7 +18,7 @@ import (
 )
 
 // modelLine is a model of one key and its waiters. Before any other event, it
-// serves all waiters that are due, each at the first instant when its cost fits.
+// serves all waiters due by then, each at the first instant when its cost fits.
 type modelLine struct {
 	*model
 	turns  []modelTurn
@@ -68,7 +68,7 @@ func (l *modelLine) serve(now int64) {
 	}
 }
 
-// retryAfter returns the RetryAfter of a cost that is denied behind the line.
+// retryAfter returns the RetryAfter of a cost denied behind the line.
 func (l *modelLine) retryAfter(now, cost int64) time.Duration {
 	s, from := l.base.clone(), now
 	for _, t := range l.turns {
@@ -192,7 +192,7 @@ func (g *lineGame) step(id int) {
 		before := o.want.settled
 		done := false
 		g.try(fmt.Sprintf("settle %d at %d", o.want.cost, actual), func(m *modelLine, now int64) {
-			// A log keeps the instants of the units that a lowered limit sets aside, and the model does not.
+			// A log keeps the instants of the units set aside by a lowered limit. The model does not.
 			m.blurry = m.aside.units > 0 && limit.Algorithm == ratelimit.AlgorithmSlidingLog
 			m.settle(now, o.want, actual)
 		}, func() {
@@ -272,7 +272,7 @@ func (g *lineGame) meanwhile(limit ratelimit.Limit) {
 	require.NoError(g, g.limiter.Reset(context.Background(), "k"))
 }
 
-// restart calls Peek on the key as it would be after a restart, without waiters.
+// restart compares a Peek after a restart, without waiters, with the model's.
 func (g *lineGame) restart(cost int) {
 	now := int64(time.Since(g.start))
 	g.want.serve(now)

@@ -11,10 +11,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// The three figures of a Decision predict the results of later calls. Here
-// these calls are made, each on its own limiter with the same history.
+// A Decision's three figures predict the results of later calls. These
+// tests make the calls, each on its own limiter with the same history.
 
-// replay returns a limiter on which all ops were made.
+// replay returns a new limiter after the ops.
 func replay(t testing.TB, l ratelimit.Limit, ops []op) *rig {
 	r := newRig(t, l)
 	for _, o := range ops {
@@ -82,7 +82,7 @@ func (p *probe) sweep(later time.Duration) int {
 
 func (p *probe) String() string { return fmt.Sprintf("limit: %v\n%s%+v", p.limit, history(p.ops), p.d) }
 
-// TestEveryFigureIsTrueToTheNanosecond needs no model, so it also covers histories that the model does not specify.
+// TestEveryFigureIsTrueToTheNanosecond needs no model, so it also covers histories not specified by the model.
 func TestEveryFigureIsTrueToTheNanosecond(t *testing.T) {
 	testsize.Arithmetic(t)
 	for seed := range Rounds(600) {

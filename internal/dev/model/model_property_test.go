@@ -23,7 +23,7 @@ type op struct {
 	raw   int64
 	n     int           // the cost, the delta or the actual cost
 	ahead time.Duration // a Reserve's maxDelay
-	id    int           // the reservation that is made or settled
+	id    int           // the reservation made or settled
 }
 
 type opKind int
@@ -54,7 +54,7 @@ type answer struct {
 	len   int
 }
 
-// rig is a limiter of one key, with a clock that is set by hand.
+// rig is a limiter of one key, with a clock set by hand.
 type rig struct {
 	limiter *ratelimit.Keyed[string]
 	clock   *testClock
@@ -89,7 +89,7 @@ func (r *rig) do(o op) (a answer) {
 	return a
 }
 
-// change makes the ops that are no decisions.
+// change makes the ops other than decisions.
 func (r *rig) change(o op, a *answer) {
 	switch o.kind {
 	case opSettle:
@@ -110,8 +110,8 @@ type judge struct {
 	*model
 	made map[int]*receipt
 
-	// A key was swept away at this reading while the model did not know its spending. So it
-	// is unknown when the key became fresh, and as which instants earlier readings count.
+	// sweptAt is the reading when a key of unknown spending was swept away. The model
+	// does not know when that key became fresh, so it cannot place earlier readings.
 	sweptAt int64
 }
 
@@ -156,14 +156,13 @@ func (j *judge) change(o op, a *answer) {
 	}
 }
 
-// script converts bytes to ops, so that a seed or a fuzzer can supply
-// them. It reads the answers, to choose instants and costs that matter.
+// script converts bytes from a seed or a fuzzer to ops. It reads the answers, to choose instants and costs that matter.
 type script struct {
 	data   []byte
 	limit  ratelimit.Limit
 	raw    int64
 	last   ratelimit.Decision
-	usable []int // reservations that can be settled
+	usable []int // reservations to settle
 	made   int
 	only   []opKind // the permitted calls; nil permits all
 	onward bool     // whether the clock never steps back
@@ -188,7 +187,7 @@ var scriptRates = []ratelimit.Rate{
 	ratelimit.PerDay(1), ratelimit.PerMinute(100), ratelimit.PerHour(123_457), ratelimit.PerSecond(1_000_000_000),
 }
 
-// counting are the algorithms except those that count nothing.
+// counting lists the algorithms that regain spending with time.
 var counting = []ratelimit.Algorithm{
 	ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket, ratelimit.AlgorithmFixedWindow,
 	ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmSlidingCounter, ratelimit.AlgorithmCalendar,
@@ -212,7 +211,7 @@ func (s *script) pickLimit() {
 	}
 }
 
-// step moves the clock by nothing, by a little, to an instant of an answer, far, or back.
+// step leaves the clock as it is, or moves it by a little, to an instant in the last answer, far, or back.
 func (s *script) step() {
 	least, most := -140*Year, 140*Year // readings further from 0 count as 146 years
 	if s.edge {
@@ -279,7 +278,7 @@ func (s *script) next() op {
 	return o
 }
 
-// everything lists each call as often as it is drawn.
+// everything lists the kinds of ops, and frequent ones several times.
 var everything = []opKind{
 	opTake, opTake, opTake, opTake, opTake, opAllow, opPeek, opPeek,
 	opReserve, opReserve, opReserve, opReserve, opReserve, opReserve,
@@ -344,7 +343,7 @@ func (s *script) run(t testing.TB, maxOps int) {
 	}
 }
 
-// accepts reports whether the limiter's answer equals the model's. If the model has none, it returns true.
+// accepts reports whether the limiter's answer equals the model's. If the model has no answer, it returns true.
 func (j *judge) accepts(o op, got, want answer) bool {
 	if j.blurry {
 		if o.kind == opReserve {
@@ -360,7 +359,7 @@ func (j *judge) accepts(o op, got, want answer) bool {
 		got.d, want.d = outcome(got.d), outcome(want.d)
 	}
 	if o.kind <= opReserve && o.n == 0 {
-		got.d.Delay, want.d.Delay = 0, 0 // a cost of 0 has no delay that matters
+		got.d.Delay, want.d.Delay = 0, 0 // the delay of a cost of 0 does not matter
 	}
 	if got.d.Debt > 0 && got.d.Remaining > 0 {
 		return false // one key cannot have both
@@ -383,7 +382,7 @@ func outcome(d ratelimit.Decision) ratelimit.Decision {
 	return ratelimit.Decision{Allowed: d.Allowed, RetryAfter: d.RetryAfter, Delay: d.Delay}
 }
 
-// fail reports the shortest history that it finds in which the limiter contradicts the model.
+// fail removes ops as long as the limiter still contradicts the model, and reports the rest.
 func fail(t testing.TB, l ratelimit.Limit, ops []op) {
 	for i := len(ops) - 1; i >= 0; i-- {
 		if less := slices.Delete(slices.Clone(ops), i, i+1); contradiction(t, l, less) != "" {
@@ -394,7 +393,7 @@ func fail(t testing.TB, l ratelimit.Limit, ops []op) {
 	require.Fail(t, "the model answers otherwise", "limit: %v\n%s%s", l, history(ops), contradiction(t, l, ops))
 }
 
-// contradiction returns the difference between the answers to the last op, or "" if there is none.
+// contradiction plays the ops, and describes the first answer that differs from the model's. It returns "" if none does.
 func contradiction(t testing.TB, l ratelimit.Limit, ops []op) string {
 	rig, judge := newRig(t, l), newJudge(l)
 	for _, o := range ops {
@@ -430,13 +429,13 @@ func TestEveryAnswerIsTheModels(t *testing.T) {
 	}
 }
 
-// Each of some keys has its own model. The clock only moves forward, because a key that is forgotten also forgets its time.
+// Each key has its own model. The clock only moves forward, because a forgotten key also forgets its time.
 func TestKeysShareNoBudget(t *testing.T) {
 	for seed := range Rounds(1_000) {
 		s := &script{data: seeded(7<<32|seed, 600), onward: true, only: []opKind{opTake, opAllow, opPeek, opReserve, opSettle, opCancel, opAdjust, opReset}}
 		s.pickLimit()
 		rig := newRig(t, s.limit)
-		// A dropped key is no longer tracked, and which keys are dropped depends on chance. So none is dropped.
+		// No key expires, because chance decides which keys are dropped.
 		rig.limiter = newWith(t, s.limit, ratelimit.Options[string]{Clock: rig.clock, IdleTTL: math.MaxInt64})
 		judges := map[string]*judge{}
 		for i := range 150 {
@@ -449,7 +448,7 @@ func TestKeysShareNoBudget(t *testing.T) {
 	}
 }
 
-// shareNothing makes calls on one of several keys. A reservation is only settled with its own key.
+// shareNothing makes a call on one of several keys. A reservation settles only on its own key.
 func shareNothing(t *testing.T, s *script, r *rig, j *judge, seed uint64) {
 	o := s.next()
 	if _, own := j.made[o.id]; o.kind >= opSettle && o.kind <= opCancel && !own {

@@ -11,21 +11,21 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// This file has the model of the property and fuzz tests: a slow, plain and sequential limiter of one key.
-// It counts in integers of any size. It stores each future spending separately. The effect of a booking, or
-// of its cancellation, is computed by spending all others again at their own instants and in their order.
+// This file contains the model for the property and fuzz tests: a slow, plain and sequential limiter
+// of one key. It counts in integers of any size, and stores each future spending separately. To make
+// or cancel a booking, it spends all other bookings again, in order, at their own instants.
 
 // booking is one spending of a key.
 type booking struct {
-	at   int64    // when it counts; in a leaky bucket, at which it leaves
-	pos  *big.Int // the unrounded instant when it leaves a leaky bucket, in units/ns
+	at   int64    // when it counts; in a leaky bucket, when it leaves
+	pos  *big.Int // when it leaves a leaky bucket, unrounded, times units
 	cost int64
 }
 
 // end returns the position behind the booking in a leaky bucket.
 func (b *booking) end(per int64) *big.Int { return add(b.pos, mul(b.cost, per)) }
 
-// spending is the cost that was charged and not yet regained, as one algorithm stores it.
+// spending is the cost charged and not yet regained, as one algorithm stores it.
 type spending interface {
 	clone() spending
 	// earliest returns the first instant, not before t, at which the cost fits.
@@ -34,7 +34,7 @@ type spending interface {
 	spend(b *booking)
 	// charge spends a debt, which may need several windows.
 	charge(now, cost int64)
-	// spent returns the spending that counts now, in whole units, rounded up.
+	// spent returns the spending counted now, in whole units, rounded up.
 	spent(now int64) int64
 	// refund gives back a part of past spending.
 	refund(now int64, b *booking, amount int64)
@@ -109,7 +109,7 @@ func (s *modelBucket) replay(e modelCharge) {
 	}
 }
 
-// refund changes the spending as if its cost had been lower from the beginning.
+// refund changes the spending as if the booking had cost less from the beginning.
 func (s *modelBucket) refund(_ int64, b *booking, amount int64) {
 	for i := range s.events {
 		if e := &s.events[i]; e.b == b {
@@ -153,7 +153,7 @@ func (s *modelQueue) grant(_, amount int64) bool {
 
 func (s *modelQueue) spend(b *booking) { s.full = add(later(s.full, b.pos), mul(b.cost, s.per)) }
 
-// enter returns the booking of a cost that enters now.
+// enter returns the booking of a cost entering now.
 func (s *modelQueue) enter(now, cost int64) *booking {
 	pos := later(s.full, mul(now, s.units))
 	return &booking{at: ceilDiv(pos, s.units), pos: pos, cost: cost}
@@ -161,7 +161,7 @@ func (s *modelQueue) enter(now, cost int64) *booking {
 
 func (s *modelQueue) refund(now int64, b *booking, amount int64) {
 	if s.full.Cmp(b.end(s.per)) == 0 { // if nothing has entered after it
-		kept := sub(mul(b.cost, s.per), mul(now-b.at, s.units)) // the part that has not been regained
+		kept := sub(mul(b.cost, s.per), mul(now-b.at, s.units)) // the part not yet regained
 		s.full = sub(s.full, later(new(big.Int), earlier(mul(amount, s.per), kept)))
 	}
 }
@@ -177,8 +177,8 @@ type modelWindow struct {
 
 // periods are the windows in which a modelWindow counts.
 type periods interface {
-	open(t int64) (start int64) // the window that a fresh key would begin
-	end(start int64) int64      // the window's beginning after this one
+	open(t int64) (start int64) // the window begun by a fresh key
+	end(start int64) int64      // the beginning of the next window
 }
 
 // ownWindows begin with a key's first spending.
@@ -189,7 +189,7 @@ func (w ownWindows) end(start int64) int64 { return start + w.per }
 
 func (s *modelWindow) clone() spending { c := *s; return &c }
 
-// pass closes the windows that have ended by t. Each takes its units off a debt.
+// pass closes the windows ended by t. Each takes its units off the spending.
 func (s *modelWindow) pass(t int64) {
 	for s.used > 0 && t >= s.windows.end(s.start) {
 		s.used = max(0, s.used-s.units)
@@ -246,7 +246,7 @@ type modelLog struct {
 	units, per int64
 	entries    []booking // sorted by instant; a debt's entries may be in the future
 	debt       int       // entries at the end that form one debt
-	until      int64     // the instant until which a longer window, of an earlier limit, counts its spending
+	until      int64     // until when an earlier limit's longer window counts its spending
 }
 
 func (s *modelLog) clone() spending {
@@ -255,7 +255,7 @@ func (s *modelLog) clone() spending {
 	return &c
 }
 
-// within returns the spending in the window that ends at t, including later entries.
+// within returns the spending in the window ending at t, and in later entries.
 func (s *modelLog) within(t int64) (sum int64) {
 	for _, e := range s.entries {
 		if e.at > t-s.per {
@@ -320,8 +320,8 @@ func (s *modelLog) grant(now, amount int64) bool {
 	return true
 }
 
-// grantOldest removes the entries that expire first. A debt is one charge of
-// all spending under another algorithm, so the rest of it is charged again.
+// grantOldest removes the entries expiring first. A debt is one charge
+// of all spending under another algorithm, so its rest is charged again.
 func (s *modelLog) grantOldest(now, amount int64) {
 	if s.debt > 0 {
 		left := s.within(now) - amount
@@ -412,8 +412,8 @@ func (s *modelCounter) refund(now int64, b *booking, amount int64) {
 	}
 }
 
-// grant is specified only if no earlier window counts, or if it takes everything.
-// If a part of the earlier window counts, its share in a grant is not specified.
+// grant is specified only if it takes everything, or if no earlier
+// window counts. An earlier window's share in a grant is not specified.
 func (s *modelCounter) grant(now, amount int64) bool {
 	if s.pass(now); s.prev > 0 && amount < s.curr+s.prev {
 		return false
@@ -440,18 +440,18 @@ func (s *modelCounter) reset(t int64) int64 {
 
 // ---- the limiter of one key ----
 
-// model returns the answers of a right limiter called for one key only.
+// model is a correct limiter of one key.
 type model struct {
 	limit  ratelimit.Limit
 	base   spending     // the spending up to last
 	ahead  []*booking   // later bookings
-	loose  bool         // the limit has changed since the later bookings were made, so there may be room before them
+	loose  bool         // the limit changed after these bookings, so there may be room before them
 	known  bool         // whether the key is tracked
 	last   int64        // the highest reading of the key's calls
-	floor  int64        // when a key that was swept away was fresh: it starts again no earlier
-	aside  aside        // spending that a lowered limit does not count
+	floor  int64        // when a swept key was fresh: its next life begins no earlier
+	aside  aside        // spending not counted under a lowered limit
 	life   int          // how often the key was forgotten
-	ended  map[int]bool // the lives that ended by Reset
+	ended  map[int]bool // the lives ended by Reset
 	left   bool         // whether the key has left a limit of another kind: see Alike
 	blurry bool         // whether the right answer is unknown
 }
@@ -460,7 +460,7 @@ func newModel(l ratelimit.Limit) *model {
 	return &model{limit: l, base: newSpending(l), floor: math.MinInt64, ended: map[int]bool{}}
 }
 
-// receipt records a model's reservation, so that it can be settled.
+// receipt records a model's reservation for its settlement.
 type receipt struct {
 	*booking
 	life    int
@@ -469,7 +469,7 @@ type receipt struct {
 	changed bool // whether the limit has changed since
 }
 
-// at returns the instant that a reading counts as.
+// at returns a reading's instant. A reading below the key's last one counts as that one.
 func (m *model) at(raw int64) int64 {
 	if m.known {
 		return max(raw, m.last)
@@ -477,7 +477,7 @@ func (m *model) at(raw int64) int64 {
 	return max(raw, m.floor)
 }
 
-// record moves the spending up to now.
+// record brings the spending up to now.
 func (m *model) record(now int64) {
 	m.known, m.last = true, now
 	for len(m.ahead) > 0 && m.ahead[0].at <= now {
@@ -533,7 +533,7 @@ func (m *model) take(raw int64, cost int, ahead int64, spend bool) (d ratelimit.
 	return d, r, nil
 }
 
-// plan returns the booking that the cost would make, and the reading from which it may be made.
+// plan returns the cost's booking, and the earliest reading that allows it.
 func (m *model) plan(raw, now, cost, ahead int64) (b *booking, retry int64) {
 	s := m.all()
 	if q, ok := s.(*modelQueue); ok {
@@ -595,11 +595,11 @@ func (m *model) next(raw, now, cost int64) int64 {
 	return b.at
 }
 
-// unspecified stands for a debt that the model does not determine.
+// unspecified stands for a debt that the model cannot determine.
 const unspecified = -1
 
-// debt returns the units above the capacity. In windows it is unspecified while
-// there is a booking, because the windows before the booking count as full.
+// debt returns the units above the capacity. Beside a booking in a window
+// it is unspecified, because the windows before the booking count as full.
 func (m *model) debt(s spending, now int64) int {
 	switch s.(type) {
 	case *modelBucket, *modelQueue:
@@ -664,7 +664,7 @@ func (m *model) settle(raw int64, r *receipt, actual int) {
 	}
 }
 
-// late returns the units to charge for a reservation that still counts, but whose key was dropped as fresh.
+// late returns the units to charge for a reservation whose key was dropped as fresh since. The reservation still counts.
 func (m *model) late(r *receipt, actual int) int64 {
 	if r == nil || r.free || r.settled || r.life == m.life || m.ended[r.life] {
 		return 0
@@ -672,8 +672,8 @@ func (m *model) late(r *receipt, actual int) int64 {
 	return max(0, int64(actual)-r.cost)
 }
 
-// shared reports whether a place in a queue is in the same nanosecond as another one.
-// It is not specified which of them becomes free. To callers they are one instant.
+// shared reports whether two places in a queue fall on the same nanosecond. To
+// callers they are one instant, so it is not specified which of them a refund frees.
 func (m *model) shared(i int) bool {
 	return m.limit.Algorithm == ratelimit.AlgorithmLeakyBucket &&
 		slices.ContainsFunc(m.ahead, func(b *booking) bool { return b != m.ahead[i] && b.at == m.ahead[i].at })
@@ -692,8 +692,8 @@ func (m *model) giveBack(b *booking, amount int64) {
 	m.base.refund(m.last, b, amount)
 }
 
-// giveBackAside reduces spending from before a change of the limit, if it
-// still counts. It takes the units first that a lowered limit has set aside.
+// giveBackAside reduces spending from before a change of the limit,
+// if it still counts. Units set aside by a lowered limit go first.
 func (m *model) giveBackAside(b *booking, amount int64) {
 	base := m.base.clone()
 	base.refund(m.last, b, amount)
@@ -707,8 +707,8 @@ func (m *model) giveBackAside(b *booking, amount int64) {
 	m.base.refund(m.last, b, amount)
 }
 
-// charge spends a cost that need not fit. If there are bookings, the order of both is not
-// specified. A debt of very many windows takes too long to compute. A debt of a Century is capped.
+// charge spends a cost that need not fit. Three results are unspecified: beside bookings, because
+// of the order; a debt of very many windows, too slow to compute; and a debt capped at a Century.
 func (m *model) charge(cost int64) {
 	units, per := int64(m.limit.Rate.Units), int64(Span(m.limit))
 	windows := m.limit.Algorithm > ratelimit.AlgorithmLeakyBucket && cost/units > 1000 // the windows would be computed one by one
@@ -766,7 +766,7 @@ func (m *model) len() int {
 	return 0
 }
 
-// sameError reports whether a limiter's error is the one that the model expects.
+// sameError reports whether a limiter's error is the model's.
 func sameError(got, want error) bool {
 	if want == nil {
 		return got == nil

@@ -12,10 +12,9 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Moves plays calls of a language model while their limit's figures change. In one case they change
-// once while nine calls are under way, in another by 1 % each second, and in a third with each call,
-// as if two versions of a service ran side by side. The open reservations must still give their
-// units back. The function new returns a limiter; limiters with the same name share their keys.
+// Moves plays calls to a language model while the limit's figures change: once during nine calls, by 1 % each
+// second, or with each call, as if two versions of a service ran side by side. Open reservations must still
+// give their units back. The function new returns a limiter; limiters with the same name share their keys.
 func Moves(t *testing.T, clock Clock, new func(name string, l ratelimit.Limit) Flipped) {
 	t.Run("once", func(t *testing.T) {
 		l := new("once", perMinute(1_000_000))
@@ -59,7 +58,7 @@ func perMinute(tokens int) ratelimit.Limit {
 type moving struct {
 	Flipped
 	clock   Clock
-	at      time.Duration // the instant of the next change
+	at      time.Duration // when it changes next
 	percent int
 	seconds int
 	sum     int // the sum of the percentages

@@ -22,9 +22,9 @@ type Clock interface {
 	Advance(time.Duration)
 }
 
-// Overlap plays calls of a language model under TokensPerMinute. Each reserves 4,000 tokens, takes 3
-// seconds, and settles at 500. As many calls run at once as the limiter admits. It counts the tokens used
-// in a minute, after a first minute that uses up the burst. No interval may use more than the bound.
+// Overlap plays calls to a language model under TokensPerMinute. Each reserves 4,000 tokens, takes 3
+// seconds, and settles at 500. As many calls run at once as the limiter admits. Overlap returns the tokens
+// used per minute, after a first minute that uses up the burst. No interval may use more than the bound.
 func Overlap[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], key K) (used int) {
 	used, over := play(t, clock, l, TokensPerMinute, []K{key}, 4*time.Minute, func() modelCall { return modelCall{4000, 500, 3 * time.Second, 0} })
 	require.Zero(t, over, "tokens beyond the bound")
@@ -34,8 +34,8 @@ func Overlap[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], key K) (
 // StreamsPerMinute is Streams' limit. Its burst holds the estimates of 200 streams.
 var StreamsPerMinute = ratelimit.TokenBucket(ratelimit.PerMinute(100_000), 800_000)
 
-// Streams is Overlap under StreamsPerMinute, for two hours. Its calls
-// take 30 to 90 seconds, so about 200 of them are open at any time.
+// Streams is Overlap under StreamsPerMinute, for two hours. Its
+// calls take 30 to 90 seconds, so about 200 are open at any time.
 func Streams[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], key K) (used int) {
 	rnd := rand.New(rand.NewPCG(67, 4))
 	used, over := play(t, clock, l, StreamsPerMinute, []K{key}, 2*time.Hour, func() modelCall {
@@ -45,9 +45,9 @@ func Streams[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], key K) (
 	return used
 }
 
-// Hour is Overlap for an hour in which the keys share the limit. Random calls reserve 1,000 to 8,000 tokens, use
-// a quarter of them on average, and take up to 6 seconds. Some are cancelled. If ahead is positive, every second
-// call may be booked up to ahead. Over is the maximum number of tokens by which an interval exceeds the bound.
+// Hour is Overlap for an hour, with several keys sharing the limit. Random calls reserve 1,000 to 8,000 tokens,
+// use a quarter of them on average, and take up to 6 seconds. Some are cancelled. If ahead is positive, every
+// second call may be booked up to ahead. Over is the largest excess over the bound in any interval, in tokens.
 func Hour[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], keys []K, ahead time.Duration) (used, over int) {
 	rnd := rand.New(rand.NewPCG(54, 1))
 	return play(t, clock, l, TokensPerMinute, keys, time.Hour, func() modelCall {
@@ -62,7 +62,7 @@ func Hour[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], keys []K, a
 	})
 }
 
-// InTurn returns one limiter that uses several processes' limiters in turn.
+// InTurn returns a limiter calling several processes' limiters in turn.
 func InTurn[K any](all ...ratelimit.Reserver[K]) ratelimit.Reserver[K] {
 	return &inTurn[K]{Reserver: all[0], all: all}
 }
@@ -78,7 +78,7 @@ func (l *inTurn[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.
 	return l.all[l.next].Reserve(ctx, key, cost, maxDelay)
 }
 
-// modelCall is one call of a model.
+// modelCall is one call to a language model.
 type modelCall struct {
 	estimate, actual int
 	length, ahead    time.Duration
@@ -96,7 +96,7 @@ func play[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], limit ratel
 		tokens int
 	}
 	var (
-		open  []running // sorted by the instant when each ends
+		open  []running // sorted by end
 		past  []spent
 		begin = clock.Now()
 		calls = make([]modelCall, len(keys)) // each key's next call
@@ -136,8 +136,7 @@ func play[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], limit ratel
 		}
 		clock.Advance(pause)
 	}
-	// past[:i] are the tokens used before an interval, and past[:k]
-	// those used by its end. So past[i:k] are used in the interval.
+	// past[:i] are the tokens used before an interval, and past[:k] the ones used by its end. So the interval used past[i:k].
 	slices.SortStableFunc(past, func(a, b spent) int { return cmp.Compare(a.at, b.at) })
 	rate, per := int64(limit.Rate.Units), int64(limit.Rate.Per)
 	var sum, worst, least int64 // the tokens up to now; the largest rise of tokens·per − rate·time, and its least value

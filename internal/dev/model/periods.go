@@ -11,7 +11,7 @@ import (
 type Period struct {
 	ratelimit.Period
 	Location *time.Location
-	Begins   func(at time.Time) time.Time // the beginning of the window that contains an instant
+	Begins   func(at time.Time) time.Time // the beginning of the window around an instant
 	Next     func(from time.Time) time.Time
 }
 

@@ -1,9 +1,9 @@
-// Testrun runs all modules' tests, three modules at a time, the slowest first. It passes its arguments to each go test. When
-// a module ends, it prints the output of go test and a line of progress. Tests that bound a time (testsize.Alone) run when
+// Testrun runs all modules' tests, three modules at a time, the slowest first. It passes its arguments to each go test.
+// When a module ends, it prints go test's output and a line of progress. Tests that bound a time (testsize.Alone) run when
 // all others have ended. The last lines list the failed tests, and the skipped tests with the reasons. See scripts/test.
 //
-// If the first argument is not -all, it leaves out the modules in internal, except the package with the tests of sqllimit
-// and policy on PostgreSQL. It also leaves out the tests with a call to testsize.Extra. A last line counts them.
+// If the first argument is not -all, testrun leaves out the modules in internal, except the package testing
+// sqllimit and policy on PostgreSQL. It also leaves out tests calling testsize.Extra. A last line counts them.
 package main
 
 import (
@@ -25,8 +25,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// together is how many modules run at a time. It is one more than the processors of a
-// small machine, because tests wait for servers and clocks about as long as they compute.
+// together is how many modules run at a time: one more than a small machine's
+// processors, because tests wait for servers and clocks about as long as they compute.
 const together = 3
 
 func main() {
@@ -47,11 +47,11 @@ func main() {
 	}
 }
 
-// find returns the modules' folders, sorted by their tests' expected duration, the longest first. The estimate is their
-// files' size. The root's tests do not wait for servers, and take about a sixth of other tests' time for their size.
+// find returns the modules' folders, sorted by their tests' expected duration, the longest first. It estimates the duration
+// by the files' size. The root's tests wait for no server, and take about a sixth of the time of other tests of their size.
 func find(root string) ([]string, error) {
 	sizes := make(map[string]int64)
-	var open []string // the modules that contain the folder, the innermost last
+	var open []string // the modules containing the folder, the innermost last
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -91,7 +91,7 @@ func within(path, dir string) bool {
 	return dir == "." || strings.HasPrefix(path, dir+string(filepath.Separator))
 }
 
-// ofQuick returns the packages of a module that run without -all, or "" if none do. Users'
+// ofQuick returns a module's packages that run without -all, or "" if none do. Users'
 // modules have no driver for PostgreSQL, so the tests with a driver are in the proofs.
 func ofQuick(dir string) string {
 	switch {
@@ -109,7 +109,7 @@ type runner struct {
 	args []string
 
 	quick bool     // whether -all is missing
-	left  []string // the modules that quick leaves out, completely or in part
+	left  []string // the modules left out without -all, completely or in part
 
 	mu      sync.Mutex // guards out and the fields below
 	ended   int
@@ -158,7 +158,7 @@ func (r *runner) all(modules []string) {
 	}
 }
 
-// module runs a module's tests, except the ones that must run alone. It returns these by package.
+// module runs a module's tests. It skips tests that must run alone, and returns them by package.
 func (r *runner) module(dir, packages, of string) map[string][]string {
 	began := time.Now()
 	out, result := r.test(dir, "later", packages)
@@ -170,7 +170,7 @@ func (r *runner) module(dir, packages, of string) map[string][]string {
 	return result.later
 }
 
-// alone runs tests of one package while no others run.
+// alone runs one package's tests while no others run.
 func (r *runner) alone(dir, pkg string, tests []string) {
 	out, result := r.test(dir, "now", "-run", "^("+strings.Join(tests, "|")+")$", pkg)
 	r.keep(dir, result)
@@ -178,7 +178,7 @@ func (r *runner) alone(dir, pkg string, tests []string) {
 }
 
 // test runs go test in a folder. The wanted flags come after the user's flags, because
-// the last flag of a name counts. They come before the arguments for the tests.
+// the last flag with a name counts. They come before the arguments for the tests.
 func (r *runner) test(dir, timed string, wanted ...string) ([]byte, *result) {
 	flags, own := r.args, []string(nil)
 	if i := slices.IndexFunc(flags, func(a string) bool { return a == "-args" || a == "--args" }); i >= 0 {

@@ -28,7 +28,7 @@ func (r *result) word() string {
 	return "passed"
 }
 
-// counts is the number of skipped tests by package and reason.
+// counts maps packages and reasons to the number of skipped tests.
 type counts map[string]map[string]int
 
 func (c counts) count(pkg, why string, n int) {
@@ -80,7 +80,7 @@ type test struct{ pkg, name string }
 // place matches the beginning of a test's message.
 var place = regexp.MustCompile(`^\s+\S+\.go:\d+: `)
 
-// report reads the output of go test -json. It prints the packages that have tests, and the output of failed tests.
+// report reads the output of go test -json. It prints a package's output if it has tests, and the output of failed tests.
 func report(in io.Reader, out io.Writer) (*result, error) {
 	r := &reporter{out: out, written: make(map[test][]string), result: &result{skipped: make(counts), later: make(map[string][]string)}}
 	lines := bufio.NewReader(in)
@@ -105,14 +105,14 @@ func report(in io.Reader, out io.Writer) (*result, error) {
 	}
 }
 
-// reporter holds the output of running tests.
+// reporter holds back the output of running tests.
 type reporter struct {
 	out     io.Writer
 	written map[test][]string
 	result  *result
 }
 
-// ofPackage processes an event of a package.
+// ofPackage processes a package's event.
 func (r *reporter) ofPackage(e event) {
 	switch e.Action {
 	case "build-output", "output":
@@ -131,7 +131,7 @@ func (r *reporter) ofPackage(e event) {
 	}
 }
 
-// ofTest processes an event of a test.
+// ofTest processes a test's event.
 func (r *reporter) ofTest(e event) {
 	t := test{e.Package, e.Test}
 	switch e.Action {
@@ -169,7 +169,7 @@ func (r *reporter) print(t test) {
 	delete(r.written, t)
 }
 
-// unended returns a package's benchmarks, and the tests that have not ended because of a crash.
+// unended returns a package's benchmarks, and the tests cut short by a crash.
 func (r *reporter) unended(pkg string) []test {
 	tests := slices.DeleteFunc(slices.Collect(maps.Keys(r.written)), func(t test) bool { return t.pkg != pkg })
 	return slices.SortedFunc(slices.Values(tests), func(a, b test) int { return strings.Compare(a.name, b.name) })

@@ -1,6 +1,6 @@
-// Package testsize determines the size of a test run: the length of random histories, when tests
-// with bounds on time run, and which tests a variant leaves out. scripts/test and .ci/run set it
-// with environment variables, because a flag fails in each package that does not define it.
+// Package testsize sizes a test run: how long random histories are, when tests with
+// bounds on time run, and what a variant leaves out. scripts/test and .ci/run use
+// environment variables for it, because a flag fails in each package not defining it.
 package testsize
 
 import (
@@ -16,7 +16,7 @@ import (
 const (
 	// Size is set to "long" by scripts/test -long.
 	Size = "RATELIMIT_TEST_SIZE"
-	// SeedOf is a number that is added to the seeds of all random histories.
+	// SeedOf is set to a number that changes the seeds of all random histories.
 	SeedOf = "RATELIMIT_TEST_SEED"
 	// Timed is set to "later" while other tests run.
 	Timed = "RATELIMIT_TEST_TIMED"
@@ -33,10 +33,10 @@ const (
 	Quick    = "quick"    // scripts/test without -all, as newcomers run it first
 )
 
-// LeftOut is the reason with which Extra skips a test.
+// LeftOut is Extra's reason for skipping a test.
 const LeftOut = "scripts/test -all and .ci/run run it"
 
-// Later is the reason with which Alone skips a test.
+// Later is Alone's reason for skipping a test.
 const Later = "it bounds a time, and runs alone after all others"
 
 // Long reports whether tests have their full size.
@@ -50,8 +50,8 @@ func Of[T any](change, long T) T {
 	return change
 }
 
-// Seed returns the seed of a random history. It is the same in each run, unless
-// RATELIMIT_TEST_SEED is set to a number, which scripts/test -long prints.
+// Seed returns a random history's seed. Each run uses the same seed, unless
+// RATELIMIT_TEST_SEED is set to a number. scripts/test -long sets and prints one.
 func Seed(seed uint64) uint64 {
 	of, err := strconv.ParseUint(cmp.Or(os.Getenv(SeedOf), "0"), 10, 32)
 	if err != nil {
@@ -60,7 +60,7 @@ func Seed(seed uint64) uint64 {
 	return seed ^ of<<32
 }
 
-// Alone must be the first call of a test whose result depends on the machine's load.
+// Alone must be the first call in a test whose result depends on the machine's load.
 // scripts/test runs the test when all others have ended. go test runs it in its usual place.
 func Alone(t testing.TB) {
 	t.Helper()
@@ -69,8 +69,8 @@ func Alone(t testing.TB) {
 	}
 }
 
-// Arithmetic must be the first call of a test that computes on one goroutine, with integers
-// of the same size on every machine. The race detector, another Go and 32 bits leave it out.
+// Arithmetic must be the first call in a test that computes on one goroutine, with integers of the same
+// size on every machine. The variants for the race detector, the oldest Go and 32 bits leave the test out.
 func Arithmetic(t testing.TB) {
 	t.Helper()
 	leaveOut(t, Racing, OldestGo, Bits32)
@@ -90,8 +90,8 @@ func Client(t testing.TB) {
 	leaveOut(t, Server)
 }
 
-// Extra must be the first call of a test that only -all and .ci/run run. Such a test takes seconds and shares
-// its subject with quicker tests, or it needs inlined code, or a program other than Go, Redis and PostgreSQL.
+// Extra must be the first call in a test left to -all and .ci/run. Such a test takes seconds and shares its
+// subject with quicker tests, or it needs inlined code, or a program other than Go, Redis and PostgreSQL.
 func Extra(t testing.TB) {
 	t.Helper()
 	if os.Getenv(Variant) == Quick {

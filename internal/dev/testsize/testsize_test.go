@@ -30,7 +30,7 @@ func TestSeedsAreTheSameInEachRunUnlessTheyAreMoved(t *testing.T) {
 	}
 }
 
-// skipping is a test that records whether it is skipped, and its failure.
+// skipping is a test recording whether it is skipped, and its failure.
 type skipping struct {
 	testing.TB
 	skipped []any
