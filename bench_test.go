@@ -25,13 +25,13 @@ import (
 //
 //	go test -run '^$' -bench Allow -count 10 . | benchstat -row /keys,/mix -col /algorithm -
 //
-// mix names the choice of keys and the decisions on them: allow, all allowed, keys uniform; deny, all denied; zipf, all
-// allowed, keys by Zipf's law with s = 1.1.
+// mix names the load: in allow all calls are allowed, on equally frequent keys; in deny
+// all calls are denied; in zipf all calls are allowed, on keys by Zipf's law with s = 1.1.
 
 const fullKeys = 1 << 16 // the size of a full map
 
-// most is the largest number of keys or entries that is measured: a million.
-// In short mode, which only checks that each benchmark runs, it is less.
+// most is the largest number of keys or entries to measure: a million. In short
+// mode it is less, because short mode only checks that each benchmark runs.
 func most() int {
 	if testing.Short() {
 		return 100_000
@@ -39,8 +39,8 @@ func most() int {
 	return 1_000_000
 }
 
-// openLimits are limits that no loop reaches, one for each algorithm. The log's
-// keeps some tens of entries for a hot key, as a limit in use would.
+// openLimits returns a limit for each algorithm, too high for any loop to
+// reach. The log keeps some tens of entries for a hot key, as in production.
 func openLimits() []ratelimit.Limit {
 	const n = 1_000_000_000
 	return []ratelimit.Limit{
@@ -53,7 +53,7 @@ func openLimits() []ratelimit.Limit {
 	}
 }
 
-// shutLimits are limits that a key has exhausted after its first decision.
+// shutLimits returns limits exhausted by a key's first decision.
 func shutLimits() []ratelimit.Limit {
 	return []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerHour(1), 1),
@@ -65,7 +65,7 @@ func shutLimits() []ratelimit.Limit {
 	}
 }
 
-// load is the set of called keys, and the limits under which they are.
+// load is the called keys and their limits.
 type load struct {
 	keys   int
 	mix    string
@@ -99,7 +99,7 @@ func picks[K any](w load, keys []K) []K {
 	return picks
 }
 
-// manyKeys returns the first n keys of each kind.
+// manyKeys returns the keys with the numbers 0 to n-1.
 func manyKeys[K any](n int, key func(i int) K) []K {
 	keys := make([]K, n)
 	for i := range keys {
@@ -125,7 +125,7 @@ func addrKey(i int) netip.Addr {
 
 var stringKeys = sync.OnceValue(func() []string { return manyKeys(most(), stringKey) })
 
-// warm returns a full limiter with all the keys in its table.
+// warm returns a limiter whose table is full of the keys.
 func warm[K comparable](limit ratelimit.Limit, keys []K) *ratelimit.Keyed[K] {
 	l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[K]{MaxKeys: len(keys)}))
 	for _, key := range keys {
@@ -143,8 +143,7 @@ func serial[K any](b *testing.B, picks []K, decide func(K)) {
 	}
 }
 
-// parallel measures decisions from all processors, each of which begins at
-// another place in the list.
+// parallel measures decisions on all processors. Each processor begins at another place in the list.
 func parallel[K any](b *testing.B, picks []K, decide func(K)) {
 	b.ReportAllocs()
 	var start atomic.Int64
@@ -156,7 +155,7 @@ func parallel[K any](b *testing.B, picks []K, decide func(K)) {
 	})
 }
 
-// ways are the two ways to call a limiter.
+// ways are the two ways to call a limiter: from one goroutine, and from all processors.
 var ways = []struct {
 	name string
 	run  func(*testing.B, []string, func(string))
@@ -190,7 +189,7 @@ func BenchmarkTake(b *testing.B) {
 	})
 }
 
-// BenchmarkReservation measures the cost of open reservations, for their own calls and for other calls of their key.
+// BenchmarkReservation measures what open reservations cost: their own calls, and their key's other calls.
 func BenchmarkReservation(b *testing.B) {
 	ctx := context.Background()
 	for _, open := range []int{0, 1, 32} {
@@ -246,8 +245,8 @@ func keyType[K comparable](b *testing.B, name string, key func(int) K) {
 	}
 }
 
-// BenchmarkSparse has 10,000 keys in limiters with room for exactly these, for 65,536 (the default) and for 4
-// million. With text=built each call builds its key's text, as a server does; with text=kept the texts exist already.
+// BenchmarkSparse has 10,000 keys in limiters with room for just these, for 65,536 (the default) and for 4 million.
+// With text=built each call builds its key's text, as a server does; with text=kept the texts exist already.
 func BenchmarkSparse(b *testing.B) {
 	keys := stringKeys()[:10_000]
 	order := picks(load{}, manyKeys(len(keys), intKey))
@@ -269,8 +268,8 @@ func BenchmarkSparse(b *testing.B) {
 	}
 }
 
-// BenchmarkNewKey has only keys that were never seen. With mix=growing each operation inserts one of a
-// million keys into a new limiter. With mix=full the limiter has no room, and forgets a key for each.
+// BenchmarkNewKey has only keys never seen before. With mix=growing each operation inserts one of a million
+// keys into a new limiter. With mix=full the limiter has no room, and forgets a key for each new one.
 func BenchmarkNewKey(b *testing.B) {
 	keys := stringKeys()
 	for _, limit := range openLimits() {
@@ -292,8 +291,8 @@ func BenchmarkNewKey(b *testing.B) {
 	}
 }
 
-// BenchmarkThrottledTable has only new keys in a full table in which all keys are throttled: each evicts one, spends its budget
-// and is denied once. With remember=65536 the spending of evicted keys is remembered.
+// BenchmarkThrottledTable sends new keys to a full table of throttled keys. Each new key evicts one, spends
+// its budget and is denied once. With remember=65536 the limiter remembers the evicted keys' spending.
 func BenchmarkThrottledTable(b *testing.B) {
 	for _, limit := range shutLimits() {
 		for _, remember := range []int{0, fullKeys} {
@@ -330,8 +329,8 @@ type request struct {
 	user, tenant, route string
 }
 
-// BenchmarkLayers makes a stack of one to four limiters decide on 10,000
-// users' requests: by user, by tenant, by route, and for the whole service.
+// BenchmarkLayers measures stacks of one to four limiters on 10,000 users'
+// requests: by user, by tenant, by route, and for the whole service.
 func BenchmarkLayers(b *testing.B) {
 	requests := manyKeys(10_000, func(i int) request {
 		return request{stringKey(i), fmt.Sprintf("tenant:%d", i%100), fmt.Sprintf("/v1/route/%d", i%10)}
@@ -351,7 +350,8 @@ func BenchmarkLayers(b *testing.B) {
 	}
 }
 
-// BenchmarkGlobal measures a stack with one budget for all requests in one layer, whose lock all processors need.
+// BenchmarkGlobal measures a stack in which one layer has a single
+// budget for all requests. All processors need this budget's lock.
 func BenchmarkGlobal(b *testing.B) {
 	requests := manyKeys(10_000, func(i int) request {
 		return request{user: stringKey(i), tenant: fmt.Sprintf("tenant:%d", i%100)}
@@ -374,8 +374,8 @@ func BenchmarkGlobal(b *testing.B) {
 	}
 }
 
-// BenchmarkStack compares a decision of two layers with one of a single limiter, for the
-// same users: the target is at most 2.2 times one Take.
+// BenchmarkStack compares a stack of two layers with a single limiter, for the same
+// users. The stack's decision should take at most 2.2 times as long as one Take.
 func BenchmarkStack(b *testing.B) {
 	requests := manyKeys(10_000, func(i int) request {
 		return request{user: stringKey(i), tenant: fmt.Sprintf("tenant:%d", i%100)}
@@ -415,7 +415,7 @@ func layers(b *testing.B, n int) *ratelimit.Layered[request] {
 	return stack
 }
 
-// BenchmarkMemory reports the heap's growth for each of a million keys, without the memory of the callers' keys.
+// BenchmarkMemory reports the heap's growth per key for a million keys, without the callers' own memory for the keys.
 func BenchmarkMemory(b *testing.B) {
 	for _, limit := range openLimits() {
 		memory(b, "string", limit, stringKeys)
@@ -442,7 +442,7 @@ func memory[K comparable](b *testing.B, name string, limit ratelimit.Limit, make
 	})
 }
 
-// spentKeys is a limiter with many keys that are not fresh.
+// spentKeys returns a limiter with many keys that are not fresh, and their number.
 func spentKeys(b *testing.B) (*ratelimit.Keyed[string], int) {
 	n := 1_000_000
 	if testing.Short() {
@@ -455,7 +455,7 @@ func spentKeys(b *testing.B) (*ratelimit.Keyed[string], int) {
 	return l, n
 }
 
-// BenchmarkSaved lists, saves and restores a million keys, and reports nanoseconds and bytes for each.
+// BenchmarkSaved lists, saves and restores a million keys, and reports nanoseconds and bytes per key.
 func BenchmarkSaved(b *testing.B) {
 	l, n := spentKeys(b)
 	perKey := func(b *testing.B) { b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/key") }
@@ -477,7 +477,7 @@ func BenchmarkSaved(b *testing.B) {
 		perKey(b)
 		b.ReportMetric(float64(bytes)/float64(n), "B/key")
 	})
-	file := map[string]ratelimit.Saved{} // its strings are its own, as if read from a file
+	file := map[string]ratelimit.Saved{} // with its own strings, as if read from a file
 	for key, saved := range l.Saved() {
 		file[strings.Clone(key)] = slices.Clone(saved)
 	}

@@ -30,7 +30,7 @@ func (c *wallClock) Wall() time.Time { return time.Unix(0, c.now.Load()+c.off.Lo
 // setWall sets the wall clock, as an operator does.
 func (c *wallClock) setWall(at time.Time) { c.off.Store(at.UnixNano() - c.now.Load()) }
 
-// at returns a limiter with a calendar, on a clock that shows the given instant in a time zone.
+// at returns a limiter whose clock shows the given time in a time zone.
 func at(t testing.TB, limit ratelimit.Limit, name, text string) (*ratelimit.Keyed[string], *wallClock) {
 	t.Helper()
 	clock := new(wallClock)
@@ -207,8 +207,8 @@ func TestAWallClockThatIsSetBackProlongsTheWindow(t *testing.T) {
 	assert.True(t, l.Allow("k", 3))
 }
 
-// When a boundary comes, it is computed again at once: the machine may
-// have slept, or the wall clock was set back less than a minute ago.
+// A boundary is computed again as soon as it is reached: the machine may have
+// slept, or the wall clock may have been set back less than a minute ago.
 func TestABoundaryIsLookedForAgainWhenItIsReached(t *testing.T) {
 	l, clock := at(t, ratelimit.Calendar(3, ratelimit.Day("UTC")), "UTC", "2026-05-20 23:59")
 	require.True(t, l.Allow("k", 3))
@@ -219,7 +219,7 @@ func TestABoundaryIsLookedForAgainWhenItIsReached(t *testing.T) {
 	assert.Equal(t, 30*time.Second, retryAfter(t, l))
 }
 
-// A key dropped as fresh is created anew in no earlier window, even if the wall clock or all clocks go back.
+// A key dropped as fresh does not begin in an earlier window, even if the wall clock or all clocks go back.
 func TestADroppedKeyIsNotGrantedItsWindowAgain(t *testing.T) {
 	for _, back := range []func(*wallClock){
 		func(c *wallClock) { c.setWall(c.Wall().Add(-2 * time.Hour)); c.advance(time.Minute) },
@@ -234,7 +234,7 @@ func TestADroppedKeyIsNotGrantedItsWindowAgain(t *testing.T) {
 		clock.advance(3 * time.Hour)
 		assert.False(t, l.Allow("k", 1), "the 21st again")
 	}
-	// A boundary that has moved since it was computed makes no key fresh.
+	// A boundary moved since its computation makes no key fresh.
 	l, clock := at(t, ratelimit.Calendar(3, ratelimit.Day("UTC")), "UTC", "2026-05-20 12:00")
 	require.True(t, l.Allow("k", 3))
 	clock.advance(11 * time.Hour)
@@ -345,22 +345,22 @@ func TestACalendarsDecisionDoesNotAllocate(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(100, func() { _, _ = l.Take(context.Background(), "k", 1) }))
 }
 
-// walls is how many histories are played with wall clocks that are set: -walls 100000.
+// walls is how many histories with changing wall clocks to play, for example -walls 100000.
 var walls = flag.Uint64("walls", 0, "histories of calendars to play; 0: some")
 
-// A key of the model knows its window and its spending there. It shares no code with
-// the limiter under test: time.Date determines windows, and instants are wall times.
+// datedKey is a key of the model, with its window and its spending there. It shares no code
+// with the limiter under test: time.Date determines windows, and instants are wall times.
 type datedKey struct {
 	limit   ratelimit.Limit
 	window  time.Time // the window in which used is counted
 	used    int
-	windows int // windows in which it has counted
+	windows int // windows in which it has spent
 	changes int // changes of its limit
-	aside   int // the part that a lowered limit does not count, until the time below
+	aside   int // spending not counted under a lowered limit, until the time below
 	until   time.Duration
 }
 
-// roll brings a key to a wall time.
+// roll brings the key's window up to a wall time.
 func (k *datedKey) roll(wall time.Time) {
 	p := model.PeriodOf(k.limit.Period)
 	now := p.Begins(wall.In(p.Location))
@@ -375,7 +375,7 @@ func (k *datedKey) roll(wall time.Time) {
 	}
 }
 
-// adopt puts a key under another limit: its spending moves to its present window.
+// adopt puts a key under another limit, and moves its spending to its present window.
 func (k *datedKey) adopt(l ratelimit.Limit, wall time.Time, now time.Duration) {
 	if k.limit == l {
 		return
@@ -456,7 +456,7 @@ func playDates(t *testing.T, seed uint64) {
 				clock.advance(max(0, max(d.RetryAfter, d.ResetAfter)+time.Duration(r.IntN(3)-1)))
 			}
 		case 2:
-			if r.IntN(2) == 0 { // a change of the wall clock that the limiter notices
+			if r.IntN(2) == 0 { // the limiter notices this change of the wall clock
 				clock.setWall(clock.Wall().Add(time.Duration(r.Int64N(3*span) - 3*span/2)))
 				clock.advance(time.Minute + time.Nanosecond)
 			}
@@ -495,7 +495,7 @@ func playDates(t *testing.T, seed uint64) {
 					off = min(k.aside, x.cost)
 				}
 				k.aside -= off
-				k.used = max(0, k.used-(x.cost-off)) // the rest of the refund may concern units that have lapsed
+				k.used = max(0, k.used-(x.cost-off)) // the rest of the refund may be for lapsed units
 			}
 		default:
 			k.adopt(limit, wall, clock.Now())
@@ -523,7 +523,7 @@ func playDates(t *testing.T, seed uint64) {
 }
 
 // Clocks jump at random, and keys are dropped, or evicted and remembered.
-// At most the units of each window that the wall clock has shown pass.
+// No key gets more than the units of all windows shown by the wall clock.
 func TestNoWindowIsGrantedTwice(t *testing.T) {
 	n := model.Rounds(1000)
 	if *walls > 0 {
@@ -553,7 +553,7 @@ func TestNoWindowIsGrantedTwice(t *testing.T) {
 			case 3:
 				l.Sweep()
 			}
-			// A key that has recorded a later reading is still in the table.
+			// A key still in the table may be at the latest reading, so that reading's window counts, too.
 			latest = max(latest, clock.Now())
 			for _, wall := range []time.Time{clock.Wall(), clock.Wall().Add(latest - clock.Now())} {
 				seen[p.Begins(wall.In(p.Location))] = true
@@ -567,7 +567,7 @@ func TestNoWindowIsGrantedTwice(t *testing.T) {
 	}
 }
 
-// One quota is for days that begin at four, over a step of the clocks, and one for a year.
+// One quota's days begin at four o'clock, also on the day of a change to summer time. Another quota is for a year.
 func TestCalendarsAtATimeOfTheDayAndOfAYear(t *testing.T) {
 	l, clock := at(t, ratelimit.Calendar(2, ratelimit.Day("Europe/Berlin").At(4*time.Hour)), "Europe/Berlin", "2026-03-29 01:59")
 	assert.True(t, l.Allow("k", 2))

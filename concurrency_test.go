@@ -90,8 +90,7 @@ func TestThousandGoroutinesOnManyKeysGetEachCapacityExactly(t *testing.T) {
 	require.Equal(t, keys, limiter.Stats().Keys)
 }
 
-// Some limiters forget spending that still counts when they sweep,
-// or lose charges to an entry that was found before the sweep.
+// Some limiters' sweeps forget spending that still counts, or lose charges to an entry found before the sweep.
 func TestSweepAndPeekLoseNoCharge(t *testing.T) {
 	for _, l := range model.Five(ratelimit.PerDay(500)) {
 		t.Run(l.Algorithm.String(), func(t *testing.T) {
@@ -111,7 +110,7 @@ func TestSweepAndPeekLoseNoCharge(t *testing.T) {
 	}
 }
 
-// A key that is swept away whenever it is fresh has one budget at each instant.
+// A key swept away whenever it is fresh has one budget at each instant.
 func TestKeySweptAwayAllTheTimeHasOneBudget(t *testing.T) {
 	limiter, clock := hammered(t, ratelimit.TokenBucket(ratelimit.Per(1, 10), 1), ratelimit.Options[string]{})
 	defer meanwhile(func() { limiter.Sweep() })()
@@ -144,7 +143,7 @@ func TestResetGivesOneBudgetEach(t *testing.T) {
 	require.GreaterOrEqual(t, admitted.Load(), int64(10))
 }
 
-// crowd makes many keys compete for few places, and returns the admitted cost of each.
+// crowd makes many keys compete for few places, and returns the sum of the admitted costs.
 func crowd(t *testing.T, limiter *ratelimit.Keyed[string], maxKeys, keys int) (admitted int64) {
 	var sum, over atomic.Int64
 	stop := meanwhile(func() {
@@ -212,11 +211,11 @@ func TestBoundHoldsWhileTheClockMovesAndKeysAreSwept(t *testing.T) {
 	require.GreaterOrEqual(t, admitted.Load(), int64(50))
 }
 
-// The effect of concurrent bookings, settlements and cancellations is their sum.
+// Concurrent bookings, settlements and cancellations add up.
 func TestSettlingFromAllSidesAddsUp(t *testing.T) {
 	for _, l := range model.Five(ratelimit.PerDay(10_000)) {
 		if l.Algorithm == ratelimit.AlgorithmLeakyBucket {
-			continue // a cost that has left a queue does not come back
+			continue // a cost does not come back after it has left a queue
 		}
 		t.Run(l.Algorithm.String(), func(t *testing.T) {
 			limiter, _ := hammered(t, l, ratelimit.Options[string]{})
@@ -241,7 +240,7 @@ func TestSettlingFromAllSidesAddsUp(t *testing.T) {
 
 // ---- bugs of other limiters ----
 
-// swinging returns t0 and t0 + 1 ms in turn, like readings that are taken before a lock.
+// swinging returns t0 and t0 + 1 ms in turn, like readings taken before a lock.
 type swinging struct{ n atomic.Int64 }
 
 func (c *swinging) Now() time.Duration { return time.Duration(c.n.Add(1)%2) * time.Millisecond }
@@ -425,8 +424,8 @@ func TestDebtIsKeptAtRatesAroundThreeUnitsANanosecond(t *testing.T) {
 	require.Equal(t, 20*time.Nanosecond, d.ResetAfter)
 }
 
-// Instants are whole nanoseconds, but positions in the queue are not. A new
-// charge after a cancellation must not be later than the cancelled one was.
+// Instants are whole nanoseconds, but positions in the queue are not. After
+// a cancellation, a new charge must not come later than the cancelled one.
 func TestCancellingInALeakyBucketDelaysNoOtherCaller(t *testing.T) {
 	r := newRig(t, ratelimit.LeakyBucket(ratelimit.Per(6, 38), 3))
 	ctx := context.Background()
@@ -445,7 +444,7 @@ func TestCancellingInALeakyBucketDelaysNoOtherCaller(t *testing.T) {
 	require.True(t, r.limiter.Allow("k", 3), "denied when it was told to retry, though nothing was spent since")
 }
 
-// A refund after the departure only moves the queue's end, which has fractions of a nanosecond.
+// A refund after the departure only moves the queue's end. This end has fractions of a nanosecond.
 func TestRefundInALeakyBucketLeavesLaterWorkItsSpace(t *testing.T) {
 	r := newRig(t, ratelimit.LeakyBucket(ratelimit.Per(6, 1), 12))
 	ctx := context.Background()
@@ -464,7 +463,7 @@ func TestRefundInALeakyBucketLeavesLaterWorkItsSpace(t *testing.T) {
 	require.Equal(t, time.Nanosecond, d.Delay, "leaves together with what it has to queue behind")
 }
 
-// After a step back of the clock, the booked instant is further away than the caller's maxDelay.
+// After the clock has stepped back, the booked instant is further away than the caller's maxDelay.
 func TestNothingIsBookedBeyondMaxDelayByAClockThatSteppedBack(t *testing.T) {
 	r := newRig(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1))
 	ctx := context.Background()
@@ -476,7 +475,7 @@ func TestNothingIsBookedBeyondMaxDelayByAClockThatSteppedBack(t *testing.T) {
 	require.False(t, res.Allowed && res.Delay > 2*time.Second, "allowed with %v", res.Delay)
 }
 
-// The part of an old debt that has been regained since may be above MaxInt64.
+// The regained part of an old debt may exceed MaxInt64.
 func TestNewDebtInASlidingLogIsChargedHoweverMuchOfAnOldOneIsOver(t *testing.T) {
 	r := newRig(t, ratelimit.SlidingLog(ratelimit.Per(model.Whole(1<<53), 1)))
 	require.NoError(t, r.limiter.Adjust(context.Background(), "k", math.MaxInt))

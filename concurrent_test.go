@@ -342,7 +342,7 @@ func TestConcurrentMatchesACounterOverRandomHistories(t *testing.T) {
 				}
 				u := &use{n, now, r}
 				all, m.inUse = append(all, u), append(m.inUse, u)
-			case k < 8 && len(all) > 0: // also reservations that have lapsed or ended
+			case k < 8 && len(all) > 0: // including lapsed and ended reservations
 				u := all[rng.IntN(len(all))]
 				require.NoError(t, u.res.Settle(rng.IntN(100)), where)
 				for i, x := range m.inUse {

@@ -24,7 +24,7 @@ import (
 
 var goBlock = regexp.MustCompile("(?s)```go\n(.*?)```")
 
-// squeeze removes indentation, because a document may change it in code that it copies.
+// squeeze removes indentation, because a document may indent copied code differently.
 func squeeze(code string) string {
 	var lines []string
 	for line := range strings.Lines(code) {
@@ -35,8 +35,7 @@ func squeeze(code string) string {
 	return strings.Join(lines, "\n")
 }
 
-// compiled returns all Go code of the repository that is not the library's own: its
-// examples, proofs and tests.
+// compiled returns the repository's Go code except the library's own: examples, proofs and tests.
 func compiled(t *testing.T) string {
 	var code strings.Builder
 	require.NoError(t, filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
@@ -53,8 +52,8 @@ func compiled(t *testing.T) string {
 	return code.String()
 }
 
-// TestCodeInDocumentsIsCompiled checks that the code in README.md and the
-// documents is an exact copy of code that is compiled and run elsewhere.
+// TestCodeInDocumentsIsCompiled checks that the code in README.md and
+// the documents is an exact copy of code compiled and run elsewhere.
 func TestCodeInDocumentsIsCompiled(t *testing.T) {
 	documents, err := filepath.Glob("docs/*.md")
 	require.NoError(t, err)
@@ -76,8 +75,8 @@ func TestCodeInDocumentsIsCompiled(t *testing.T) {
 // flagOfTests matches the pattern of -run, -bench or -fuzz in a command.
 var flagOfTests = regexp.MustCompile(`-(?:run|bench|fuzz) (?:'([^']+)'|([\w.|^$]+))`)
 
-// TestCommandsInDocumentsRunTests checks that each alternative of a pattern in a documented go test command
-// matches a test, a benchmark or a fuzz target. After a rename of a test the commands must change, too.
+// TestCommandsInDocumentsRunTests checks the patterns in documented go test commands. Each alternative must
+// match a test, a benchmark or a fuzz target. So whoever renames a test must change the commands, too.
 func TestCommandsInDocumentsRunTests(t *testing.T) {
 	names := regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz|Example)\w+)`).FindAllStringSubmatch(compiled(t), -1)
 	patterns := 0
@@ -101,14 +100,14 @@ func TestCommandsInDocumentsRunTests(t *testing.T) {
 	assert.Positive(t, patterns)
 }
 
-// TestReadmeIsShort checks that README.md is not longer than a reader can read within a minute.
+// TestReadmeIsShort checks that README.md takes few minutes to read.
 func TestReadmeIsShort(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	require.NoError(t, err)
 	assert.LessOrEqual(t, len(strings.Fields(string(text))), 1100)
 }
 
-// TestPagesAreShort counts the words of all pages for users: a fact stands on one page, and others link it.
+// TestPagesAreShort counts the words of all pages for users. Each fact should stand on one page, and other pages link it.
 func TestPagesAreShort(t *testing.T) {
 	words := 0
 	eachPage(t, func(page, text string) {
@@ -130,7 +129,7 @@ var (
 	nonWords = regexp.MustCompile(`[^\w\- ]`)
 )
 
-// TestLinksInDocumentsLeadSomewhere checks links within the repository, and the headings that they name.
+// TestLinksInDocumentsLeadSomewhere checks that links within the repository lead to existing files and headings.
 func TestLinksInDocumentsLeadSomewhere(t *testing.T) {
 	anchors := map[string]map[string]bool{}
 	type use struct{ page, target string }
@@ -169,7 +168,7 @@ func eachPage(t *testing.T, f func(page, text string)) {
 	}))
 }
 
-// anchorsOf returns the anchors of a page: those that it sets, and those that GitHub makes of its headings.
+// anchorsOf returns a page's anchors: its own, and the ones that GitHub derives from headings.
 func anchorsOf(text string) map[string]bool {
 	anchors := map[string]bool{}
 	for _, m := range regexp.MustCompile(`<a id="([^"]+)">`).FindAllStringSubmatch(text, -1) {
@@ -183,8 +182,8 @@ func anchorsOf(text string) map[string]bool {
 	return anchors
 }
 
-// TestTermsAreLinkedWhereTheyFirstStand checks that each page for users links each term of the glossary that
-// has an anchor, where the term first stands outside code, headings, other links and descriptions of metrics.
+// TestTermsAreLinkedWhereTheyFirstStand checks that pages for users link the glossary's terms, if these have anchors.
+// The link belongs where a term first stands outside code, headings, other links and descriptions of metrics.
 func TestTermsAreLinkedWhereTheyFirstStand(t *testing.T) {
 	contributing, err := os.ReadFile("CONTRIBUTING.md")
 	require.NoError(t, err)
@@ -215,7 +214,7 @@ func TestTermsAreLinkedWhereTheyFirstStand(t *testing.T) {
 	})
 }
 
-// The code of docs/recipes.md.
+// The code in docs/recipes.md.
 
 func Example_pacing() {
 	ctx := context.Background()
@@ -281,7 +280,7 @@ func TestAnExportWritesTenRowsASecond(t *testing.T) {
 	})
 }
 
-// admitted counts the a greedy key's requests that pass in the first minute, and the maximum in any other.
+// admitted counts how many of a greedy key's requests pass in the first minute, and at most in any minute.
 func admitted(limit ratelimit.Limit) (first, most int) {
 	clock := new(ratelimittest.Clock)
 	l := ratelimit.Must(ratelimit.NewSingle(limit, &ratelimit.Options[struct{}]{Clock: clock}))
@@ -307,7 +306,7 @@ func admitted(limit ratelimit.Limit) (first, most int) {
 	return first, most
 }
 
-// The figures of docs/recipes.md, "Choose a burst".
+// The figures in docs/recipes.md, "Choose a burst".
 func TestHowManyPassInAMinute(t *testing.T) {
 	for _, row := range []struct {
 		limit       ratelimit.Limit

@@ -153,7 +153,7 @@ func ExampleKeyed_Stats() {
 	// {Keys:0 Expired:2 Evicted:1 EvictedThrottled:0 Refused:0 Recalled:0 Overflowed:0 Waiting:0}
 }
 
-// A client that invents keys does not make the limiter forget the spending of one.
+// With Remember, a client cannot make the limiter forget a key's spending by inventing other keys.
 func ExampleOptions_remember() {
 	for _, remember := range []int{0, 1000} {
 		limiter := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerHour(3), 3),
@@ -345,8 +345,8 @@ func ExampleOptions_fullTable() {
 	// 2 keys
 }
 
-// This work's cost is known only afterwards: it is reserved if it
-// can be estimated, and otherwise charged when the work is done.
+// This work's cost is known only afterwards. If it can be estimated, the
+// estimate is reserved. Otherwise the cost is charged when the work is done.
 func ExampleSingle_Adjust() {
 	ctx := context.Background()
 	budget := ratelimit.Must(ratelimit.NewSingle(ratelimit.FixedWindow(ratelimit.PerHour(100)), nil))
@@ -365,8 +365,8 @@ func ExampleSingle_Adjust() {
 	// true 80
 }
 
-// reserving gives a limiter with only Allow and Take a Reserve that
-// cannot book or settle. So Map can put it behind a key function.
+// reserving adds a Reserve to a limiter with only Allow and Take, so that Map
+// can put it behind a key function. This Reserve can neither book nor settle.
 type reserving struct{ ratelimit.Limiter[string] }
 
 func (l reserving) Reserve(ctx context.Context, key string, cost int, _ time.Duration) (*ratelimit.Reservation, error) {
@@ -479,11 +479,11 @@ func ExampleLayered_Peek() {
 	// false 1 100ms
 }
 
-// One reservation of an LLM request charges a team's limits of tokens and of dollars, and each settles at its own figure.
+// An LLM request's reservation charges a team's limits on tokens and on dollars. Each limit settles at its own figure.
 func ExampleLayer_actual() {
 	type call struct {
 		team           string
-		tokens, micros int // figures of the answer, which the handler fills in
+		tokens, micros int // the answer's figures, filled in by the handler
 	}
 	team := func(c *call) (string, error) { return c.team, nil }
 	tokens := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(10_000), 10_000), nil))
@@ -505,8 +505,8 @@ func ExampleLayer_actual() {
 	// Output: 4986500 <nil>
 }
 
-// A page for customers shows the remaining budgets of the month, of the minute, and of exports. Only some customers
-// have a limit of exports.
+// A page for customers shows what remains of this month's, this minute's
+// and the exports' budgets. Only some customers have a limit on exports.
 func ExampleLayered_PeekEach() {
 	type customer struct {
 		name    string
@@ -553,7 +553,7 @@ func ExampleKeyed_Peek() {
 	// Output: true 2 1m0s
 }
 
-// This plan has 1000 calls a month, billed on the 15th of the customer's time zone.
+// This plan has 1000 calls a month. The customer's month begins on the 15th, in the customer's time zone.
 func ExampleCalendar() {
 	var clock ratelimittest.Clock // in production leave Options.Clock out
 	clock.SetWall(time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC))
@@ -590,7 +590,7 @@ func ExampleHour() {
 	// calendar 60/minute UTC begins again at 10:00:00
 }
 
-// The limit of the whole service and the user's limit are both charged, or none.
+// A request charges both the service's limit and the user's limit, or neither.
 func ExampleGlobal() {
 	service := ratelimit.Must(ratelimit.New[struct{}](ratelimit.FixedWindow(ratelimit.PerHour(3)), nil))
 	users := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(2)), nil))
@@ -611,7 +611,7 @@ func ExampleGlobal() {
 	// the service has room for one more: false
 }
 
-// Callers that leave delay no callers that stay, and at most 1,000 wait.
+// Callers who leave do not delay the others. At most 1,000 wait.
 func ExampleOptions_maxWaiting() {
 	ctx := context.Background()
 	jobs := ratelimit.Must(ratelimit.NewSingle(ratelimit.TokenBucket(ratelimit.PerSecond(20), 1),
@@ -626,7 +626,7 @@ func ExampleOptions_maxWaiting() {
 }
 
 func ExampleConcurrent() {
-	// A user may have 2 streams open. A stream of a process that dies blocks one for a minute.
+	// A user may have 2 streams open. If a process dies, its streams count for at most a minute more.
 	streams := ratelimit.Must(ratelimit.New[string](ratelimit.Concurrent(2, time.Minute), nil))
 	ctx := context.Background()
 	first, _ := streams.Reserve(ctx, "user:42", 1, 0)

@@ -13,5 +13,5 @@ func PinKey[K comparable](l *Keyed[K], key K) {
 	l.keys.find(key).use.pin()
 }
 
-// LimitsKept counts the results of LimitFor that are kept outside the table.
+// LimitsKept counts LimitFor's results kept outside the table.
 func LimitsKept[K comparable](l *Keyed[K]) int { return l.lookups.Len() }

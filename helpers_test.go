@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/model"
 )
 
-// testClock is a clock that is set by hand.
+// testClock is a clock set by hand.
 type testClock struct{ now atomic.Int64 }
 
 func (c *testClock) Now() time.Duration      { return time.Duration(c.now.Load()) }
@@ -58,7 +58,7 @@ func TestClockMayReadAnything(t *testing.T) {
 	}
 }
 
-// everyAlgorithm has one small limit for each algorithm that counts.
+// everyAlgorithm has a small limit for each algorithm that regains spending with time.
 var everyAlgorithm = []ratelimit.Limit{
 	ratelimit.TokenBucket(ratelimit.PerSecond(10), 5),
 	ratelimit.LeakyBucket(ratelimit.PerSecond(10), 5),
@@ -68,7 +68,7 @@ var everyAlgorithm = []ratelimit.Limit{
 	ratelimit.Calendar(5, ratelimit.Day("Europe/Berlin")),
 }
 
-// allows and fails are engines of another kind with fixed results.
+// allows and fails return engines of another kind, with fixed results.
 var allows, fails = model.Allows, model.Fails
 
 // rig is a limiter and its clock.

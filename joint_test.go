@@ -23,7 +23,7 @@ func perUser(r string) (string, error) { return r, nil }
 // inFront stands in front of another limiter.
 type inFront[K comparable] struct{ ratelimit.Reserver[K] }
 
-// uncomparable is a limiter that cannot be a key of a map.
+// uncomparable is a limiter that cannot be a map's key.
 type uncomparable struct {
 	ratelimit.Reserver[string]
 	_ []string
@@ -199,7 +199,7 @@ func TestGlobalRefusesALimiterWithKeys(t *testing.T) {
 	assert.ErrorContains(t, err, "Global: l is nil")
 }
 
-// completion is a call of a language model. Its handler fills in the real figures.
+// completion is a call to a language model. Its handler fills in the real figures.
 type completion struct {
 	user            string
 	estimate        int
@@ -287,7 +287,7 @@ func TestAWaitDoesNotReadActual(t *testing.T) {
 	})
 }
 
-// Two layers charge one key. One has an Actual, and the other one settles at the argument.
+// Two layers charge one key. One has an Actual, and the other settles at the argument.
 func TestLayersThatMeetAtOneKeySettleTogether(t *testing.T) {
 	l := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(100)), nil))
 	own := ratelimit.By(l, perUser)
@@ -330,13 +330,14 @@ func TestPeekEachReturnsTheDecisionOfEachLayer(t *testing.T) {
 	for _, row := range []struct {
 		request    string
 		cost       int
-		remainders []int // of one key, all layers' costs
+		remainders []int // a key's Remaining counts all layers on that key
 		verdicts   []bool
 		err        error
 	}{
 		{"ann", 3, []int{990, 2, 3, 990}, []bool{true, false, true, true}, nil},
-		{"ann", 11, []int{990, 2, 3, 990}, []bool{true, false, false, true}, ratelimit.ErrExceedsLimit}, // the figures are there all the same
-		{"batch", 3, []int{1000, 0, 3, 1000}, []bool{true, false, true, true}, nil},                     // the layer does not apply
+		// the figures are returned all the same
+		{"ann", 11, []int{990, 2, 3, 990}, []bool{true, false, false, true}, ratelimit.ErrExceedsLimit},
+		{"batch", 3, []int{1000, 0, 3, 1000}, []bool{true, false, true, true}, nil}, // the layer does not apply
 		{"nobody", 3, nil, nil, failed},
 		{"ann", -1, nil, nil, ratelimit.ErrNegativeCost},
 	} {

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Nobody reports that the limit of a request has changed. Calls that wait follow it within a second, first come, first served.
+// No call announces a change of a request's limit. Waiting calls follow the change within a second, first come, first served.
 func TestWaitsOfAStackFollowTheLimitsOfRequestsWithinASecond(t *testing.T) {
 	hourly := ratelimit.FixedWindow(ratelimit.PerHour(3))
 	for name, c := range map[string]struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// stackLine is a stack of a limit for each user and one for all, with the calls that wait for it.
+// stackLine is a stack with a limit for each user and one for all, and its waiting calls.
 type stackLine struct {
 	users  *ratelimit.Keyed[string]
 	all    *ratelimit.Keyed[struct{}]
@@ -46,7 +46,7 @@ func (x *stackLine) wait(ctx context.Context, user, name string, cost int) {
 	synctest.Wait()
 }
 
-// take returns the calls that were served since.
+// take returns the calls served since the last take.
 func (x *stackLine) take() []string {
 	synctest.Wait()
 	x.mu.Lock()
@@ -196,7 +196,7 @@ func TestMaxWaitingBoundsTheWaitsOfAStack(t *testing.T) {
 	})
 }
 
-// Calls that find the queue of a stack's leaky bucket full stand in its line.
+// If the queue of a stack's leaky bucket is full, calls stand in the stack's line.
 func TestAFullQueueOfAStackHasALine(t *testing.T) {
 	for _, work := range []int{1, 5} {
 		synctest.Test(t, func(t *testing.T) {

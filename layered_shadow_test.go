@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/model"
 )
 
-// report is a limiter that records the events it reports.
+// report is a limiter recording the events it reports.
 type report struct {
 	*ratelimit.Keyed[string]
 	events []ratelimit.Event[string]
@@ -135,7 +135,7 @@ func TestAShadowOnTheSameKeyIsDecidedUnderTheSameLimit(t *testing.T) {
 }
 
 // TestAShadowOnANewKeyIsDecidedUnderTheSameLimit uses a shadow whose own
-// limit is below the cost, so that the shadow alone would not track the key.
+// limit is below the cost. Alone, this shadow would not track the key.
 func TestAShadowOnANewKeyIsDecidedUnderTheSameLimit(t *testing.T) {
 	l := reporting(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 9).Named("enforced"), ratelimit.Options[string]{Clock: new(testClock)})
 	small := model.WithLimit(ratelimit.By(l.Keyed, byUser), func(call) ratelimit.Limit { return ratelimit.SlidingLog(ratelimit.PerSecond(1)) })
@@ -273,7 +273,7 @@ func TestAWaitIsNotHeldUpByAShadow(t *testing.T) {
 	})
 }
 
-// TestAShadowThatCanNeverFitChangesNothing checks its key and the set of tracked keys.
+// TestAShadowThatCanNeverFitChangesNothing checks the shadow's key, and which keys are tracked.
 func TestAShadowThatCanNeverFitChangesNothing(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(2), 6), ratelimit.Options[string]{Clock: clock, MaxKeys: 1})
@@ -290,10 +290,10 @@ func TestAShadowThatCanNeverFitChangesNothing(t *testing.T) {
 	assert.Equal(t, before, after)
 }
 
-// TestARequestsLimitThatEqualsTheLimitersFollowsSetLimit uses a request's limit that equals the limiter's. The key is
-// then under the limiter's limit. So a settlement after SetLimit puts it under the new one, and it regains by that. A
-// key under another limit of a request stays under it until the next decision. A model that treats requests with a
-// limit differently from requests without it leaves the first key under the old limit, and finds less remaining.
+// TestARequestsLimitThatEqualsTheLimitersFollowsSetLimit settles after a SetLimit. If the request's limit equals
+// the limiter's, the key is under the limiter's limit. So the settlement puts it under the new limit, and it
+// regains at the new rate. Under any other limit of a request it stays until the next decision. A limiter that
+// treated all requests' limits alike would leave the first key under the old limit, with less remaining.
 func TestARequestsLimitThatEqualsTheLimitersFollowsSetLimit(t *testing.T) {
 	hourly := ratelimit.TokenBucket(ratelimit.PerHour(1), 10)
 	for _, test := range []struct {

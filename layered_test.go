@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// call is a request in the tests of layers: a key for each layer, and tokens.
+// call is a request in the tests of layers. It has a key for each layer, and tokens.
 type call struct {
 	user, route string
 	tokens      int
@@ -107,7 +107,7 @@ func TestChargesToOneBucketAddUp(t *testing.T) {
 	assert.Equal(t, 1, l.Stats().Keys)
 }
 
-// Between the lookups of two layers another call inserts their key, or drops it.
+// Between two layers' lookups of their common key, another call inserts or drops it.
 func TestAKeyThatComesOrGoesBetweenTwoLayersIsOne(t *testing.T) {
 	for name, between := range map[string]func(l *ratelimit.Keyed[string]) error{
 		"comes": func(l *ratelimit.Keyed[string]) error { return l.Adjust(context.Background(), "ann", 3) },
@@ -461,7 +461,7 @@ func TestDecisionsOfEightLayersDoNotAllocate(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(1000, decide))
 }
 
-// If no other call interferes, the decisions of a stack follow from those of its limiters.
+// Without other calls, the limiters' decisions determine their stack's.
 func TestAStackFollowsFromItsLayers(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { followLayers(t, rand.New(rand.NewPCG(testsize.Seed(seed), 3))) })
@@ -476,7 +476,7 @@ func followLayers(t *testing.T, rnd *rand.Rand) {
 		limit.Rate.Units += rnd.IntN(5)
 		limiters[i] = onClock(t, clock, limit)
 	}
-	// Each layer is a limiter and a key, the same ones more than once.
+	// Several layers may have the same limiter, and so the same key.
 	of := make([]int, 1+rnd.IntN(5))
 	layers := make([]ratelimit.Layer[call], len(of))
 	for i := range of {
@@ -532,7 +532,7 @@ func followLayers(t *testing.T, rnd *rand.Rand) {
 	}
 }
 
-// A released limiter deadlocked if stacks shared limiters in different orders, (a,b) and (b,a), or contained one twice.
+// A released limiter deadlocked when stacks shared limiters in different orders, (a,b) and (b,a), or contained one twice.
 func TestStacksThatShareLimitersDoNotDeadlock(t *testing.T) {
 	const each = 2000
 	clock := new(testClock)
@@ -577,8 +577,8 @@ func TestStacksThatShareLimitersDoNotDeadlock(t *testing.T) {
 	assert.Equal(t, 1<<30-want["r"], remaining(t, a, "r"))
 }
 
-// A denial must not charge, not even for an instant. So the layer
-// with exactly enough room for all other requests never denies them.
+// A denial must not charge, not even for an instant. So a layer
+// with just enough room for all other requests never denies them.
 func TestADenialIsInvisible(t *testing.T) {
 	const n = 5000
 	clock := new(testClock)
@@ -677,13 +677,13 @@ func TestAdjustOfAStackAdjustsEachLayer(t *testing.T) {
 
 var errBad = errors.New("bad")
 
-// choice is a request with the layers that apply to it.
+// choice is a request. It lists the layers that apply to it.
 type choice []int
 
 func thePicked(c choice, which []int) []int { return append(which, c...) }
 
-// many returns a stack of n layers, and a count of the key functions that
-// ran. Each layer has its own limiter. The capacity of layer i is i + 1.
+// many returns a stack of n layers, and counts the calls to their key
+// functions. Layer i has its own limiter, with a capacity of i + 1.
 func many(t testing.TB, n int) (stack *ratelimit.Layered[choice], ran *int) {
 	t.Helper()
 	clock, ran := new(testClock), new(int)

@@ -16,13 +16,13 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// inBubble returns a limiter on the time of the bubble.
+// inBubble returns a limiter on the bubble's time.
 func inBubble(limit ratelimit.Limit) *ratelimit.Keyed[string] {
 	return ratelimit.Must(ratelimit.New[string](limit, nil))
 }
 
-// If a queue delays a wait, its charge in a token bucket is a cancelled reservation: budget that the bucket
-// has regained in the meantime is not given back. All other limits are as if there had been no wait.
+// When a wait fails in a queue, a token bucket refunds its charge as Cancel does, without
+// the budget regained in the meantime. All other limits are as if there had been no wait.
 func TestAStacksWaitThatFailsRefundsAsCancelDoes(t *testing.T) {
 	for _, limit := range everyAlgorithm {
 		t.Run(limit.Algorithm.String(), func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestAStacksWaitThatFailsRefundsAsCancelDoes(t *testing.T) {
 				require.ErrorIs(t, stack.Wait(ctx, call{user: "ann"}, 1), context.Canceled)
 				require.Equal(t, 50*ms, time.Since(start))
 				if limit.Algorithm == ratelimit.AlgorithmTokenBucket {
-					// 1 was spent before, of which half is regained; 1 was spent by the wait, and is given back.
+					// 1 was spent before, and half of it regained. The wait spent another 1, now given back.
 					d, err := tried.Peek(context.Background(), "ann", 1)
 					require.NoError(t, err)
 					require.Equal(t, 50*ms, d.ResetAfter)
@@ -59,7 +59,7 @@ func TestAStacksWaitThatFailsRefundsAsCancelDoes(t *testing.T) {
 	}
 }
 
-// same requires that the limiters make the same decisions on the key.
+// same requires that both limiters make the same decisions on the key.
 func same(t *testing.T, want, got *ratelimit.Keyed[string]) {
 	t.Helper()
 	for cost := range 4 {
@@ -71,9 +71,8 @@ func same(t *testing.T, want, got *ratelimit.Keyed[string]) {
 	}
 }
 
-// Windows and logs record when each cost was spent. So after a wait that fails, the
-// spending of others is exactly as if there had been no wait. Two cases are left out,
-// because they keep their instants: a window that the wait has begun, and a debt of a log.
+// Windows and logs record when each cost was spent. So after a failed wait, the others' spending is exactly as if there had
+// been no wait. Two cases are left out, because they keep their instants: a window begun by the wait, and a log's debt.
 func TestWindowsAndLogsKeepNothingOfWaitsThatFailAmongOthers(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.FixedWindow(ratelimit.PerHour(60)), ratelimit.SlidingCounter(ratelimit.PerHour(60)),
@@ -85,8 +84,8 @@ func TestWindowsAndLogsKeepNothingOfWaitsThatFailAmongOthers(t *testing.T) {
 	}
 }
 
-// A failed wait has the same effect as a reservation that was made when the wait began to
-// sleep and cancelled when it failed. That is true for any calls of others in the meantime.
+// A failed wait has the effect of a reservation made when the wait began to
+// sleep, and cancelled when it failed. Others may make any calls in the meantime.
 func TestAWaitThatFailsAmongOthersIsACancelledReservation(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.Per(7, 3*s), 6), ratelimit.FixedWindow(ratelimit.Per(6, 3*s)),
@@ -110,13 +109,13 @@ func manySeeds(t *testing.T, limit ratelimit.Limit, play func(*testing.T, *rand.
 	}
 }
 
-// failAmongOthers plays waits that fail among other calls. The twin gets the other calls, and instead
-// of each wait a call of instead. That returns a function, which is called when the wait fails.
+// failAmongOthers plays waits that fail among other calls. The twin gets the other calls, and a
+// call of instead for each wait. When the wait fails, the function returned by instead is called.
 func failAmongOthers(t *testing.T, limit ratelimit.Limit, rnd *rand.Rand, instead func(*ratelimit.Keyed[string], int) context.CancelFunc) {
 	tried, twin := inBubble(limit), inBubble(limit)
 	queue := inBubble(ratelimit.LeakyBucket(ratelimit.PerHour(1), 1000))
 	stack := stackOf(t, ratelimit.By(queue, byRoute), ratelimit.By(tried, byUser))
-	require.True(t, queue.Allow("", 1)) // this makes each wait sleep
+	require.True(t, queue.Allow("", 1)) // makes each wait sleep
 	require.True(t, tried.Allow("ann", 1) && twin.Allow("ann", 1))
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -125,7 +124,7 @@ func failAmongOthers(t *testing.T, limit ratelimit.Limit, rnd *rand.Rand, instea
 		switch cost := 1 + rnd.IntN(3); rnd.IntN(5) {
 		case 0, 1:
 			if remaining(t, tried, "ann") < cost {
-				continue // it would sleep until the bucket has room, and only then charge
+				continue // such a wait would only charge when the bucket has room
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			wg.Go(func() { assert.Error(t, stack.Wait(ctx, call{user: "ann"}, cost)) })
@@ -175,7 +174,7 @@ func TestAWaitThatSucceedsStaysCharged(t *testing.T) {
 	})
 }
 
-// A settlement by others does not remove a waiter's spending of the same instant.
+// Another call's settlement does not remove a waiter's spending at the same instant.
 func TestOthersSettleWhileAWaitIsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := ratelimit.TokenBucket(ratelimit.PerSecond(1), 20)
@@ -222,8 +221,8 @@ func TestALimitThatChangesDuringAWaitLosesNothing(t *testing.T) {
 	})
 }
 
-// The refund of a failed wait used to depend on the number of other decisions and
-// on an older wait. It was lower after 4096 decisions since the older wait began.
+// The refund of a failed wait used to depend on other decisions and on an
+// older wait. It was lower after 4096 decisions since the older wait began.
 func TestOlderWaitsAndManyDecisionsChangeNothingThatAWaitGivesBack(t *testing.T) {
 	for _, decisions := range []int{0, 10, 4090, 10_000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -278,7 +277,7 @@ func TestAStacksWaitIsReportedOnce(t *testing.T) {
 		wg.Go(func() { assert.ErrorIs(t, stack.Wait(ctx, call{user: "ann"}, 1), context.Canceled) })
 		synctest.Wait()
 		time.Sleep(s - 1)
-		require.NoError(t, bucket.Adjust(context.Background(), "ann", 1)) // with this its next try is denied, too
+		require.NoError(t, bucket.Adjust(context.Background(), "ann", 1)) // so that its next try is denied, too
 		time.Sleep(2 * s)
 		require.Empty(t, events)
 		require.Equal(t, 0, remaining(t, bucket, "ann"), "it has been charged, and sleeps for the queue")

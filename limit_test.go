@@ -90,7 +90,7 @@ func TestOtherWaysToWriteALimit(t *testing.T) {
 	}
 }
 
-// Each error names the fault, with the figure or the word.
+// Each error names the fault, with the wrong figure or word.
 func TestTextThatIsNoLimit(t *testing.T) {
 	tests := []struct{ name, text, fault string }{
 		{"nothing", "", "algorithm"},
@@ -180,7 +180,7 @@ func TestLimitsInJSON(t *testing.T) {
 	require.ErrorIs(t, json.Unmarshal([]byte(`"sliding-log"`), &ratelimit.Limit{}), ratelimit.ErrInvalidLimit)
 }
 
-// A name is a part of a limit, and is stored with it.
+// A limit's name is stored with it.
 func TestANameSurvivesMarshalling(t *testing.T) {
 	for _, tt := range limitTexts {
 		in := tt.limit.Named("api-v2_x")
@@ -202,7 +202,7 @@ func TestANameSurvivesMarshalling(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
 }
 
-// Most errors come with a Decision without a limit, which a log line in JSON contains, too.
+// Most errors come with a Decision without a limit. A log line in JSON contains such a Decision, too.
 func TestADecisionWithoutALimitSurvivesMarshalling(t *testing.T) {
 	l, _ := newLimiter(t, ratelimit.FixedWindow(ratelimit.PerSecond(5)).Named("api"))
 	for _, cost := range []int{-1, 0, 1, 6} {
@@ -215,7 +215,7 @@ func TestADecisionWithoutALimitSurvivesMarshalling(t *testing.T) {
 	}
 }
 
-// Any text that parses gives a valid limit, and that limit's text gives the same limit. All other texts give no limit.
+// If a text parses, the limit is valid, and the limit's own text gives the same limit. Otherwise there is no limit.
 func FuzzParseLimit(f *testing.F) {
 	for _, tt := range limitTexts {
 		f.Add(tt.text)
@@ -297,7 +297,7 @@ func TestLimitsAndDecisionsAreSentByGobAndRPC(t *testing.T) {
 	require.Equal(t, ratelimit.Unlimited(), kept, "on an error it is left as it was")
 }
 
-// The tables of bucket.go, leaky.go, window.go and slidinglog.go are correct, row by row.
+// The tables in bucket.go, leaky.go, window.go and slidinglog.go are correct, row by row.
 func TestTheWorkedExamplesOfTheAlgorithms(t *testing.T) {
 	for _, example := range []struct {
 		file, with string

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// Spending under a generous limit exceeds what a tight one counts in a century. Products of the two must not overflow.
+// Spending under a generous limit may exceed a tight limit's units in a century. Products of the two must not overflow.
 func TestATightenedWindowStaysShut(t *testing.T) {
 	mks := map[string]func(ratelimit.Rate) ratelimit.Limit{"fixed": ratelimit.FixedWindow, "counter": ratelimit.SlidingCounter, "log": ratelimit.SlidingLog}
 	for fn, from := range mks {
@@ -36,7 +36,7 @@ func TestATightenedWindowStaysShut(t *testing.T) {
 	}
 }
 
-// The same is true for bookings ahead.
+// Nor must bookings ahead overflow.
 func TestATightenedLimitStaysShutBehindBookings(t *testing.T) {
 	all := []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerSecond(1e6), 1e6), ratelimit.LeakyBucket(ratelimit.PerSecond(1e6), 5e6), ratelimit.FixedWindow(ratelimit.PerSecond(1e6)), ratelimit.SlidingLog(ratelimit.PerSecond(1e6)), ratelimit.SlidingCounter(ratelimit.PerSecond(1e6))}
 	to := []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerDay(1), 1), ratelimit.LeakyBucket(ratelimit.PerDay(1), 1), ratelimit.FixedWindow(ratelimit.PerDay(1)), ratelimit.SlidingLog(ratelimit.PerDay(1)), ratelimit.SlidingCounter(ratelimit.PerDay(1))}
@@ -60,8 +60,8 @@ func TestATightenedLimitStaysShutBehindBookings(t *testing.T) {
 	}
 }
 
-// Spending from before a change of limit was regained at rates that are not known
-// any more. A cancellation must not give back spending that others have made since.
+// Spending from before a change of limit was regained at rates no longer
+// known. A cancellation must not give back others' later spending.
 func TestACancelAfterAChangeOfLimitMintsNothing(t *testing.T) {
 	ctx := t.Context()
 	from := []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerSecond(1), 10), ratelimit.LeakyBucket(ratelimit.PerSecond(1), 10), ratelimit.FixedWindow(ratelimit.Per(10, 10*time.Second)), ratelimit.SlidingLog(ratelimit.Per(10, 10*time.Second)), ratelimit.SlidingCounter(ratelimit.Per(10, 10*time.Second))}
@@ -93,7 +93,7 @@ func TestACancelAfterAChangeOfLimitMintsNothing(t *testing.T) {
 	}
 }
 
-// changed is a limiter after a random history that contains a change of limit.
+// changed is a limiter after a random history with a change of limit.
 type changed struct {
 	l     *ratelimit.Keyed[string]
 	clock *testClock
@@ -143,7 +143,7 @@ func TestFiguresAreTrueAfterAChangeOfLimit(t *testing.T) {
 	}
 }
 
-// anyLimit returns a small limit with few nanoseconds in a window.
+// anyLimit returns a small limit whose windows last few nanoseconds.
 func anyLimit(r *rand.Rand) ratelimit.Limit {
 	l := everyAlgorithm[r.IntN(len(everyAlgorithm))]
 	if l.Rate.Units = 1 + r.IntN(12); l.Algorithm == ratelimit.AlgorithmCalendar {
@@ -195,7 +195,7 @@ func probeChange(t *testing.T, seed uint64, r *rand.Rand, from, to ratelimit.Lim
 	}
 }
 
-// A tracked key that is put under Unlimited keeps its bucket, which is not used. A stack must not charge it.
+// A tracked key put under Unlimited keeps its bucket, unused. A stack must not charge this bucket.
 func TestAStackLetsKeysThatAreUnlimitedNowRest(t *testing.T) {
 	l, _ := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 5))
 	stack, err := ratelimit.All(ratelimit.By(l, func(s string) (string, error) { return s, nil }))
@@ -238,7 +238,7 @@ func TestARefreshDuringARefusedStackIsNotLost(t *testing.T) {
 	assert.Equal(t, 50, d.Limit.Rate.Units)
 }
 
-// Idle keys must not keep all generations' plans in memory.
+// Idle keys must not keep the plans of all generations in memory.
 func TestOldErasAreForgotten(t *testing.T) {
 	const plans, eras = 500, 50
 	l := newWith(t, onceADay, ratelimit.Options[int]{Clock: new(testClock), LimitFor: func(key int) ratelimit.Limit {
@@ -258,7 +258,7 @@ func TestOldErasAreForgotten(t *testing.T) {
 	runtime.KeepAlive(l)
 }
 
-// All calls come at the same time, while limits change. The bound
+// Calls of all kinds run at once, while limits change. The bound
 // on keys holds, nothing hangs, and nothing remains at the end.
 func TestNothingIsLeftOfAChaos(t *testing.T) {
 	limits := append([]ratelimit.Limit{ratelimit.Unlimited(), ratelimit.Blocked()}, everyAlgorithm...)
@@ -517,8 +517,8 @@ func TestConcurrentPlansShareOneBudget(t *testing.T) {
 	assert.LessOrEqual(t, d.Remaining, 1600-1000, "and no less than the smallest")
 }
 
-// TestALimitThatCountsNothingStandsForItself has several layers that charge one key. There
-// Unlimited lifts no other layer's limit, and Blocked blocks, even if the key is not tracked.
+// TestALimitThatCountsNothingStandsForItself has several layers charging one key.
+// Unlimited lifts no other layer's limit, and Blocked blocks even an untracked key.
 func TestALimitThatCountsNothingStandsForItself(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.TokenBucket(ratelimit.PerSecond(1), 3))
 	by := ratelimit.By(l, byUser)
@@ -543,8 +543,8 @@ func TestALimitThatCountsNothingStandsForItself(t *testing.T) {
 	}
 }
 
-// TestAKeyThatOnlyACostOfZeroMetIsTracked has two layers on one key. They are decided
-// under the first one's limit, so that limit determines whether the second can be charged.
+// TestAKeyThatOnlyACostOfZeroMetIsTracked has two layers on one key. The first
+// one's limit decides both, and so determines whether the second can be charged.
 func TestAKeyThatOnlyACostOfZeroMetIsTracked(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerHour(7)))
 	by := ratelimit.By(l, byUser)
@@ -576,7 +576,7 @@ func TestALimitThatEqualsTheDefaultIsNotTheLimitOfTheKey(t *testing.T) {
 	assert.True(t, stack.Allow(call{user: "bob"}, 1))
 }
 
-// Only a decision puts a key under a request's limit, or ends that. A correction never does.
+// Only a decision puts a key under a request's limit, or back under the limiter's. A correction never does.
 func TestACorrectionLeavesTheKeyUnderTheLimitOfItsLastDecision(t *testing.T) {
 	ctx := context.Background()
 	old, pro := perHour(10), ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000)
@@ -606,7 +606,7 @@ func TestACorrectionLeavesTheKeyUnderTheLimitOfItsLastDecision(t *testing.T) {
 	}
 }
 
-// A Refresh while a decision looks the limit up is not lost, at any cost of that decision.
+// A Refresh during a decision's call to LimitFor is not lost, whatever the decision's cost.
 func TestARefreshDuringADecisionsLimitForIsNotLost(t *testing.T) {
 	for _, cost := range []int{0, 1, 100} {
 		plan := perHour(10)

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// question is a call that spends nothing and returns the key's state.
+// question is a call returning the key's state without spending.
 type question struct {
 	name string
 	look func(l *ratelimit.Keyed[string], key string) ratelimit.Decision
@@ -37,7 +37,7 @@ func oneLayer(l *ratelimit.Keyed[string], limit func(string) ratelimit.Limit) *r
 
 const farAboveAll = math.MaxInt
 
-// questions are all calls, except Peek, that return a key's state and cannot spend.
+// questions lists all calls, except Peek, that return a key's state and cannot spend.
 var questions = []question{
 	{"Take(0)", func(l *ratelimit.Keyed[string], key string) ratelimit.Decision {
 		d, _ := l.Take(context.Background(), key, 0)
@@ -69,7 +69,7 @@ var questions = []question{
 	}},
 }
 
-// If a key's limit has changed, the times that a question returns are exact, as those of a denial are.
+// After a change of a key's limit, a question returns exact times, as a denial does.
 func TestAPeekAfterAChangeOfLimitComesTrue(t *testing.T) {
 	for _, q := range questions {
 		for _, from := range makers {
@@ -102,7 +102,7 @@ func TestAPeekAfterAChangeOfLimitComesTrue(t *testing.T) {
 	}
 }
 
-// From the first call on, a limit that a request has brought is the key's limit.
+// A request's limit is the key's limit from the first call on.
 func TestAPeekUnderARequestsLimitComesTrue(t *testing.T) {
 	for _, from := range makers {
 		for _, to := range makers {
@@ -163,8 +163,7 @@ func TestAPeekLeavesTheKeyUnderItsLimit(t *testing.T) {
 	}
 }
 
-// Spending that did not fit into a tightened log waits as a debt.
-// When the limit is raised again, exactly that spending counts.
+// Spending beyond a tightened log's limit waits as a debt. After a raise, exactly this spending counts.
 func TestADebtOfATightenedLogIsPlacedAgainWhenTheLimitIsRaised(t *testing.T) {
 	perHour := func(n int) ratelimit.Limit { return ratelimit.SlidingLog(ratelimit.PerHour(n)) }
 	for _, from := range makers {
@@ -185,7 +184,7 @@ func TestADebtOfATightenedLogIsPlacedAgainWhenTheLimitIsRaised(t *testing.T) {
 	}
 }
 
-// The same is true for a debt that was charged, for shorter and longer windows, and if only a part of the debt fits.
+// A charged debt is placed again, too, in shorter and in longer windows, even if only a part of it fits.
 func TestADebtIsPlacedAgainWhenALogsLimitChanges(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
@@ -200,7 +199,8 @@ func TestADebtIsPlacedAgainWhenALogsLimitChanges(t *testing.T) {
 		{"a part fits", 10, ratelimit.PerHour(15), 0, time.Hour, 2 * time.Hour},
 		{"all fits into a shorter window", 10, ratelimit.PerMinute(25), 5, 0, time.Minute},
 		{"a longer window", 10, ratelimit.PerDay(10), 0, 48 * time.Hour, 48 * time.Hour},
-		{"a lower limit", 10, ratelimit.PerHour(6), 0, 2 * time.Hour, 3 * time.Hour}, // 10 leave, then 6, and then 4, beside which 1 fits
+		// 10 leave, then 6, and then 4, and 1 more fits beside these 4
+		{"a lower limit", 10, ratelimit.PerHour(6), 0, 2 * time.Hour, 3 * time.Hour},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l, _ := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerHour(10)))
@@ -240,7 +240,7 @@ func TestADebtIsPlacedAgainBesideBookings(t *testing.T) {
 }
 
 // A grant gives a part of a booking back. The booking's settlement must not give
-// that part back again, because that would refund later spending of others.
+// the same part back again, because that would refund others' later spending.
 func TestABookingThatWasGrantedBackGivesBackNothingMore(t *testing.T) {
 	for _, make := range makers {
 		for _, actual := range []int{0, 6} {
@@ -266,7 +266,7 @@ func TestABookingThatWasGrantedBackGivesBackNothingMore(t *testing.T) {
 
 // ---- a random run ----
 
-// An inquiry is a random history of changing limits and calls on one key. It can be played again up to any of its calls.
+// An inquiry is a random history of changing limits and calls on one key. It can be played again up to any call.
 type inquiry struct {
 	first ratelimit.Limit
 	calls []lookCall
@@ -311,8 +311,8 @@ func (q inquiry) String() string {
 type looker struct {
 	l       *ratelimit.Keyed[string]
 	clock   *testClock
-	own     ratelimit.Limit // the limit of the present request
-	theKeys ratelimit.Limit // the limit that LimitFor returns
+	own     ratelimit.Limit // the present request's limit
+	theKeys ratelimit.Limit // LimitFor's result
 	stack   *ratelimit.Layered[string]
 	booked  []*ratelimit.Reservation
 }
@@ -356,7 +356,7 @@ func (a *looker) play(c lookCall) (d ratelimit.Decision) {
 	return d
 }
 
-// playAll plays an inquiry's calls before the n-th.
+// playAll plays an inquiry's first n calls.
 func (q inquiry) playAll(t *testing.T, n int) *looker {
 	a := begin(t, q.first)
 	for _, c := range q.calls[:n] {
@@ -375,7 +375,7 @@ func randomLimit(r *rand.Rand) ratelimit.Limit {
 	return l
 }
 
-// randomInquiry returns calls under limits that change.
+// randomInquiry returns calls under changing limits.
 func randomInquiry(r *rand.Rand) inquiry {
 	q := inquiry{first: randomLimit(r)}
 	for range 4 + r.IntN(14) {
@@ -394,7 +394,7 @@ func randomInquiry(r *rand.Rand) inquiry {
 	return q
 }
 
-// short returns the shortest history that still fails.
+// short returns the shortest history still failing.
 func (q inquiry) short(fails func(inquiry) string) inquiry {
 	for i := len(q.calls) - 1; i >= 0; i-- {
 		less := inquiry{q.first, append(append([]lookCall(nil), q.calls[:i]...), q.calls[i+1:]...)}
@@ -421,8 +421,8 @@ func FuzzChangedLimit(f *testing.F) {
 	})
 }
 
-// The times in a decision are exact if nothing more is spent and no limit changes, after any earlier changes of the
-// limit. A Peek is an exception: until the key is under its new limit, Peek returns the result that Take would have now.
+// After any changes of the limit, a decision's times are exact, unless more is spent or the limit changes
+// again. Peek is an exception: until the key adopts its new limit, Peek returns the result of a Take now.
 func TestADecisionsFiguresComeTrueAfterAnyChangeOfLimit(t *testing.T) {
 	for seed := range model.Rounds(5_000) {
 		inquire(t, seed, func(q inquiry) string { return q.answersComeTrue(t) })
@@ -440,7 +440,7 @@ func (q inquiry) answersComeTrue(t *testing.T) string {
 	}
 	answer := q.playAll(t, last).play(c)
 	if c.kind == callTake || c.kind == callStack {
-		// The same call follows, with the denied cost, or with 0.
+		// The denied call is repeated after RetryAfter, and 1 ns before.
 		again := c
 		again.after = answer.RetryAfter
 		if answer.Allowed || answer.RetryAfter == 0 {
@@ -457,7 +457,8 @@ func (q inquiry) answersComeTrue(t *testing.T) string {
 	return q.freshAt(t, answer)
 }
 
-// freshAt returns the error in a decision's ResetAfter. The question under the same limit is the last call with a cost of 0.
+// freshAt checks a decision's ResetAfter, and describes the error, if any.
+// It repeats the last call then, as the same question or at a cost of 0.
 func (q inquiry) freshAt(t *testing.T, answer ratelimit.Decision) string {
 	last := len(q.calls)
 	c := q.calls[last-1]
@@ -475,7 +476,7 @@ func (q inquiry) freshAt(t *testing.T, answer ratelimit.Decision) string {
 	return ""
 }
 
-// A question under a limit changes no later decision once the key is under that limit. A Peek never changes one.
+// Once a key is under a limit, a question under that limit changes no later decision. A Peek never changes one.
 func TestAPeekChangesNoLaterDecision(t *testing.T) {
 	for seed := range model.Rounds(5_000) {
 		inquire(t, seed, func(q inquiry) string { return q.lookingChangesNothing(t) })

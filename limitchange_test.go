@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// makers returns functions that make a limit of each algorithm: n an hour, of which all may be spent at once.
+// makers make a limit of each algorithm: n an hour, and all of them at once for a fresh key.
 var makers = []func(n int) ratelimit.Limit{
 	func(n int) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerHour(n), n) },
 	func(n int) ratelimit.Limit { return ratelimit.LeakyBucket(ratelimit.PerHour(n), n) },
@@ -288,7 +288,7 @@ func TestLimitForRunsOutsideEveryLock(t *testing.T) {
 }
 
 // While one goroutine changes the limits, the others must never get more than
-// the larger limit allows, and each decision must follow one of the two.
+// the larger limit allows. Each decision must follow one of the two limits.
 func TestLimitsChangeUnderLoad(t *testing.T) {
 	low, high := ratelimit.TokenBucket(ratelimit.PerDay(1), 1000), ratelimit.SlidingLog(ratelimit.PerDay(2000))
 	var plan atomic.Pointer[ratelimit.Limit]
@@ -340,7 +340,7 @@ func TestLimitsChangeUnderLoad(t *testing.T) {
 	assert.Equal(t, 2000-int(allowed.Load()), remaining(t, l, "k"))
 }
 
-// A Refresh that comes during a call to LimitFor must not be lost.
+// A Refresh during a call to LimitFor must not be lost.
 func TestARefreshDuringLimitForIsNotLost(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		units := 10
@@ -386,8 +386,8 @@ func TestMoreLimitsThanArePlansAreKept(t *testing.T) {
 	}
 }
 
-// A cost that can never be allowed gives no promise about the new limit. So if
-// the key is fresh, the call leaves the change pending and records no time.
+// Refusing a cost that can never pass promises nothing about the new limit. So
+// if the key is fresh, the call leaves the change pending and records no time.
 func TestACostThatCanNeverPassLeavesAChangeOfLimitPendingForAFreshKey(t *testing.T) {
 	for name, take := range map[string]func(t *testing.T, l *ratelimit.Keyed[string], cost int) error{
 		"Keyed.Take": func(t *testing.T, l *ratelimit.Keyed[string], cost int) error {
@@ -431,8 +431,8 @@ func TestACostThatCanNeverPassLeavesAChangeOfLimitPendingForAFreshKey(t *testing
 	}
 }
 
-// A sliding counter's previous window was counted with the window's length at that time. Spending
-// that had left it before the limit changed does not count in it, even if windows are longer now.
+// A sliding counter's previous window keeps the length in which it was counted. Spending that
+// left this window before the limit changed does not count again, even if windows are longer now.
 func TestACancelAfterAChangeToLongerWindowsGivesBackOnlyUnitsThatCount(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingCounter(ratelimit.PerSecond(10)))
 	early, err := l.Reserve(t.Context(), "k", 4, 0)
@@ -441,15 +441,15 @@ func TestACancelAfterAChangeToLongerWindowsGivesBackOnlyUnitsThatCount(t *testin
 	clock.set(1500 * ms)
 	require.True(t, l.Allow("k", 4)) // the previous window still weighs 5
 	clock.set(2500 * ms)
-	require.True(t, l.Allow("k", 1)) // 4 are in the previous window, and the early spending does not count any more
+	require.True(t, l.Allow("k", 1)) // 4 are in the previous window, and the early spending no longer counts
 	require.NoError(t, l.SetLimit(ratelimit.SlidingCounter(ratelimit.Per(10, 10*time.Second))))
-	require.True(t, l.Allow("k", 1)) // this puts the key under the new limit
+	require.True(t, l.Allow("k", 1)) // puts the key under the new limit
 	before := remaining(t, l, "k")
 	require.NoError(t, early.Cancel())
 	require.Equal(t, before, remaining(t, l, "k"))
 }
 
-// After the change a cancellation still gives back the spending that the current window counts.
+// After the change, a cancellation still gives back spending counted in the current window.
 func TestACancelAfterAChangeOfWindowsGivesBackTheCurrentWindow(t *testing.T) {
 	for _, make := range makers[2:] {
 		l, clock := newLimiter(t, make(10))
@@ -474,7 +474,7 @@ func TestACancelOfABookingLeavesNoTraceAfterAChangeOfLimit(t *testing.T) {
 			without, _ := newLimiter(t, from(10))
 			spend := 10
 			if from(1).Algorithm == ratelimit.AlgorithmLeakyBucket {
-				spend = 5 // this leaves room to queue 3
+				spend = 5 // leaves room to queue 3
 			}
 			require.True(t, with.Allow("k", spend))
 			require.True(t, without.Allow("k", spend))
@@ -483,7 +483,7 @@ func TestACancelOfABookingLeavesNoTraceAfterAChangeOfLimit(t *testing.T) {
 			require.Positive(t, r.Delay)
 			for _, l := range []*ratelimit.Keyed[string]{with, without} {
 				require.NoError(t, l.SetLimit(to(5)))
-				_, err := l.Take(t.Context(), "k", 5) // this applies the change to the key
+				_, err := l.Take(t.Context(), "k", 5) // applies the change to the key
 				require.NoError(t, err)
 			}
 			require.NoError(t, r.Cancel())
@@ -526,8 +526,7 @@ func TestADebtBehindABookingOutlivesAChangeOfLimit(t *testing.T) {
 	}
 }
 
-// With any bookings, due or not, a Peek before the change of limit
-// applies to the key returns the decision that Take then makes.
+// Before a change of limit reaches a key, Peek returns the decision that Take then makes, with any bookings, due or not.
 func TestPeekBeforeAChangeHasReachedTheKeyAgreesWithTake(t *testing.T) {
 	for _, from := range makers {
 		for _, to := range makers {
@@ -558,7 +557,7 @@ func TestPeekBeforeAChangeHasReachedTheKeyAgreesWithTake(t *testing.T) {
 	}
 }
 
-// The sum of instants and debts is above 2^63 ns if the clock is past 92 years.
+// On a clock past 92 years, instants and debts add up to more than 2^63 ns.
 func TestASlowLimitDeniesOnAClockFarFromItsOrigin(t *testing.T) {
 	for _, limit := range append(model.Saturated(), model.EdgeLimits()...) {
 		for _, raw := range []int64{90 * model.Year, 93 * model.Year, 120 * model.Year, 146 * model.Year, math.MaxInt64} {
@@ -573,7 +572,7 @@ func TestASlowLimitDeniesOnAClockFarFromItsOrigin(t *testing.T) {
 	}
 }
 
-// The same is true for a booking ahead whose price is much higher under a slower limit.
+// A booking ahead may take much longer to regain under a slower limit. It must not be forgotten, either.
 func TestBookingsAreNotForgottenOnAClockFarFromItsOrigin(t *testing.T) {
 	slow := model.Five(ratelimit.Per(1, time.Duration(model.Century)))
 	for _, from := range model.Five(ratelimit.Per(1, time.Duration(10*model.Year))) {
@@ -599,7 +598,7 @@ func TestBookingsAreNotForgottenOnAClockFarFromItsOrigin(t *testing.T) {
 	}
 }
 
-// Spending after a change of limit is given back as usual.
+// A cancellation gives back spending from after a change of limit in full.
 func TestACancelUnderTheLimitOfItsChargeIsWhole(t *testing.T) {
 	for _, make := range makers {
 		l, _ := newLimiter(t, make(50))
@@ -609,7 +608,7 @@ func TestACancelUnderTheLimitOfItsChargeIsWhole(t *testing.T) {
 		r, err := l.Reserve(t.Context(), "k", 3, 0)
 		require.NoError(t, err)
 		if r.Delay > 0 || !r.Allowed {
-			r, err = l.Reserve(t.Context(), "k", 3, 24*time.Hour) // this is the queue of a leaky bucket
+			r, err = l.Reserve(t.Context(), "k", 3, 24*time.Hour) // for a leaky bucket, this one queues
 			require.NoError(t, err)
 		}
 		require.Equal(t, 5, remaining(t, l, "k"), make(10))
@@ -618,7 +617,7 @@ func TestACancelUnderTheLimitOfItsChargeIsWhole(t *testing.T) {
 	}
 }
 
-// If a limit cannot count a part of a unit, the part counts as one unit.
+// A part of a unit counts as one unit under a limit without parts of units.
 func TestAFractionOfAUnitCarriesOverAsOne(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 3))
 	require.True(t, l.Allow("k", 3))
@@ -627,7 +626,7 @@ func TestAFractionOfAUnitCarriesOverAsOne(t *testing.T) {
 	require.Equal(t, 7, remaining(t, l, "k"))
 }
 
-// The present weight of the previous window counts as spent.
+// The previous window's present weight counts as spent.
 func TestTheWeightOfTheWindowBeforeCarriesOver(t *testing.T) {
 	for _, make := range makers {
 		l, clock := newLimiter(t, ratelimit.SlidingCounter(ratelimit.PerHour(10)))
@@ -650,7 +649,7 @@ func TestAGrantTakesFromThisWindowFirst(t *testing.T) {
 	require.Equal(t, 8, remaining(t, l, "k"), "6 in the window before, of which a quarter counts")
 }
 
-// Spending that had left the old window by the time of the change does not return in a longer one.
+// Spending that left the old window before the change does not return in a longer one.
 func TestALongerWindowDoesNotBringBackUnitsThatHaveLeft(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerSecond(10)))
 	require.True(t, l.Allow("k", 4))
@@ -671,7 +670,7 @@ func TestAGrantTakesFromALogsDebtFirst(t *testing.T) {
 	require.Equal(t, 2, remaining(t, l, "k"))
 }
 
-// The parts of a log's debt whose windows have ended are regained.
+// The parts of a log's debt whose windows have ended are regained. Only the rest carries over.
 func TestOnlyTheRestOfALogsDebtCarriesOver(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerSecond(10)))
 	require.NoError(t, l.Adjust(context.Background(), "k", 35)) // 10 at 0, 1 and 2 s, and 5 at 3 s
@@ -680,7 +679,7 @@ func TestOnlyTheRestOfALogsDebtCarriesOver(t *testing.T) {
 	require.Equal(t, 85, remaining(t, l, "k"))
 }
 
-// A part of the debt that is due when the limit changes was spent under the old limit.
+// A debt's part due when the limit changes was spent under the old limit.
 func TestADebtThatIsDueIsSpentUnderTheOldLimit(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerSecond(10)))
 	require.NoError(t, l.Adjust(context.Background(), "k", 25)) // 10 at 0 and 1 s, and 5 at 2 s
@@ -695,7 +694,7 @@ func TestADebtThatIsDueIsSpentUnderTheOldLimit(t *testing.T) {
 	}
 }
 
-// A grant takes from the spending, so the cancellation of a booking gives all back.
+// A grant reduces the spending and no booking, so a booking's cancellation gives everything back.
 func TestAGrantLeavesABookingWhole(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 10))
 	require.True(t, l.Allow("k", 10))
@@ -714,7 +713,7 @@ func TestAGrantLeavesABookingWhole(t *testing.T) {
 	require.Equal(t, 5, remaining(t, l, "k"), "4 were spent, so the booking has lost 2")
 }
 
-// A new name of the limit changes nothing, not even for earlier reservations.
+// Renaming the limit changes nothing, not even for earlier reservations.
 func TestACancelAfterALimitWasRenamedIsWhole(t *testing.T) {
 	for _, make := range makers {
 		l, _ := newLimiter(t, make(10))
@@ -815,8 +814,7 @@ func TestATableKeepsAKeyForAsLongAsALoweredLimitHasSetAside(t *testing.T) {
 	assert.Equal(t, 1, l.Sweep())
 }
 
-// A refund may take all units that a lowered limit has set aside.
-// Then the instant when they would have lapsed is dropped, too.
+// A refund may take all units set aside by a lowered limit. Then the instant of their expiry is dropped, too.
 func TestUnitsSetAsideAfterARefundOfEarlierOnesLapseInTheirOwnTime(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.FixedWindow(ratelimit.Rate{Units: 9, Per: 10 * time.Hour}))
 	r, err := l.Reserve(t.Context(), "k", 9, 0)
@@ -832,8 +830,8 @@ func TestUnitsSetAsideAfterARefundOfEarlierOnesLapseInTheirOwnTime(t *testing.T)
 	require.True(t, l.Allow("k", 7), "it has lapsed")
 }
 
-// A limit changes between two algorithms or lengths of windows, alone and in a stack. It serves as much as the lower
-// limit alone, even if half the calls are settled at a lower cost. It may lose one capacity at the first change.
+// A limit flips between two algorithms or lengths of windows, alone and in a stack. It serves as much as the
+// lower limit alone, even if half the calls settle at a lower cost. The first change may lose one capacity.
 func TestALimitThatFlipsServesWhatTheLowerOneWould(t *testing.T) {
 	testsize.Arithmetic(t)
 	steps := testsize.Of(600, 3600)

@@ -22,7 +22,7 @@ const (
 	s  = time.Second
 )
 
-// step is one Take at an instant, and its expected decision except for the limit.
+// step is one Take, and its expected decision without the limit.
 type step struct {
 	at      time.Duration
 	cost    int
@@ -31,7 +31,7 @@ type step struct {
 	retry   time.Duration
 	reset   time.Duration
 	delay   time.Duration
-	next    time.Duration // for one unit after a denial; 0 means that it equals retry
+	next    time.Duration // for one unit after a denial; 0 if equal to retry
 }
 
 func TestTakeBehaves(t *testing.T) {
@@ -161,7 +161,7 @@ func TestErrorsNameTheFigures(t *testing.T) {
 	require.EqualError(t, err, "ratelimit: negative cost: -3")
 }
 
-// visit is a key of several fields. The tests have few types of keys, since all generic code is compiled once for each.
+// visit is a key of several fields. The tests use few types of keys, because generic code is compiled again for each.
 type visit struct {
 	user   int
 	method string
@@ -268,7 +268,7 @@ func TestBlockedAllowsNothingAndTracksNothing(t *testing.T) {
 	assert.Zero(t, l.Stats().Keys)
 }
 
-// clockFunc is a clock that is a function.
+// clockFunc turns a function into a clock.
 type clockFunc func() time.Duration
 
 func (f clockFunc) Now() time.Duration { return f() }
@@ -384,10 +384,10 @@ func TestAStackRefusesAZeroKeyed(t *testing.T) {
 	assert.EqualError(t, err, "ratelimit: layer 0: By: this Keyed is nil or zero: make one with New")
 }
 
-// remote is an engine of another package, as little of it as a nil pointer needs.
+// remote stands for an engine of another package, as a nil pointer.
 type remote struct{ ratelimit.Reserver[string] }
 
-// Constructors that return an error refuse a nil argument, and an argument whose first call would panic.
+// Constructors with an error result refuse a nil argument, and an argument whose first call would panic.
 func TestConstructorsRefuseNilArguments(t *testing.T) {
 	var noKeyed *ratelimit.Keyed[string]
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerMinute(9)), ratelimit.Options[string]{})
@@ -414,7 +414,7 @@ func TestConstructorsRefuseNilArguments(t *testing.T) {
 	}
 }
 
-// If a constructor without an error gets nil, its limiter fails at each call, and does not panic.
+// Constructors without an error result accept nil. Their limiters then fail at each call, and do not panic.
 func TestALimiterMadeOfNilFailsAtEachCall(t *testing.T) {
 	var noKeyed *ratelimit.Keyed[string]
 	var noRemote *remote
@@ -461,7 +461,7 @@ func TestFunctionsThatAreGivenNoLimiterFail(t *testing.T) {
 	}
 }
 
-// In every function that sleeps, a nil context never ends.
+// A nil context never ends, in every function that sleeps.
 func TestANilContextNeverEnds(t *testing.T) {
 	var none context.Context
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1), ratelimit.Options[string]{})
@@ -482,7 +482,7 @@ func TestANilContextNeverEnds(t *testing.T) {
 	}
 }
 
-// refusals are the ways in which a call can be refused for good, with Take's result for each.
+// refusals lists the ways to refuse a call for good, with Take's result for each.
 func refusals() []refusal {
 	big := model.Whole(1 << 40)
 	bucket, blocked := ratelimit.TokenBucket(ratelimit.PerSecond(10), 20).Named("plan"), ratelimit.Blocked()
@@ -504,8 +504,8 @@ type refusal struct {
 	err   error
 }
 
-// A banned client, or one whose costs can never pass, must not cause more
-// work than a denied client: Allow does not allocate for any of them.
+// A banned client, or one whose costs can never pass, must cause no
+// more work than a denied client. Allow allocates for none of them.
 func TestAllowAllocatesNothingForCostsThatNeverPass(t *testing.T) {
 	if testsize.Race {
 		t.Skip("the race detector makes pools allocate")
@@ -547,7 +547,7 @@ func allocatesNothing(t *testing.T, name string, f func()) {
 	assert.Zero(t, testing.AllocsPerRun(100, f), name)
 }
 
-// The same is true for other refusals: a full table, and a key function that fails.
+// Nor does Allow allocate for a full table or a failing key function.
 func TestAllowAllocatesNothingForErrors(t *testing.T) {
 	if testsize.Race {
 		t.Skip("the race detector makes pools allocate")
@@ -575,7 +575,7 @@ func TestAllowAllocatesNothingForErrors(t *testing.T) {
 	require.ErrorIs(t, err, boom)
 }
 
-// Allow returns the same result as Take, even for costs that can never pass and for keys without a limit.
+// Allow decides as Take does, even on costs that can never pass and for keys without a limit.
 func TestAllowAnswersAsTakeDoesToAnyCost(t *testing.T) {
 	for _, limit := range append(everyAlgorithm[:len(everyAlgorithm):len(everyAlgorithm)], ratelimit.Unlimited(), ratelimit.Blocked()) {
 		for _, known := range []bool{false, true} {

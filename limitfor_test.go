@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// countedLimits is a LimitFor that counts its calls.
+// countedLimits is a LimitFor counting its calls.
 type countedLimits struct {
 	mu    sync.Mutex
 	limit ratelimit.Limit
@@ -45,7 +45,7 @@ func (c *countedLimits) count(key string) int {
 	return c.calls[key]
 }
 
-// Keys that are not tracked have no account that could keep their limit.
+// Untracked keys have no account to keep their limit in.
 func TestLimitForIsCalledOnceForAKeyThatNothingIsCountedOf(t *testing.T) {
 	testsize.Sequential(t)
 	perHour := ratelimit.FixedWindow(ratelimit.PerHour(5))
@@ -147,7 +147,7 @@ func TestConcurrentCallersOfAKeyShareOneCallOfLimitFor(t *testing.T) {
 	}
 }
 
-// If a Refresh comes during the call, the call may have read the old limit.
+// If Refresh runs during a call to LimitFor, the call may have read the old limit.
 func TestACallOfLimitForThatBeganBeforeARefreshIsNotShared(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -204,7 +204,7 @@ func TestAPanicInLimitForLeavesNoCallerWaiting(t *testing.T) {
 	})
 }
 
-// The calls that wait for an invalid limit share the error, but no later call does.
+// Calls waiting for the same invalid limit share the error, but no later call does.
 func TestAnInvalidLimitOfLimitForIsSharedAndNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
@@ -228,7 +228,7 @@ func TestAnInvalidLimitOfLimitForIsSharedAndNotKept(t *testing.T) {
 	})
 }
 
-// At most MaxKeys limits are kept, too.
+// MaxKeys also bounds how many limits are kept outside the table.
 func TestAFloodOfBlockedKeysKeepsNoMoreLimitsThanMaxKeys(t *testing.T) {
 	testsize.Sequential(t)
 	c := &countedLimits{limit: ratelimit.Blocked()}

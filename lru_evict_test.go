@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// known returns those of the keys from 0 to n-1 that have spent something.
+// known returns the keys from 0 to n-1 with spending.
 func known(t *testing.T, l *ratelimit.Keyed[int], n int) (keys []int) {
 	t.Helper()
 	for key := range n {
@@ -147,7 +147,7 @@ func TestOneKeyWithSpendingSurvivesAmongFreshOnes(t *testing.T) {
 	}
 }
 
-// Keys that are used only once leave in the order in which they came, even if keys are reset in between.
+// Keys used only once leave in the order of their arrival, even if keys are reset in between.
 func TestIdleKeysLeaveInTheOrderInWhichTheyCame(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -218,7 +218,7 @@ func TestAKeyIsKeptForAMinuteWhileThereIsRoom(t *testing.T) {
 	}
 }
 
-// A place that was taken at a reading far in the future does not keep the keys behind it in the table.
+// A key's place may come from a reading far in the future. It does not keep the keys behind it in the table.
 func TestAKeyFromTheFutureKeepsNoOthersInTheTable(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerSecond(1)), ratelimit.Options[int]{Clock: clock, MaxKeys: 4000})
@@ -276,7 +276,7 @@ func TestAKeyThatWasUsedLongAgoIsNotInUseAnyMore(t *testing.T) {
 	assert.Equal(t, 0, remaining(t, l, "in use"))
 }
 
-// fits inserts keys from first on until one is refused, and returns the number that fit. Each spends its whole budget.
+// fits inserts keys from first on until one is refused, and counts the inserted keys. Each spends its whole budget.
 func fits(t *testing.T, l *ratelimit.Keyed[int], first, cost int) (n int) {
 	t.Helper()
 	for {
@@ -390,7 +390,7 @@ func refuseHistory(t *testing.T, seed uint64) {
 	l := newWith(t, limit, ratelimit.Options[int]{Clock: clock, MaxKeys: most, OnFull: ratelimit.RefuseNew})
 	const keys = 12
 	var made []*ratelimit.Reservation
-	var aside time.Duration // the time until which a lowered limit may have set units aside for a key that looks fresh
+	var aside time.Duration // until then, a key that looks fresh may have units set aside under a lowered limit
 	for range 500 {
 		key := r.IntN(keys)
 		switch r.IntN(12) {

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// Keys are evicted all the time, and the wall clock is set over boundaries, forward and back. The remembered spending of a
-// calendar's key is dated by a window of the calendar. Each decision equals the decision of a model that forgets no key.
+// Keys are evicted all the time, and the wall clock is set forward and back over boundaries. The limiter
+// remembers a key's spending by its calendar window. Each decision equals that of a model forgetting no key.
 func TestARememberedCalendarAnswersAsTheModelWhateverTheWallClockDoes(t *testing.T) {
 	n := model.Rounds(500)
 	if *walls > 0 {
@@ -28,9 +28,9 @@ func TestARememberedCalendarAnswersAsTheModelWhateverTheWallClockDoes(t *testing
 	}
 }
 
-// rememberedKey is a key of the model. If the wall clock was set back behind a window that it has
-// shown, a key outside the table may begin in any window from its own to that one. Such a key is
-// loose until a later window begins: it may have the remaining budgets of all these windows.
+// rememberedKey is a key of the model. After the wall clock was set back over a boundary, a
+// key outside the table may begin in any window from its own to the latest one shown. Until
+// a later window begins, such a key is loose: it may have the budgets of all these windows.
 type rememberedKey struct {
 	datedKey
 	loose bool
@@ -38,7 +38,7 @@ type rememberedKey struct {
 	left  int
 }
 
-// at brings the key to a wall time. latest is the latest window that was ever shown.
+// at brings the key to a wall time. latest is the latest window ever shown.
 func (k *rememberedKey) at(wall, latest time.Time) {
 	k.roll(wall)
 	if k.loose = k.loose && !k.window.After(k.until); !k.loose {
@@ -58,12 +58,12 @@ func playRemembered(t *testing.T, seed uint64) {
 	clock.setWall(time.Date(1990+r.IntN(80), time.Month(1+r.IntN(12)), 1+r.IntN(31), r.IntN(24), r.IntN(60), r.IntN(60), r.IntN(1e9), time.UTC))
 	l := newWith(t, limit, ratelimit.Options[int]{Clock: clock, MaxKeys: 1 + r.IntN(3), Remember: 1 << 12})
 	keys, span, units := map[int]*rememberedKey{}, int64(model.Span(limit)), limit.Rate.Units
-	latest := &datedKey{limit: limit} // the latest window that was ever shown
+	latest := &datedKey{limit: limit} // the latest window ever shown
 	for step := range 60 {
 		switch r.IntN(5) {
 		case 0:
 			clock.advance(time.Duration(r.Int64N(span)))
-		case 1: // a change that the limiter notices
+		case 1: // the limiter notices this change
 			clock.setWall(clock.Wall().Add(time.Duration(r.Int64N(6*span) - 3*span)))
 			clock.advance(time.Minute + time.Nanosecond)
 		}
@@ -96,8 +96,8 @@ func playRemembered(t *testing.T, seed uint64) {
 	require.Zero(t, l.Stats().Overflowed)
 }
 
-// slowLimits and fastLimits are limits of each algorithm that allow 5 at once. Spending under a slow limit is regained long
-// after a window of the fast ones.
+// slowLimits and fastLimits return limits of each algorithm, each for 5 at once.
+// A slow limit still counts its spending long after a fast limit's window.
 func slowLimits() []ratelimit.Limit {
 	per := ratelimit.Per(5, 90*24*time.Hour)
 	return []ratelimit.Limit{
@@ -114,8 +114,8 @@ func fastLimits() []ratelimit.Limit {
 	}
 }
 
-// After a change to a faster limit, a key that is evicted each time
-// waits once for its earlier spending, and not again at each return.
+// After a change to a faster limit, a key evicted each time waits
+// once for its earlier spending, and not again at each return.
 func TestAFasterLimitMakesARememberedKeyFreshOnce(t *testing.T) {
 	for _, slow := range slowLimits() {
 		for _, fast := range fastLimits() {
@@ -156,8 +156,8 @@ func TestAFasterLimitMakesARememberedKeyFreshOnce(t *testing.T) {
 	}
 }
 
-// If keys have limits of their own, a slot with more spending than
-// the limit allows is not shortened, because it may be another key's.
+// Keys may have limits of their own. Then a slot with more spending than
+// a key's limit allows is not shortened, because it may be another key's.
 func TestARecordThatMayBeTrueIsNotShortened(t *testing.T) {
 	slow, fast := slowLimits()[0], fastLimits()[0]
 	clock := new(wallClock)
@@ -178,9 +178,8 @@ func TestARecordThatMayBeTrueIsNotShortened(t *testing.T) {
 	require.Greater(t, peekOf(t, l, "a").ResetAfter, 80*24*time.Hour)
 }
 
-// The limit changes among calendars, buckets and windows while wall clocks are set and
-// keys evicted. While a key is under calendars, each window's units are granted once.
-// No key waits for longer than until the end of the latest window that was ever shown.
+// The limit changes among calendars, buckets and windows while wall clocks are set and keys evicted. While a key is
+// under calendars, each window's units are granted once. No key waits beyond the end of the latest window ever shown.
 func TestRememberedKeysUnderLimitsThatChange(t *testing.T) {
 	n := model.Rounds(500)
 	if *walls > 0 {
@@ -239,7 +238,7 @@ func playChanges(t *testing.T, seed uint64) {
 		window, last := period.Begins(wall.In(period.Location)), period.Begins(latest.In(period.Location))
 		require.LessOrEqual(t, d.ResetAfter, period.Next(last).Sub(wall), what)
 		if !k.dated || k.window.Before(window) {
-			// All earlier spending has ended, except for one window that an old limit may have left behind.
+			// All earlier spending has ended, except in one window that an old limit may have left behind.
 			shut := k.shut
 			if window.Equal(last) && !d.Allowed {
 				shut++

@@ -21,7 +21,7 @@ import (
 
 var attacks = flag.Int("attacks", testsize.Of(10_000, 100_000), "decisions of each attack on a limiter that remembers")
 
-// attackLimits are limits that a key soon exhausts, one for each algorithm.
+// attackLimits returns a limit for each algorithm, soon exhausted by a key.
 func attackLimits() []ratelimit.Limit {
 	return []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerMinute(6), 5),
@@ -33,11 +33,10 @@ func attackLimits() []ratelimit.Limit {
 	}
 }
 
-// firstReadings are the readings at which a test begins, because a clock may have any origin.
+// firstReadings returns clocks' first readings, because a clock may have any origin.
 func firstReadings() []time.Duration { return []time.Duration{-10 * time.Hour, 0, 60 * 24 * time.Hour} }
 
-// bystander never forgets a key, and is charged with each cost that another
-// limiter has allowed. A cost that it would have denied exceeds the bound.
+// bystander forgets no key, and is charged each cost allowed by another limiter. A cost that it would deny exceeds the bound.
 type bystander struct {
 	*ratelimit.Keyed[int]
 	beyond, allowed int
@@ -64,8 +63,8 @@ func (p pace) of(r *rand.Rand) time.Duration {
 	return d
 }
 
-// attack rotates keys on a table that is too small for them. The attacker takes
-// the next key as soon as one is denied, and returns to each in turn, or to any.
+// attack rotates keys on a table too small for them. The attacker takes another
+// key as soon as one is denied, and returns to each in turn, or at random.
 func attack(t *testing.T, limit ratelimit.Limit, pace pace, start time.Duration, o ratelimit.Options[int]) (*bystander, ratelimit.Stats) {
 	t.Helper()
 	const keys = 2000
@@ -88,16 +87,16 @@ func attack(t *testing.T, limit ratelimit.Limit, pace pace, start time.Duration,
 	return by, l.Stats()
 }
 
-// A client with 2 000 keys on 64 places takes another key whenever one is denied. So each key is forgotten
-// when the client returns to it. A limiter that remembers as many keys gives none more than its bound.
+// A client with 2,000 keys on 64 places takes another key after each denial. So a key is evicted before
+// the client returns to it. A limiter remembering as many keys grants no key more than the bound.
 func TestInventedKeysGrantNoMoreOfAnyKey(t *testing.T) {
 	testsize.Arithmetic(t)
 	for _, limit := range attackLimits() {
 		windows := limit.Algorithm == ratelimit.AlgorithmFixedWindow || limit.Algorithm == ratelimit.AlgorithmSlidingCounter
 		places := 2000
 		if limit.Algorithm == ratelimit.AlgorithmSlidingCounter {
-			// A key taken for another one, because 16 bits of their hashes are equal, has that key's windows. Its
-			// bystander has windows at other times, and cannot judge it. With more places than keys that is rare.
+			// If 16 bits of two keys' hashes are equal, one key is taken for the other and gets its windows. A
+			// bystander has windows at other times, and cannot judge this key. With more places than keys that is rare.
 			places = 200_000
 		}
 		for _, start := range firstReadings() {
@@ -144,8 +143,8 @@ func limitOf(r *rand.Rand, a ratelimit.Algorithm) ratelimit.Limit {
 	return ratelimit.SlidingCounter(rate)
 }
 
-// playPast plays a random history on a few places, and returns how often a cost exceeded the bound.
-// Recalled spending is at least the bystander's, and is regained within the limit's refill time.
+// playPast plays a random history on a few places, and returns its bystander. Recalled
+// spending is at least the bystander's, and is regained within the limit's refill time.
 func playPast(t *testing.T, seed uint64, a ratelimit.Algorithm, start time.Duration) *bystander {
 	t.Helper()
 	r := rand.New(rand.NewPCG(testsize.Seed(seed), uint64(a)))
@@ -230,7 +229,7 @@ func TestABucketIsRecalledToTheMillisecond(t *testing.T) {
 		d, err := l.Peek(context.Background(), "a", 1)
 		require.NoError(t, err)
 		assert.False(t, d.Allowed)
-		// All is regained 50 s after 1.234567 ms, which is 1 ms before the next whole one since New.
+		// The budget is whole 50 s after 1.234567 ms. This instant is rounded up to 50.002 s.
 		want := 50*time.Second + 2*time.Millisecond - 1234567*time.Nanosecond - time.Second
 		assert.Equal(t, want, d.ResetAfter)
 		assert.Equal(t, d, takeOf(t, l, "a", 1))
@@ -239,7 +238,7 @@ func TestABucketIsRecalledToTheMillisecond(t *testing.T) {
 	}
 }
 
-// A recalled key has its last window, and its spending in that.
+// A recalled key keeps its last window, and its spending in this window.
 func TestWindowsAreRecalled(t *testing.T) {
 	window, log, counter := ratelimit.FixedWindow(ratelimit.PerMinute(100)), ratelimit.SlidingLog(ratelimit.PerMinute(100)), ratelimit.SlidingCounter(ratelimit.PerMinute(100))
 	for name, row := range map[string]struct {
@@ -289,7 +288,7 @@ func TestTheShareIsRoundedAgainstTheKey(t *testing.T) {
 			l, _ := remembering(t, ratelimit.FixedWindow(ratelimit.PerMinute(units)), ratelimit.Options[string]{})
 			require.True(t, l.Allow("a", spent))
 			left := units - spent
-			for range 3 { // further evictions make it no smaller
+			for range 3 { // further evictions do not shrink the share
 				require.True(t, l.Allow("b", 0))
 				require.NoError(t, l.Adjust(context.Background(), "b", 1))
 				d, err := l.Peek(context.Background(), "a", 0)
@@ -307,7 +306,7 @@ func TestTheShareIsRoundedAgainstTheKey(t *testing.T) {
 	}
 }
 
-// Remembered spending applies to the limit in force: the instant stays, and the share is a share of its capacity.
+// Remembered spending is read under the limit in force. The instant stays, and the share is a share of that limit's capacity.
 func TestRememberedSpendingIsReadUnderTheLimitInForce(t *testing.T) {
 	l, _ := remembering(t, ratelimit.FixedWindow(ratelimit.PerHour(10)), ratelimit.Options[string]{})
 	require.True(t, l.Allow("a", 5))
@@ -366,8 +365,8 @@ func TestALimitOfTheRequestReadsRememberedSpending(t *testing.T) {
 	assert.Zero(t, d.Remaining)
 }
 
-// A stack inserts a request's keys before its final decision. If that is a
-// denial, keys that have spent at most their remembered spending leave again.
+// A stack inserts a request's keys before its final decision. After a denial,
+// keys that have spent at most their remembered spending leave again.
 func TestAStackTakesBackKeysThatItRecalled(t *testing.T) {
 	clock := new(testClock)
 	users := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(10), 10), ratelimit.Options[string]{Clock: clock, MaxKeys: 2, Remember: 1 << 16})
@@ -446,7 +445,7 @@ func TestASettlementOfAnEvictedKeyDoesNothing(t *testing.T) {
 	assert.Equal(t, 1, peekOf(t, l, "a").Remaining)
 }
 
-// A clock that steps back to before New gives no key more: time stands still until it has caught up.
+// A clock stepping back to before New gives no key more budget. Time stands still until the clock has caught up.
 func TestReadingsBeforeTheFirstCountAsThat(t *testing.T) {
 	for _, start := range firstReadings() {
 		clock := new(testClock)
@@ -463,7 +462,7 @@ func TestReadingsBeforeTheFirstCountAsThat(t *testing.T) {
 	}
 }
 
-// A key decided at a reading far in the future is locked until then. If it is evicted, that reading is not remembered:
+// A key decided at a reading far in the future is locked until then. Its eviction forgets that reading:
 // recalled spending is regained within the limit's refill time. But no window of a calendar is granted twice.
 func TestAReadingFarAheadIsNotRemembered(t *testing.T) {
 	for _, limit := range attackLimits() {
@@ -482,8 +481,8 @@ func TestAReadingFarAheadIsNotRemembered(t *testing.T) {
 	}
 }
 
-// If there is more to remember than fits, the key that is fresh soonest is
-// forgotten and counted. That may be a key remembered before, or the new one.
+// If there is more to remember than fits, the limiter forgets the key that is fresh
+// soonest, and counts it. This may be a key remembered before, or the new one.
 func TestTheKeyThatIsFreshSoonestIsForgotten(t *testing.T) {
 	holds := func() bool {
 		l, _ := remembering(t, ratelimit.TokenBucket(ratelimit.PerHour(1000), 1000), ratelimit.Options[string]{Remember: 1})
@@ -501,7 +500,7 @@ func TestTheKeyThatIsFreshSoonestIsForgotten(t *testing.T) {
 		return ok && left("0") == 1000 && left("more") == 1000 && left("in place of none") == 1000 &&
 			left("in place of 0") == 300 && l.Stats().Overflowed == 4
 	}
-	// The test does not cover two of these keys with the same 16 bits of their hashes.
+	// The test tries again, because two of these keys may have 16 equal bits in their hashes.
 	for range 5 {
 		if holds() {
 			return
@@ -534,9 +533,8 @@ func TestRememberIsChecked(t *testing.T) {
 
 var newcomers = flag.Int("newcomers", testsize.Of(100_000, 500_000), "keys never seen before, beside as many as are remembered and more")
 
-// flood sends more and more strangers, each of which spends its full budget. At any time
-// load × remember keys should be remembered. It returns the share of newcomers that begin
-// with less than a full budget, the share that are denied, and the share of forgotten keys.
+// flood sends ever new keys, each spending its full budget. At any time load × remember keys should be remembered. flood
+// returns the percentages of new keys that begin with less than a full budget, that are denied, and that are forgotten.
 func flood(t *testing.T, load float64, n int) (less, denied, forgotten float64) {
 	t.Helper()
 	const remember = 10_000
@@ -565,8 +563,8 @@ func flood(t *testing.T, load float64, n int) (less, denied, forgotten float64) 
 	return 100 * less / float64(n), 100 * denied / float64(n), 100 * forgotten / float64(n)
 }
 
-// A memory of so few bytes has a price for keys that have spent nothing.
-// docs/promises.md and the documentation of httplimit.PerIP have these figures.
+// A memory of so few bytes confuses keys, so a new key may begin with less.
+// docs/promises.md and httplimit.PerIP's documentation contain these figures.
 func TestFewNewcomersBeginWithLess(t *testing.T) {
 	testsize.Arithmetic(t)
 	t.Log("keys / Remember | forgotten | newcomers that begin with less | newcomers that are denied at once")
@@ -581,7 +579,7 @@ func TestFewNewcomersBeginWithLess(t *testing.T) {
 	}
 }
 
-// No charge is lost between an eviction and the following insertion, even if other keys come in between.
+// No charge is lost between an eviction and the following insertion, even if other keys arrive in between.
 func TestKeysThatComeAndGoAtOnceKeepTheirBound(t *testing.T) {
 	const keys, burst, goroutines = 300, 5, 8
 	for _, limit := range attackLimits() {
@@ -619,8 +617,8 @@ func TestKeysThatComeAndGoAtOnceKeepTheirBound(t *testing.T) {
 	}
 }
 
-// After a key was evicted, the wall clock is set a little forward, as by NTP. So the boundary
-// comes earlier than the slot says. The key has the next window's units as soon as that begins.
+// After a key's eviction, the wall clock is set forward a little, as NTP does. So the boundary comes
+// earlier than the slot records. The key has the next window's units as soon as that window begins.
 func TestASmallStepOfTheWallLocksNoRememberedKey(t *testing.T) {
 	for _, step := range []time.Duration{5 * time.Millisecond, 2 * time.Second, 50 * time.Second} {
 		clock := new(ratelimittest.Clock)
@@ -638,7 +636,7 @@ func TestASmallStepOfTheWallLocksNoRememberedKey(t *testing.T) {
 }
 
 // While the clock was ahead, another key was dropped as fresh, so no key of its shard begins before
-// that reading. A key that is used and evicted before that time has not regained its spending by then.
+// that reading. A key used and evicted before that time has not regained its spending by then.
 func TestAStepBackBehindADropGivesARememberedKeyNothing(t *testing.T) {
 	for _, limit := range append(everyAlgorithm, ratelimit.TokenBucket(ratelimit.Per(1, time.Hour), 5), ratelimit.Calendar(5, ratelimit.Month("UTC", 1))) {
 		for _, ahead := range []time.Duration{700 * ms, time.Minute, 50 * time.Hour} {
@@ -660,7 +658,7 @@ func TestAStepBackBehindADropGivesARememberedKeyNothing(t *testing.T) {
 							passed += cost
 						}
 						require.LessOrEqual(t, passed, 5, "at one instant, in round %d", round)
-						// the key is throttled, and is evicted nevertheless
+						// evicts the key although it is throttled
 						for other := 10 * (1 + round); other < 10*(1+round)+3; other++ {
 							if l.Allow(other, 5) { // otherwise its hash resembles that of a remembered key
 								require.False(t, l.Allow(other, 1))

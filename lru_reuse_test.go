@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// The entry of the key that leaves a full table is used for the new key.
+// A new key gets the entry of the key that leaves the full table.
 func TestANewKeyInAFullTableAllocatesNothing(t *testing.T) {
 	testsize.Sequential(t)
 	type pair struct {
@@ -54,7 +54,7 @@ func newKeysAllocateNothing[K comparable](t *testing.T, name string, key func(in
 	}
 }
 
-// Keys that All and Saved have yielded belong to the caller.
+// The keys yielded by All and Saved belong to the caller.
 func TestYieldedKeysStayWhenTheirEntriesAreAnotherKeys(t *testing.T) {
 	l := Must(New[string](TokenBucket(PerHour(5), 5), &Options[string]{MaxKeys: 50}))
 	want := map[string]bool{}
@@ -78,7 +78,7 @@ func TestYieldedKeysStayWhenTheirEntriesAreAnotherKeys(t *testing.T) {
 	}
 }
 
-// interrupting is a clock that stands still, and calls a function at its next reading.
+// interrupting is a stopped clock. At its next reading it calls a function.
 type interrupting struct{ now func() }
 
 func (c *interrupting) Now() time.Duration {
@@ -90,7 +90,7 @@ func (c *interrupting) Now() time.Duration {
 }
 
 // A decision has found its key's entry, and reads the clock. When it locks
-// the account, the entry belongs to another key, which has spent its budget.
+// the account, the entry belongs to another key without remaining budget.
 func TestADecisionWhoseEntryBecomesAnotherKeysIsItsOwnKeys(t *testing.T) {
 	ctx := context.Background()
 	for name, call := range map[string]func(l *Keyed[string], key string) (d Decision){
@@ -123,7 +123,7 @@ func TestADecisionWhoseEntryBecomesAnotherKeysIsItsOwnKeys(t *testing.T) {
 	}
 }
 
-// A reservation, and a call that waits, refer to the account, so it stays with its key.
+// Reservations and waiting calls refer to the account, so it stays with its key.
 func TestAReservationOfAnEvictedKeySettlesNoOtherKeys(t *testing.T) {
 	l := Must(New[string](TokenBucket(PerHour(5), 5), &Options[string]{MaxKeys: 8}))
 	ctx := t.Context()
@@ -149,7 +149,7 @@ func TestAReservationOfAnEvictedKeySettlesNoOtherKeys(t *testing.T) {
 	}
 }
 
-// A stack reads an account before it locks it, so its limiters' accounts stay with their keys.
+// A stack reads accounts before it locks them, so its limiters' accounts stay with their keys.
 func TestAccountsOfALimiterInAStackStayWithTheirKeys(t *testing.T) {
 	l := Must(New[string](TokenBucket(PerHour(5), 5), &Options[string]{MaxKeys: 8}))
 	fill := func() {
@@ -169,8 +169,8 @@ func TestAccountsOfALimiterInAStackStayWithTheirKeys(t *testing.T) {
 	require.Nil(t, e.Value.plan)
 }
 
-// The system may stop the thread of a call that has taken the last room and not yet inserted its key.
-// New keys wait for that call. A stack's keys do not: the stack's other keys are pinned meanwhile.
+// The system may stop a call's thread between taking the last room and inserting its key. New keys
+// wait for that call. A stack's keys do not, because the stack's other keys are pinned meanwhile.
 func TestANewKeyWaitsForACallThatHasTakenTheLastRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := Must(New[string](TokenBucket(PerDay(1), 1), &Options[string]{MaxKeys: 1}))
@@ -199,9 +199,8 @@ func TestANewKeyWaitsForACallThatHasTakenTheLastRoom(t *testing.T) {
 	})
 }
 
-// Thousands of callers use more keys than the table holds. No decision belongs to another
-// key: each key has its own limit, which the decision names. The table remembers evicted
-// keys, so none exceeds its capacity, even if its account often passed to other keys.
+// Thousands of callers use more keys than the table holds. Each key has its own limit, and each decision names its own
+// key's. The table remembers evicted keys, so none exceeds its capacity, even if its account often passed to other keys.
 func TestEntriesThatChangeHandsMixNoKeysUp(t *testing.T) {
 	for _, most := range []int{3, 40, 5000} {
 		universe := 4 * most
@@ -224,7 +223,7 @@ func TestEntriesThatChangeHandsMixNoKeysUp(t *testing.T) {
 				for range 60 {
 					i := r.IntN(universe)
 					if r.IntN(3) > 0 {
-						i = r.IntN(min(universe, 1+most/2)) // to include known keys
+						i = r.IntN(min(universe, 1+most/2)) // to include known keys often
 					}
 					key := names[i]
 					switch r.IntN(12) {

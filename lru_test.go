@@ -92,7 +92,7 @@ func TestRefuseNewDeniesNewKeysAndForgetsNone(t *testing.T) {
 	assert.False(t, l.Allow("b", 1))
 }
 
-// An attacker who is denied must not end that by inventing keys.
+// A denied attacker must not regain a budget by inventing keys.
 func TestAFloodOfInventedKeysDoesNotWipeAThrottledOne(t *testing.T) {
 	testsize.Arithmetic(t)
 	for _, most := range []int{2, 100, 5000} {
@@ -118,10 +118,10 @@ func TestAThrottledKeyGoesWhenAllAreThrottled(t *testing.T) {
 	assert.Equal(t, 1, remaining(t, l, 0), "the oldest")
 }
 
-// TestAThrottledKeyThatIsRememberedIsNotForgotten checks that EvictedThrottled
-// and Overflowed together count the forgotten keys, and nothing else.
+// TestAThrottledKeyThatIsRememberedIsNotForgotten checks that
+// EvictedThrottled and Overflowed together count just the forgotten keys.
 func TestAThrottledKeyThatIsRememberedIsNotForgotten(t *testing.T) {
-	// With fewer places, two of these keys would count as one in a thousandth of the runs.
+	// With fewer places, two of these keys would share a slot in a thousandth of the runs.
 	l := newWith(t, onceADay, ratelimit.Options[int]{Clock: new(testClock), MaxKeys: 5, Remember: 1 << 18})
 	for i := range 50 {
 		require.True(t, l.Allow(i, 1))
@@ -215,7 +215,7 @@ func TestResetForgetsTheKey(t *testing.T) {
 	}
 }
 
-// Sweeps, resets and evictions run at random. A key has one budget at a time, and the table is never above its bound.
+// Sweeps, resets and evictions run at random. A key has one budget at a time, and the table never exceeds its bound.
 func TestNoChargeIsLostToSweepsAndEvictions(t *testing.T) {
 	const keys, rounds = 8, 3000
 	clock := new(testClock)
@@ -232,7 +232,7 @@ func TestNoChargeIsLostToSweepsAndEvictions(t *testing.T) {
 			}
 			l.Sweep()
 			if i%64 == 0 {
-				l.Allow(-1, 1) // it takes the remaining room, and frees it again
+				l.Allow(-1, 1) // takes the remaining room, and frees it again
 				l.Reset(context.Background(), -1)
 			}
 		}
@@ -307,8 +307,7 @@ func TestRefuseNewFindsKeysThatItMayForget(t *testing.T) {
 	assert.True(t, l.Allow(20, 1), "four keys are fresh, behind four that are not")
 }
 
-// heavy is a limiter with one key that has spent n times, each time at another
-// instant. Its spendings are in the window of a sliding log, or booked ahead.
+// heavy is a limiter whose one key has spent n times, at different instants, within a sliding log's window or booked ahead.
 type heavy struct {
 	l     *ratelimit.Keyed[string]
 	clock *testClock
@@ -347,7 +346,7 @@ func (h *heavy) book(t testing.TB) *ratelimit.Reservation {
 	return r
 }
 
-// manyBooked are limits that book one cost after the other, each at its own instant.
+// manyBooked returns limits that book one cost after the other, each at its own instant.
 func manyBooked() []ratelimit.Limit {
 	return []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerSecond(1), 3),
@@ -358,9 +357,9 @@ func manyBooked() []ratelimit.Limit {
 	}
 }
 
-// BenchmarkGrowth measures a call under a key's lock against the number of that key's
-// spendings. SetLimit's time is linear, and so is that of a cancellation in the bookings
-// behind it; the others are not. Compare with benchstat -row /entries -col /call.
+// BenchmarkGrowth measures calls under a key's lock while the number of the key's spendings
+// grows. SetLimit's time is linear, and a cancellation's is linear in the bookings behind
+// it. The other calls' times stay the same. Compare with benchstat -row /entries -col /call.
 func BenchmarkGrowth(b *testing.B) {
 	for n := 100; n <= most(); n *= 10 {
 		growLog(b, n)
@@ -484,7 +483,7 @@ func TestNothingElseWaitsForABusyKey(t *testing.T) {
 	}
 }
 
-// If all keys that could make room are busy, a new key waits for one, and delays no other call during its wait.
+// If all keys that could make room are busy, a new key waits for one, and delays no other call meanwhile.
 func TestANewKeyWaitsIfAllOthersAreBusy(t *testing.T) {
 	l, allowed := newKeyThatWaits(t, false)
 	assert.True(t, <-allowed)
@@ -497,7 +496,8 @@ func TestANewKeyThatHasWaitedForAPinnedOneIsRefused(t *testing.T) {
 	assert.Equal(t, ratelimit.Stats{Keys: 1, Refused: 1}, l.Stats())
 }
 
-// newKeyThatWaits returns a limiter with one key, which was busy until a new key waited for it, and the result of the new key.
+// newKeyThatWaits returns a limiter with one key, and the result of a
+// new key's call. The old key is busy until the new one waits for it.
 func newKeyThatWaits(t *testing.T, pinned bool) (*ratelimit.Keyed[int], <-chan bool) {
 	clock := new(testClock)
 	l := newWith(t, onceADay, ratelimit.Options[int]{Clock: clock, MaxKeys: 1})
@@ -620,7 +620,7 @@ type nested struct {
 	ok    bool
 }
 
-// keepsWhole reports whether a limiter with a key keeps the whole string from which the key's text was cut.
+// keepsWhole reports whether a tracked key keeps the whole string in memory from which its text was cut.
 func keepsWhole[K comparable](t *testing.T, cut func(text string) K) bool {
 	t.Helper()
 	whole := []byte(strings.Repeat("x", 1<<20))
@@ -647,7 +647,7 @@ func TestAKeyDoesNotKeepTheStringItWasCutFrom(t *testing.T) {
 	assert.True(t, keepsWhole(t, func(text string) any { return text }), "as the documentation says")
 }
 
-// heapGrowth counts the bytes by which f makes the heap grow.
+// heapGrowth returns by how many bytes f makes the heap grow.
 func heapGrowth(f func()) int64 {
 	before := testsize.Heap()
 	f()
@@ -681,8 +681,7 @@ func TestDroppedKeysLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// An evicted key takes its spending with it. Later keys start from the
-// readings that it has recorded, unless these are still in the future.
+// An evicted key loses its spending. Later keys start from its last reading, unless this is still in the future.
 func TestEvictionKeepsTheTimeButNotAReadingFromTheFuture(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerSecond(1)), ratelimit.Options[int]{Clock: clock, MaxKeys: 1})

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// If one limiter lacks the method, the result lacks it, too.
+// If an engine lacks a method, a limiter around it lacks the method, too.
 func TestAMissingMethodOfAnEngineIsUnsupported(t *testing.T) {
 	first := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(8)))
 	require.True(t, first.Allow("k", 3))
@@ -155,7 +155,7 @@ func TestTakeUpToReturnsTheLimitersErrors(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
 }
 
-// If an engine returns only that a cost is too high, TakeUpTo tries half the cost next.
+// If an engine reports only that a cost is too high, TakeUpTo tries half the cost next.
 func TestTakeUpToFindsAnUndescribedCapacity(t *testing.T) {
 	const capacity = 37
 	takes := 0
@@ -172,7 +172,7 @@ func TestTakeUpToFindsAnUndescribedCapacity(t *testing.T) {
 	assert.LessOrEqual(t, takes, 64)
 }
 
-// limiterOf is a limiter whose answers depend only on the cost.
+// limiterOf is a limiter deciding by the cost alone.
 type limiterOf func(cost int) (ratelimit.Decision, error)
 
 func (f limiterOf) Allow(string, int) bool { panic("not asked") }
@@ -181,7 +181,7 @@ func (f limiterOf) Take(_ context.Context, _ string, cost int) (ratelimit.Decisi
 	return f(cost)
 }
 
-// taken is a limiter in which other callers are always faster.
+// taken is a limiter whose other callers are always faster.
 type taken struct {
 	limiterOf
 	left *int
@@ -215,7 +215,7 @@ func TestTakeUpToGivesUpAfterFourTriesThatOthersWereQuickerAt(t *testing.T) {
 	}
 }
 
-// In a stack, Remaining is the largest cost that the whole stack would allow, layers with their own cost included.
+// A stack's Remaining is the largest cost that all its layers allow, including layers with their own cost.
 func TestTakeUpToOfAStackIsTheLeastOfItsLayers(t *testing.T) {
 	clock := new(testClock)
 	tokens := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 20))
@@ -232,7 +232,7 @@ func TestTakeUpToOfAStackIsTheLeastOfItsLayers(t *testing.T) {
 		assert.Equal(t, step.granted, granted)
 		assert.Equal(t, step.granted > 0, d.Allowed)
 	}
-	// The layer that is charged 1 for each request has nothing left, but the others have.
+	// The layer for requests has nothing left, but the others have.
 	for range 2 {
 		require.True(t, requests.Allow("zoe", 1))
 	}
@@ -280,7 +280,7 @@ func TestTakeUpToOfNilsFails(t *testing.T) {
 	require.False(t, errors.Is(err, ratelimit.ErrExceedsLimit))
 }
 
-// TakeUpTo grants the rest of the present window, and in the next window all, even to keys that were evicted.
+// TakeUpTo grants the rest of the present window, and all of the next one, even to evicted keys.
 func TestTakeUpToOfACalendar(t *testing.T) {
 	for seed := range model.Rounds(300) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 81))
@@ -309,8 +309,8 @@ func TestTakeUpToOfACalendar(t *testing.T) {
 	}
 }
 
-// Keys come to a table that is full or nearly full, while wall clocks are set, limits change and more is evicted
-// than is remembered. To make room, Take changes other keys. That does not affect the decision on its own key.
+// Keys arrive at a full or nearly full table while wall clocks are set, limits change and more is evicted
+// than remembered. Take changes other keys to make room. The decision on its own key stays the same.
 func TestATakeAnswersAsThePeekBeforeIt(t *testing.T) {
 	for seed := range model.Rounds(3000) {
 		playPeeks(t, seed)
@@ -386,8 +386,8 @@ func playPeeks(t *testing.T, seed uint64) {
 	}
 }
 
-// Two copies make the same decisions. In one there are also peeks, and calls that
-// fail because a later layer has no key, and all is observed. That changes nothing.
+// Two equal stacks make the same decisions. One is also observed, and gets peeks,
+// and calls that fail because a later layer has no key. This changes nothing.
 func TestPeeksAndFailuresOfAnObservedStackChangeNothing(t *testing.T) {
 	for seed := range model.Rounds(2000) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 82))

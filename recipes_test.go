@@ -22,7 +22,7 @@ func aboveReserve(ctx context.Context, limiter ratelimit.Reserver[string], key s
 	return true, r.Settle(1)
 }
 
-// Five important calls come each second, and a flood of others, for five minutes.
+// For five minutes, each second brings five important calls, and a flood of others.
 func TestAReserveIsLeftToTheImportant(t *testing.T) {
 	for _, reserves := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

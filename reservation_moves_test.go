@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// version is one of several versions of a program that share a table. Each sets its own limit before it reserves.
+// version is one of several versions of a program sharing a table. Each sets its own limit before it reserves.
 type version struct {
 	*ratelimit.Keyed[string]
 	limit ratelimit.Limit

@@ -324,8 +324,8 @@ func TestGlobalIsOneBudgetForAllRequests(t *testing.T) {
 	require.Error(t, err)
 }
 
-// One limiter drops its keys whenever they are fresh, and the other one never does. Settlements have the
-// same effect on both. For example, a cost above the estimate is charged to a key that has left the table.
+// One limiter drops its keys whenever they are fresh, and the other never does. Settlements have the same
+// effect on both. For example, a cost above the estimate is charged even if the key has left the table.
 func TestSettlingIsTheSameForKeysThatHaveLeftTheTable(t *testing.T) {
 	for seed := range model.Rounds(3000) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 83))
@@ -463,8 +463,8 @@ func TestTwoHundredStreamsAtOnceUseTheWholeLimit(t *testing.T) {
 	assert.InDelta(t, 100_000, model.Streams(t, clock, l, "tenant"), 1000)
 }
 
-// An hour of calls whose real costs are a quarter of the estimates, some booked ahead:
-// at least 95 % of the limit is used, and no interval uses more than the bound.
+// In an hour of calls, real costs are a quarter of the estimates, and some calls are booked
+// ahead. At least 95 % of the limit is used, and no interval uses more than the bound.
 func TestAnHourOfCallsUsesTheWholeLimitAndNoMore(t *testing.T) {
 	testsize.Sequential(t)
 	for _, ahead := range []time.Duration{0, 3 * time.Second} {
@@ -511,7 +511,7 @@ func TestAReservationIsSettledAsIfItsRealCostHadBeenCharged(t *testing.T) {
 	}
 	r := reserve(50)
 	require.True(t, b.Allow("k", 10))
-	clock.advance(2 * time.Second) // 20 are regained of one cost, and 10 of the other
+	clock.advance(2 * time.Second) // 20 of one cost are regained, and 10 of the other
 	require.True(t, a.Allow("k", 40))
 	require.True(t, b.Allow("k", 40))
 	clock.advance(3 * time.Second)
@@ -554,10 +554,10 @@ func TestTheDebtAfterASettlementIsReadByEachCall(t *testing.T) {
 	}
 }
 
-// leasedUnits is how many units the lease of wrapped may hold.
+// leasedUnits is how many units wrapped's lease may hold.
 const leasedUnits = 50
 
-// wrapped returns a limiter in each form in which another package calls it.
+// wrapped returns a limiter, alone and inside the limiters of other packages.
 func wrapped(t testing.TB, clock ratelimit.Clock, limit ratelimit.Limit) (l *ratelimit.Keyed[string], all map[string]ratelimit.Reserver[string]) {
 	opts := ratelimit.Options[string]{Clock: clock}
 	l = newWith(t, limit, opts)
@@ -673,7 +673,7 @@ func TestMisusedReservationsLeaveAllFiguresInTheirRanges(t *testing.T) {
 				if leased, ok := from.(*lease.Limiter[string]); ok {
 					require.NoError(t, leased.Flush(t.Context()))
 				}
-				for range 60 { // an int of 32 bits is less than many calls have charged, and the units set aside and bookings must go, too
+				for range 60 { // the charges may exceed an int of 32 bits, and the units set aside and bookings must go, too
 					require.NoError(t, l.Adjust(context.Background(), "k", math.MinInt))
 				}
 				require.Equal(t, limit.Capacity(), remaining(t, l, "k"), "%v, %s, seed %d", limit, name, seed)

@@ -30,7 +30,7 @@ var twoAMinute = ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("requests")
 
 func savedOf(l *ratelimit.Keyed[string]) map[string]ratelimit.Saved { return maps.Collect(l.Saved()) }
 
-// sameAnswers compares the decisions of two limiters on all costs of interest.
+// sameAnswers compares two limiters' decisions on several costs.
 func sameAnswers(t testing.TB, want, got *ratelimit.Keyed[string], key string, note ...any) {
 	t.Helper()
 	for _, cost := range []int{0, 1, 2, 5, want.Describe().Limits[0].Capacity()} {
@@ -101,7 +101,7 @@ func TestARestoredKeyAnswersAsIfTheProgramHadGoneOn(t *testing.T) {
 
 func TestAllAgreesWithPeek(t *testing.T) {
 	clock := new(testClock)
-	// IdleTTL is longer than the test, so that no new key drops another key of its shard.
+	// IdleTTL is longer than the test, so a new key drops no other key of its shard.
 	l := newWith(t, twoAMinute, ratelimit.Options[string]{Clock: clock, IdleTTL: 2 * time.Hour, LimitFor: func(key string) ratelimit.Limit {
 		if key == "other" {
 			return ratelimit.TokenBucket(ratelimit.PerSecond(1), 7)
@@ -149,7 +149,7 @@ func TestAllAgreesWithPeek(t *testing.T) {
 	require.ElementsMatch(t, want, got)
 }
 
-// Keys come, go and spend while the loops run. A key that is tracked all the time is listed once.
+// Keys come, go and spend while the loops run. A key tracked all the time is listed once.
 func TestKeysThatAreThereAllTheTimeAreListedOnce(t *testing.T) {
 	const keep = 500
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(1<<30)), ratelimit.Options[int]{MaxKeys: 1 << 14})
@@ -190,7 +190,7 @@ func TestKeysThatAreThereAllTheTimeAreListedOnce(t *testing.T) {
 	<-done
 }
 
-// Keys are restored while they spend. The restored spending and the granted costs together are never above the limit.
+// Keys are restored while they spend. The restored spending and the granted costs together never exceed the limit.
 func TestKeysThatSpendDuringTheSaveAreRestored(t *testing.T) {
 	const keys, units = 50, 100
 	clock := new(testClock)
@@ -383,7 +383,7 @@ func TestASavedCalendarKeepsItsWindow(t *testing.T) {
 			clock.Advance(25 * time.Hour)
 			then.Advance(25 * time.Hour)
 		}
-		// A key that has spent meanwhile is charged in addition.
+		// Restore adds the saved spending to a key's spending since.
 		l.Reset(context.Background(), "k")
 		l = newWith(t, limit, ratelimit.Options[string]{Clock: then})
 		then.SetWall(time.Date(2027, 3, 12, 12, 0, 0, 0, time.UTC))
@@ -401,7 +401,8 @@ func TestASavedCalendarKeepsItsWindow(t *testing.T) {
 	require.ErrorIs(t, bare.Restore(old.Saved(), 0), ratelimit.ErrInvalidLimit, "its clock tells no wall time")
 }
 
-// If the clock has stepped back when the keys are saved, time stands still for them for as long as it would have.
+// If the clock had stepped back before the save, time stands still
+// for the restored keys as long as it would have without a restart.
 func TestAClockThatSteppedBackIsSavedToo(t *testing.T) {
 	for _, limit := range savedLimits()[:5] {
 		for _, elapsed := range []time.Duration{0, 30 * s, time.Minute, 61 * s, 62 * s, 300 * s} {
@@ -425,9 +426,9 @@ func TestAClockThatSteppedBackIsSavedToo(t *testing.T) {
 	}
 }
 
-// playRestart plays a random history on a limiter that is saved and restored at random
-// moments, and on a limiter that runs on. Both make the same decisions. A third limiter,
-// which is restored with less elapsed time, or has spent already, never has more budget.
+// playRestart plays a random history on two limiters. One is saved and restored at
+// random moments, the other runs on. Both make the same decisions. A third limiter,
+// restored with less elapsed time or after spending of its own, never has more budget.
 func playRestart(t testing.TB, rng *rand.Rand) {
 	per := []time.Duration{7, 1000, s, 7 * s, time.Hour, 24 * 365 * time.Hour}[rng.IntN(6)]
 	units := 1 + rng.IntN(20)
@@ -504,7 +505,7 @@ func TestARestoredKeyNeverHasMoreThanOneThatWentOn(t *testing.T) {
 	}
 }
 
-// FuzzRestore restores garbage. If garbage is accepted as a state, all promises hold for it, too.
+// FuzzRestore restores garbage. If Restore accepts a state, all promises hold for it.
 func FuzzRestore(f *testing.F) {
 	clock := new(testClock)
 	for _, limit := range savedLimits() {
@@ -519,7 +520,7 @@ func FuzzRestore(f *testing.F) {
 	lowered := onClock(f, clock, ratelimit.TokenBucket(ratelimit.PerSecond(3), 100))
 	require.True(f, lowered.Allow("k", 100))
 	require.NoError(f, lowered.SetLimit(ratelimit.TokenBucket(ratelimit.PerSecond(3), 10)))
-	require.NoError(f, lowered.Adjust(context.Background(), "k", -1)) // this puts the key under the limit, and sets units aside
+	require.NoError(f, lowered.Adjust(context.Background(), "k", -1)) // puts the key under the limit, and sets units aside
 	for _, saved := range lowered.Saved() {
 		f.Add([]byte(saved), int64(s), int64(0))
 	}
@@ -560,8 +561,8 @@ func FuzzRestore(f *testing.F) {
 	})
 }
 
-// A booking in a sliding log is restored in addition to the key's spending
-// since. It goes where there is room, and is not lost in a full window.
+// Restore adds a sliding log's booking to the key's spending since. The
+// booking goes where there is room, and is not lost in a full window.
 func TestABookingRestoredOnTopOfAFullLogIsNotLost(t *testing.T) {
 	clock := new(testClock)
 	limit := ratelimit.SlidingLog(ratelimit.Per(1, 100*time.Second))
@@ -581,8 +582,7 @@ func TestABookingRestoredOnTopOfAFullLogIsNotLost(t *testing.T) {
 	require.GreaterOrEqual(t, d.RetryAfter, 270*time.Second, "three units are spent or owed beside this one")
 }
 
-// Spending is restored in addition to that of keys with bookings almost
-// a century ahead. It goes behind the bookings, and can be saved again.
+// Restore adds spending to keys with bookings almost a century ahead. It goes behind the bookings, and can be saved again.
 func TestSpendingRestoredOnTopOfItselfIsSavedAgain(t *testing.T) {
 	for seed := range model.Rounds(1000) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 84))
@@ -635,8 +635,8 @@ func TestALargeBookingIsRestored(t *testing.T) {
 	sameAnswers(t, l, next, "k", "after a restart")
 }
 
-// The wall clock was ahead when the program ended, and is right when it starts again. No key
-// gets the window that it has spent again, even if it had left the table before the end.
+// The wall clock was ahead when the program ended, and is right when it starts again.
+// No key gets a spent window again, even if the key had left the table before the end.
 func TestACalendarsWindowIsGrantedOnceOverARestart(t *testing.T) {
 	march, april := date(t, "UTC", "2026-03-10 12:00"), date(t, "UTC", "2026-04-02 12:00")
 	limit := ratelimit.Calendar(5, ratelimit.Month("UTC", 1))
@@ -703,8 +703,8 @@ func TestACalendarsWindowIsGrantedOnceOverARestart(t *testing.T) {
 	}
 }
 
-// A restored key never has more than if the program had gone on, with any
-// error of the wall clock at the save, at the restore and after both.
+// Whatever the wall clock's errors at the save, at the restore and after
+// both, a restored key never has more budget than if the program had gone on.
 func TestARestoredCalendarHasNoMoreThanOneThatWentOn(t *testing.T) {
 	restarts, denied := 0, 0
 	for seed := range model.Rounds(1500) {
@@ -730,7 +730,7 @@ func TestARestoredCalendarHasNoMoreThanOneThatWentOn(t *testing.T) {
 				setWall()
 				restarts++
 			}
-			// A key spends all of a window, so no key has a part of a window left that another key lacks.
+			// Each call spends a whole window, so no key has a part of a window left that another key lacks.
 			key, cost := r.IntN(3), limit.Rate.Units
 			if !wentOn.Allow(key, cost) {
 				require.False(t, l.Allow(key, cost), "seed %d, step %d, %v: key %d", seed, step, limit, key)
@@ -744,8 +744,7 @@ func TestARestoredCalendarHasNoMoreThanOneThatWentOn(t *testing.T) {
 	require.NotZero(t, denied)
 }
 
-// A limiter that was saved and restored grants no window that a limiter
-// without a restart has already granted, with any error of the wall clock.
+// Whatever the wall clock's errors, a limiter restored many times grants each window at most once.
 func TestRestoredCalendarsGrantEachWindowOnce(t *testing.T) {
 	for seed := range model.Rounds(1500) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 85))
@@ -755,7 +754,7 @@ func TestRestoredCalendarsGrantEachWindowOnce(t *testing.T) {
 		clock.setWall(time.Date(2026, 3, 1+r.IntN(60), r.IntN(24), 0, 0, 0, time.UTC))
 		o := ratelimit.Options[int]{Clock: clock}
 		l := newWith(t, limit, o)
-		windows := map[time.Time]bool{} // the windows that the wall clock has shown
+		windows := map[time.Time]bool{} // the windows shown by the wall clock
 		var granted [3]int
 		for step := range 60 {
 			switch r.IntN(8) {
@@ -800,9 +799,8 @@ func TestAllJudgesAKeyByTheLimitThatItsLastDecisionBrought(t *testing.T) {
 	assert.Equal(t, []any{false, 0, 10}, []any{only().Allowed, only().Remaining, only().Limit.Rate.Units}, "the limiter's own limit again")
 }
 
-// These are random histories of one key. While its reservations are open, the key is
-// swept, its limit is set, and saved spending is restored in addition. Then its debt
-// is never below that of a key that was charged the real costs from the beginning.
+// In random histories, a key has open reservations while it is swept, its limit is set, and saved
+// spending is added. Its debt is never below that of a key charged the real costs from the beginning.
 func TestSettlementsAroundARestoreGiveBackNoMoreThanTheRealCosts(t *testing.T) {
 	testsize.Sequential(t)
 	type event struct {

@@ -97,8 +97,8 @@ func TestASingleWaitsInOrder(t *testing.T) {
 	})
 }
 
-// TestASingleIsNeverFull resets and decides in many goroutines: a key
-// that is being dropped must not make the table refuse the next one.
+// TestASingleIsNeverFull resets and decides in many goroutines. A
+// key being dropped must not make the table refuse the next one.
 func TestASingleIsNeverFull(t *testing.T) {
 	single, err := ratelimit.NewSingle(ratelimit.FixedWindow(ratelimit.PerHour(1)),
 		&ratelimit.Options[struct{}]{MaxKeys: 1, OnFull: ratelimit.RefuseNew})

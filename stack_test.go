@@ -19,8 +19,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// A reservation of cost 0 used to record the costs that layers with their own cost would
-// have charged, and its Cancel gave these back. So 100 passed under a limit of 3 a day.
+// A reservation of cost 0 used to record the costs of layers with their own
+// cost, and its Cancel gave these back. So 100 passed under a limit of 3 a day.
 func TestACancelledReservationOfCostZeroMintsNothing(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerDay(3)))
 	requested := 0
@@ -75,8 +75,7 @@ func TestASettlementWithoutRoomInTheTableIsAnError(t *testing.T) {
 	assert.Equal(t, 1, remaining(t, l, "ann"), "the first found room")
 }
 
-// The limiter of each layer receives its own layer's decision. A
-// limiter with 999 left used to report denials under another limit.
+// Each layer's limiter observes its own layer's decision. A limiter with 999 left used to report denials under another limit.
 func TestEachLimiterObservesItsOwnDecision(t *testing.T) {
 	clock := new(testClock)
 	much := reporting(t, ratelimit.FixedWindow(ratelimit.PerMinute(1000)).Named("much"), ratelimit.Options[string]{Clock: clock})
@@ -131,7 +130,7 @@ func TestAnErrorOfOneLayerIsReportedWithTheDecisionsOfTheOthers(t *testing.T) {
 	}
 }
 
-// If two layers bind alike, their addresses in memory must not determine which one is reported.
+// If two layers bind alike, addresses in memory must not determine the reported one.
 func TestOfLayersThatBindAlikeTheLongerResetIsReturnedThenTheFirst(t *testing.T) {
 	long := ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("long")
 	short := ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("short")
@@ -158,7 +157,7 @@ func TestOfLayersThatBindAlikeTheLongerResetIsReturnedThenTheFirst(t *testing.T)
 			require.Zero(t, d.Remaining)
 		}
 	}
-	// If two denials end at the same time, the layer that is fresh later is reported.
+	// If two denials end at the same time, the layer fresh later is reported.
 	for range 20 {
 		clock := new(testClock)
 		small := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1).Named("small"))
@@ -203,7 +202,7 @@ func TestTheZeroLayeredNamesTheFault(t *testing.T) {
 	}
 }
 
-// A key that was denied is throttled until it is fresh or allowed. A denial by another layer does not change that.
+// A denied key is throttled until it is fresh or allowed. Another layer's denial does not end that.
 func TestAStacksDenialLeavesAKeyThrottled(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 2), ratelimit.Options[string]{Clock: clock, MaxKeys: 2})
@@ -223,7 +222,7 @@ func TestAStacksDenialLeavesAKeyThrottled(t *testing.T) {
 	assert.Equal(t, 2, remaining(t, l, "in use"), "this one had to go")
 }
 
-// A key that only stacks use is throttled like any other, so it keeps its place, too.
+// A key used only by stacks is throttled like any other, so it keeps its place, too.
 func TestAKeyThatOnlyAStackHasDeniedIsThrottled(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 2), ratelimit.Options[string]{Clock: clock, MaxKeys: 2})
@@ -271,14 +270,14 @@ func TestALayerOfCostZeroIsNotReportedAsSpentWithAnotherOnItsKey(t *testing.T) {
 	assert.Equal(t, []bool{false, true}, []bool{l.events[0].Spent, l.events[1].Spent})
 }
 
-// The error of a request that can never pass does not depend on the keys, so it throttles none.
+// A request that can never pass fails whatever its keys have spent, so it throttles none.
 func TestARequestThatCanNeverPassThrottlesNoKey(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 2), ratelimit.Options[string]{Clock: clock, MaxKeys: 2})
 	small := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(1)))
 	stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(small, byRoute))
 	require.True(t, l.Allow("old", 1))
-	_, err := stack.Take(t.Context(), call{user: "old"}, 2) // one layer denies, and the other one can never allow it
+	_, err := stack.Take(t.Context(), call{user: "old"}, 2) // one layer denies the cost, and the other can never allow it
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	for range 2 {
 		clock.advance(ms)
@@ -321,7 +320,7 @@ func TestCostsTooLargeToAddUpAreRefused(t *testing.T) {
 func TestASettlementTooLargeToCountIsADebt(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerHour(9)))
 	by := ratelimit.By(l, byUser)
-	// Twice MaxInt is −2 in 64 bits, which would be a grant.
+	// Twice MaxInt overflows to −2 in 64 bits, and would be a grant.
 	r, err := stackOf(t, by, by).Reserve(t.Context(), call{user: "ann"}, 1, 0)
 	require.NoError(t, err)
 	require.Equal(t, 7, remaining(t, l, "ann"))
@@ -410,7 +409,7 @@ func TestAStacksPeekSeesRefundedUnits(t *testing.T) {
 	}
 }
 
-// No lock and no pin remains after calls with SkipLayer, LimitFor with a concurrent Refresh, or a limit that tracks nothing.
+// Under Unlimited and Blocked no key is tracked. A stack still returns and reports their limits.
 func TestAStackOverUntrackedKeysReturnsTheirLimit(t *testing.T) {
 	clock := new(testClock)
 	free := reporting(t, ratelimit.Unlimited().Named("free"), ratelimit.Options[string]{Clock: clock})
@@ -430,8 +429,8 @@ func TestAStackOverUntrackedKeysReturnsTheirLimit(t *testing.T) {
 	assert.True(t, free.last(t).Decision.Allowed)
 }
 
-// Stacks have the same limits in different orders, or one limit twice, while keys are evicted and limits change.
-// Nothing hangs, and each key's bound holds.
+// Stacks contain the same limits in different orders, or one limit twice, while
+// keys are evicted and limits change. Nothing hangs, and each key's bound holds.
 func TestStacksUnderPressureKeepTheirBound(t *testing.T) {
 	const units = 50
 	clock := new(testClock)
@@ -494,8 +493,8 @@ func TestAFailedWaitIsNotReportedAsSpent(t *testing.T) {
 	})
 }
 
-// A calendar is combined with other limits. A denial of the stack
-// does not charge the quota, and a chain gives its charge back.
+// A calendar is combined with other limits. A denying stack does not
+// charge the calendar, and a denying chain gives its charge back.
 func TestCalendarsInStacksAndChains(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	clock.SetWall(time.Date(2026, 11, 30, 23, 0, 0, 0, time.UTC))
@@ -557,7 +556,7 @@ func TestADenialByAnotherLayerDoesNotMakeAKeyThrottled(t *testing.T) {
 	assert.Equal(t, 10, remaining(t, users, "bob"), "who had room, and so was the one to go")
 }
 
-// interfering is a clock that calls a function at its next reading while it is armed.
+// interfering is a clock that calls then, if set, at its next reading.
 type interfering struct {
 	testClock
 	then func()
@@ -571,8 +570,8 @@ func (c *interfering) Now() time.Duration {
 	return c.testClock.Now()
 }
 
-// While the stack inserts the missing keys, another call spends the budget that the stack has found. So the
-// stack denies, and leaves nothing behind: no key that it has inserted, and no pin on a key tracked before.
+// While the stack inserts the missing keys, another call spends the budget that the stack has found.
+// So the stack denies, and leaves nothing behind: no inserted key, and no pin on a key tracked before.
 func TestADenialAfterKeysWereInsertedTakesThemOutAgain(t *testing.T) {
 	clock := new(interfering)
 	limit := ratelimit.FixedWindow(ratelimit.PerDay(3))
@@ -595,18 +594,18 @@ func TestADenialAfterKeysWereInsertedTakesThemOutAgain(t *testing.T) {
 	require.Zero(t, missing.Stats().Keys, "a denial tracks no key")
 	require.Equal(t, 3, remaining(t, missing, "/"))
 
-	// No key is pinned, so other keys take the only place.
+	// No key is pinned, so other keys can take the only place.
 	require.True(t, missing.Allow("/other", 1))
 	require.True(t, there.Allow("bob", 1))
 	require.Equal(t, ratelimit.Stats{Keys: 1, Evicted: 1, EvictedThrottled: 1}, there.Stats())
 	require.True(t, stack.Allow(call{user: "ann", route: "/"}, 1))
 }
 
-// taking is a request that takes the answers of all layers itself: see answerTaker.
+// taking is a request that receives all layers' answers itself: see answerTaker.
 type taking struct {
 	key     string
 	which   []int
-	denials bool // it takes the answers of denials only
+	denials bool // it takes only denials
 	taken   []string
 }
 
@@ -616,8 +615,8 @@ func (t *taking) TakeAnswer(layer int, d *ratelimit.Decision, spent bool, err er
 	t.taken = append(t.taken, fmt.Sprint(layer, *d, spent, err))
 }
 
-// TestARequestTakesTheAnswersThatObserversGet compares two equal stacks: one whose requests take the answers, and one whose
-// layers are observed.
+// TestARequestTakesTheAnswersThatObserversGet compares two equal stacks. In one,
+// the requests take the answers, and in the other, the layers are observed.
 func TestARequestTakesTheAnswersThatObserversGet(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 1))
 	var seen []string
@@ -677,7 +676,7 @@ func TestARequestTakesTheAnswersThatObserversGet(t *testing.T) {
 	require.Greater(t, denied, 200)
 }
 
-// The account that all requests share is locked late and unlocked early, and
+// An account shared by all requests is locked late and unlocked early, and
 // for some denials not at all. The results are the same as for any other key.
 func TestAnAccountThatAllRequestsShareCountsAsThatOfAnyKey(t *testing.T) {
 	testsize.Arithmetic(t)
@@ -754,7 +753,7 @@ func TestAnAccountThatAllRequestsShareCountsAsThatOfAnyKey(t *testing.T) {
 	}
 }
 
-// Stacks have one or two limiters for all requests, in addition to
+// Stacks contain one or two limiters for all requests, beside
 // others. Some of these limiters are reset. The counts stay exact.
 func TestAnAccountThatAllRequestsShareIsExactOnSeveralProcessors(t *testing.T) {
 	const units, each = 3000, 1500

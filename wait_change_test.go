@@ -26,7 +26,7 @@ func line(t *testing.T, w *waiters, n int) {
 	}
 }
 
-// inOrder checks that all n calls were served by a time.
+// inOrder checks that all n calls were served in order, the last one by the given time.
 func (w *waiters) inOrder(t *testing.T, n int, by time.Duration) {
 	t.Helper()
 	w.wg.Wait()
@@ -34,7 +34,7 @@ func (w *waiters) inOrder(t *testing.T, n int, by time.Duration) {
 	require.Len(t, w.served, n)
 	require.LessOrEqual(t, w.at[n-1], by)
 	require.Zero(t, w.limiter.Stats().Waiting)
-	at := map[string]time.Duration{} // several calls of one instant return in any order
+	at := map[string]time.Duration{} // calls served at one instant return in any order
 	for i, name := range w.served {
 		at[name] = w.at[i]
 	}
@@ -43,7 +43,7 @@ func (w *waiters) inOrder(t *testing.T, n int, by time.Duration) {
 	}
 }
 
-// takeAll returns a limit of n a second of each algorithm for which a call may have to wait.
+// takeAll returns limits of n a second, under which a call may have to wait.
 func takeAll(n int) []ratelimit.Limit {
 	r := ratelimit.PerSecond(n)
 	return []ratelimit.Limit{
@@ -136,7 +136,7 @@ func TestUnlimitedLetsTheLinePass(t *testing.T) {
 	}
 }
 
-// When its key becomes unlimited, a waiting call passes without a charge. Its settlement then charges nothing.
+// A waiting call passes without a charge when its key becomes unlimited. Its settlement then charges nothing.
 func TestASettlementOfACallThatUnlimitedLetPassChargesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bucket := ratelimit.TokenBucket(ratelimit.PerHour(100), 100)
@@ -170,7 +170,7 @@ func TestAGrantServesTheLine(t *testing.T) {
 					synctest.Wait()
 					require.False(t, limit.Burst == 0 && w.limiter.Allow("k", 1) && len(w.served) < 20, "the grant belongs to the line")
 				}
-				if limit.Burst != 1 { // a grant gives back at most one unit of it
+				if limit.Burst != 1 { // such a bucket gets back at most one unit from a grant
 					require.Len(t, w.served, 20)
 				}
 				w.inOrder(t, 20, 2*time.Second)
@@ -392,7 +392,7 @@ func TestAfterARaiseTheLineGoesBeforeFarBookingsAndBeforeNewcomers(t *testing.T)
 	}
 }
 
-// A Peek that finds a new limit before the line has noticed it answers as if it came at the line's end, behind the bookings.
+// A Peek may find a new limit before the line does. Its answer is that for a call at the line's end, behind the bookings.
 func TestAPeekBetweenANewLimitAndItsLineAnswers(t *testing.T) {
 	for _, limit := range takeAll(10) {
 		bubble(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), func(t *testing.T, w *waiters) {

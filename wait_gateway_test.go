@@ -17,13 +17,13 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// operated is a limiter whose limit an operator sets.
+// operated is a limiter whose limit an operator changes.
 type operated struct {
 	*ratelimit.Keyed[string]
 	t     *testing.T
 	stack *ratelimit.Layered[string] // nil if the calls wait for this limiter alone
 	limit atomic.Pointer[ratelimit.Limit]
-	open  atomic.Int64 // the tokens that the calls under way will give back
+	open  atomic.Int64 // the tokens that open calls will give back
 }
 
 func (o *operated) set(limit ratelimit.Limit) {
@@ -31,13 +31,13 @@ func (o *operated) set(limit ratelimit.Limit) {
 	require.NoError(o.t, o.SetLimit(limit))
 }
 
-// rate counts the tokens in a second.
+// rate returns the limit's tokens per second.
 func (o *operated) rate() float64 {
 	r := o.limit.Load().Rate
 	return float64(r.Units) / r.Per.Seconds()
 }
 
-// begin waits until a call may begin, and returns the function that settles its estimate.
+// begin waits until a call may begin, and returns the function settling its estimate.
 func (o *operated) begin(ctx context.Context, user string, estimate int) (settle func(actual int) error, err error) {
 	if o.stack != nil {
 		return func(actual int) error { return o.stack.Adjust(context.Background(), user, actual-estimate) }, o.stack.Wait(ctx, user, estimate)
@@ -49,12 +49,11 @@ func (o *operated) begin(ctx context.Context, user string, estimate int) (settle
 	return r.Settle, r.Wait(ctx)
 }
 
-// gateway plays calls of a language model: callers in line with estimates of 1,000 to 8,000 tokens,
-// of which they use a quarter on average. Some leave. Each minute an operator acts, and returns the
-// tokens that this allows in addition to those that the limit regains. gateway returns the tokens
-// used after the first minute, in which the burst is used up, and the tokens that were allowed.
+// gateway plays calls to a language model. Callers wait in line with estimates of 1,000 to 8,000 tokens, and use a
+// quarter on average. Some leave. Each minute an operator acts, and returns how many tokens this allows beyond the
+// limit's own. gateway returns the tokens used after the first minute, which uses up the burst, and the tokens allowed.
 //
-// In a stack the calls also wait for a budget of their user. One user has none left.
+// In a stack the calls also wait for their user's budget. One user has none left.
 func gateway(t *testing.T, stacked bool, callers, minutes int, operate func(ctx context.Context, l *operated) (extra int)) (used, allowed float64) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := ratelimit.TokenBucket(ratelimit.PerMinute(100_000), 100_000)
@@ -118,15 +117,15 @@ func gateway(t *testing.T, stacked bool, callers, minutes int, operate func(ctx 
 	return used, allowed
 }
 
-// crowds returns the numbers of callers and of minutes that a test plays.
+// crowds returns a test's numbers of callers, and its length in minutes.
 func crowds() (callers []int, minutes int) {
-	if testsize.Race { // the race detector finds the same races with fewer
+	if testsize.Race { // fewer callers show the race detector the same races
 		return []int{60}, 5
 	}
 	return testsize.Of([]int{60}, []int{60, 200}), 60
 }
 
-// An operator grants or charges tokens, or makes limits be looked up again.
+// An operator grants or charges tokens, or refreshes the key's limit.
 func TestAnHourOfCallsInLineUsesTheLimitWhileTokensAreGrantedAndCharged(t *testing.T) {
 	testsize.Extra(t)
 	all, minutes := crowds()
@@ -186,7 +185,7 @@ func TestAnHourOfCallsInLineUsesTheLimitsWhateverTheOperatorDoes(t *testing.T) {
 					require.NoError(t, l.Adjust(ctx, "k", -5000))
 					return 5000
 				case 6:
-					require.NoError(t, l.Reset(ctx, "k"))      // without this, the calls under way give nothing back
+					require.NoError(t, l.Reset(ctx, "k"))      // without the reset, the calls under way would give tokens back
 					return 100_000 - int(l.open.Load()) - 8000 // fewer are left than the line's first call needs
 				}
 				return 0
@@ -196,8 +195,8 @@ func TestAnHourOfCallsInLineUsesTheLimitsWhateverTheOperatorDoes(t *testing.T) {
 	}
 }
 
-// On a stack, calls go from one key's line to another's. An operator raises and lowers the limit that the users share, blocks the key for a
-// moment, and grants tokens.
+// On a stack, calls go from one key's line to another's. An operator raises and
+// lowers the users' shared limit, blocks the key for a moment, and grants tokens.
 func TestAnHourOfCallsInLineUsesTheLimitsOfAStack(t *testing.T) {
 	all, minutes := crowds()
 	for _, callers := range all {

@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// bubble runs a test on synctest's time, with a limiter that was built in it.
+// bubble runs a test on synctest's time, with a limiter built in the bubble.
 func bubble(t *testing.T, l ratelimit.Limit, test func(t *testing.T, b *waiters)) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter, err := ratelimit.New[string](l, nil)
@@ -93,7 +93,7 @@ func TestWaitersOfAKeyAreServedInTheirOrder(t *testing.T) {
 func TestTakeQueuesBehindWaiters(t *testing.T) {
 	bubble(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 2), func(t *testing.T, w *waiters) {
 		w.wait(t.Context(), "first", 2)
-		w.wait(t.Context(), "second", 2) // it fits at 2 s
+		w.wait(t.Context(), "second", 2) // this one fits at 2 s
 		time.Sleep(time.Second)
 		d, err := w.limiter.Take(t.Context(), "k", 1)
 		require.NoError(t, err)
@@ -266,7 +266,7 @@ func TestEveryWaitIsReportedOnce(t *testing.T) {
 	})
 }
 
-// A wait whose context ends while it sleeps is one decision, and no success.
+// A wait whose context ends during its sleep is reported as one decision, and as failed.
 func TestWaitCancelledWhileItSleepsIsReportedAsFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []ratelimit.Event[string]
@@ -303,7 +303,7 @@ func TestWaitersThatComeAndGoNeverShareAnInstant(t *testing.T) {
 	})
 }
 
-// The text names the limit, and has no figures that would differ from error to error.
+// The error's text names the limit, without figures that would differ from error to error.
 func TestTheTextOfAWaitThatIsTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := ratelimit.TokenBucket(ratelimit.PerSecond(5), 1)
@@ -321,8 +321,8 @@ func TestTheTextOfAWaitThatIsTooLate(t *testing.T) {
 	})
 }
 
-// oracle computes when each waiter of a key is served. It replays all spending on
-// a new limiter, and books the waiters again, in the order in which they came.
+// oracle computes when each waiter of a key is served. It replays all spending
+// on a new limiter, and books the waiters again, in the order of their arrival.
 type oracle struct {
 	t       *testing.T
 	limit   ratelimit.Limit
@@ -336,19 +336,19 @@ type oracle struct {
 type oracleWaiter struct {
 	cost     int
 	at       time.Time // when it is served
-	promised time.Time // when it should have been served, when it came
+	promised time.Time // the instant computed at its arrival
 	gone     time.Time // when it left
 	served   time.Time // when it was really served
 	failed   time.Time
 }
 
-// handClock is a clock that is set by hand, and so is its wall time.
+// handClock is a clock whose readings and wall time are set by hand.
 type handClock struct{ now time.Time }
 
 func (c *handClock) Now() time.Duration { return c.now.Sub(time.Unix(0, 0)) }
 func (c *handClock) Wall() time.Time    { return c.now }
 
-// now computes everything for the present: the served waiters, and the instants of the others.
+// now brings the oracle to the present. It records the served waiters, and computes the others' instants again.
 func (o *oracle) now() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -380,8 +380,8 @@ func (o *oracle) yield() {
 	defer o.mu.Unlock()
 }
 
-// lineLimits are limits of all algorithms. They have fractions of a
-// nanosecond only if these do not depend on the order of arrival.
+// lineLimits returns limits of all algorithms. They have fractions of
+// a nanosecond only where the order of arrival does not change these.
 func lineLimits() []ratelimit.Limit {
 	odd := ratelimit.Rate{Units: 7, Per: time.Second}
 	return []ratelimit.Limit{
@@ -394,7 +394,7 @@ func TestWaitersAreServedAsIfDepartedOnesHadNeverCome(t *testing.T) {
 	testsize.Extra(t)
 	seeds := 60
 	switch {
-	case testsize.Race: // the race detector finds the same races with fewer, and takes twenty times as long
+	case testsize.Race: // fewer callers show the race detector the same races, and it takes twenty times as long
 		seeds = 2
 	case testing.Short():
 		seeds = 12
@@ -500,8 +500,8 @@ func playLine(t *testing.T, limit ratelimit.Limit, mixed bool, seed uint64, serv
 	require.Zero(t, limiter.Stats().Waiting)
 }
 
-// served returns the cost served in a second. Callers come evenly, at a multiple
-// of the limit of 20 a second, and leave after 2 s. Other calls do not wait.
+// served returns the cost served per unit of time. Callers arrive evenly, at a multiple
+// of the limit of 20 per unit, and leave after 2 units. Other calls do not wait.
 func served(t *testing.T, limit ratelimit.Limit, unit time.Duration, offered float64, mixed bool) (perUnit float64) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter := ratelimit.Must(ratelimit.New[string](limit, nil))
@@ -551,10 +551,10 @@ func TestTheRateIsServedWhicheverWaitersLeave(t *testing.T) {
 	for _, tt := range []struct {
 		limit ratelimit.Limit
 		unit  time.Duration
-		least float64 // the minimum part of the rate, for equal costs
+		least float64 // the minimum share of the rate, for equal costs
 		mixed float64
 	}{
-		{ratelimit.TokenBucket(second, 1), time.Second, .95, 0}, // here every cost above 1 is too large
+		{ratelimit.TokenBucket(second, 1), time.Second, .95, 0}, // a bucket of 1 admits no cost above 1
 		{ratelimit.TokenBucket(second, 5), time.Second, .95, .95},
 		{ratelimit.TokenBucket(second, 100), time.Second, .95, .95},
 		{ratelimit.LeakyBucket(second, 100), time.Second, .95, .95},
