@@ -186,7 +186,7 @@ func TestAnHourOfCallsInLineUsesTheLimitsWhateverTheOperatorDoes(t *testing.T) {
 					return 5000
 				case 6:
 					require.NoError(t, l.Reset(ctx, "k"))      // without the reset, the calls under way would give tokens back
-					return 100_000 - int(l.open.Load()) - 8000 // fewer are left than the line's first call needs
+					return 100_000 - int(l.open.Load()) - 8000 // after the reset, the calls under way give nothing back
 				}
 				return 0
 			})

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// spellings are clients, each in the forms in which programs hold its address. The first form is that of an HTTP request.
+// spellings lists clients, each in the forms in which programs hold its address. The first form comes from HTTP requests.
 var spellings = [][]string{
 	{"192.0.2.7", "::ffff:192.0.2.7", "::ffff:c000:207", "192.0.2.7:4711", "[::ffff:192.0.2.7]:4711", "192.0.2.7/32", " 192.0.2.7", "64:ff9b::c000:207"},
 	{"2001:db8::", "2001:db8::1", "2001:DB8:0:0::1", "2001:0db8:0000:0000:0000:0000:0000:0001", "[2001:db8::1]:4711", "[2001:db8::1]", "2001:db8::1%eth0", "2001:db8::ffff:0:0:9",
@@ -21,8 +21,8 @@ var spellings = [][]string{
 	{"unknown"}, {"@"}, {"10.0.0.0/8"}, {"2001:db8::/32"}, {"300.1.1.1"},
 }
 
-// TestAnIPOfTheProgramIsCutAsARequestsIs checks that all spellings of a client spend one
-// budget, wherever the attribute comes from. Other texts are kept apart as they are.
+// TestAnIPOfTheProgramIsCutAsARequestsIs checks that all spellings of a client spend
+// one budget, wherever the attribute comes from. Other texts stay apart as they are.
 func TestAnIPOfTheProgramIsCutAsARequestsIs(t *testing.T) {
 	for _, key := range []string{"ip", "[ip, user]", "[user, ip]"} {
 		p := inForceOf(t, "- {name: a, key: "+key+", limit: fixed-window 100/h}")
@@ -62,7 +62,7 @@ func TestListsOfAddressesHoldForAnIPOfTheProgram(t *testing.T) {
 		`["192.0.2.7", "2001:db8::", 10.1.0.1, 10.1.0.2, 10.1.0.3, 10.1.0.4, 10.1.0.5, 10.1.0.6, 10.1.0.7, 10.1.0.8]`,
 	} {
 		many := ""
-		for i := range 20 { // so that rules are found by an index
+		for i := range 20 { // so that an index finds the rules
 			many += fmt.Sprintf("\n- {name: r%d, match: {attributes: {ip: [10.2.0.%d]}}, limit: blocked}", i, i)
 		}
 		denies := inForceOf(t, "- {name: a, match: {attributes: {ip: "+list+"}}, limit: blocked}"+many)
@@ -79,8 +79,8 @@ func TestListsOfAddressesHoldForAnIPOfTheProgram(t *testing.T) {
 	}
 }
 
-// TestKeysOfNetworksTakeEachSpelling cuts addresses to the bits in the
-// key's name. A text that is no address is an error of the caller.
+// TestKeysOfNetworksTakeEachSpelling cuts addresses to the bits in
+// the key's name. A text that is no address is the caller's error.
 func TestKeysOfNetworksTakeEachSpelling(t *testing.T) {
 	for key, same := range map[string][][]string{
 		"ip/24":     {{"192.0.2.7", "192.0.2.99:80", "::ffff:192.0.2.1", "64:ff9b::c000:207"}, {"2001:db8::", "2001:db8::1", "[2001:db8::2]:80", "2001:DB8::3%eth0"}},

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// upTo returns an engine whose store counts at most most units.
+// upTo returns an engine whose store can count no more than the given number of units.
 func upTo(most int) policy.Engine {
 	return func(b policy.Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 		if n := b.Limit.Rate.Units; n > most {
@@ -43,7 +43,7 @@ func TestACheckAgainstAnEngineReportsEachLimitThatItCannotCount(t *testing.T) {
 	for name, c := range map[string]struct {
 		text    string
 		engines []policy.Engine
-		want    []string // what each error contains, with its line, column, rule and field before it
+		want    []string // each error's text, after its line, column, rule and field
 		is      error
 	}{
 		"no engine":             {text: file},
@@ -55,7 +55,8 @@ func TestACheckAgainstAnEngineReportsEachLimitThatItCannotCount(t *testing.T) {
 		"the limit of defaults": {text: "defaults: {limit: sliding-log 5000/h}\nrules: [{name: a}]", engines: []policy.Engine{upTo(100)}, want: []string{"5000 units"}, is: ratelimit.ErrInvalidLimit},
 		"an invalid option":     {text: "rules: [{name: a, limit: blocked}]", engines: []policy.Engine{few}, want: []string{"MemoryOptions.Processes is -1"}},
 		"a nil limiter":         {text: file, engines: []policy.Engine{none}, want: []string{`rule "a": rules: the limiter that the engine returned is nil`}},
-		"an invalid file":       {text: "rules: [{name: a, limit: often}]", engines: []policy.Engine{upTo(1)}, want: []string{"often"}}, // it is not checked further
+		// not checked further
+		"an invalid file": {text: "rules: [{name: a, limit: often}]", engines: []policy.Engine{upTo(1)}, want: []string{"often"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			set, all := policy.Check([]byte(c.text), c.engines...)
@@ -99,9 +100,9 @@ func (e *refusing) engine() policy.Engine {
 	}
 }
 
-// TestASetThatOneEngineRefusesIsInForceInNone updates policies with a stand-in to a set that
-// one of the two engines refuses. Neither the policies nor their stand-in may change, whichever
-// refuses and whichever is updated. Budgets of rules that are not in the refused set stay, too.
+// TestASetThatOneEngineRefusesIsInForceInNone updates policies with a stand-in to a set refused
+// by one of the two engines. Neither the policies nor their stand-in may change, whichever
+// refuses and whichever is updated. Budgets of rules missing from the refused set stay, too.
 func TestASetThatOneEngineRefusesIsInForceInNone(t *testing.T) {
 	both := func(units int) *policy.Set {
 		limit := ratelimit.FixedWindow(ratelimit.PerHour(units))

@@ -22,7 +22,7 @@ func TestADenialAllocatesNothing(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(200, func() { _, _ = p.Take(t.Context(), ann, 1) }))
 }
 
-// TestAHookAllocatesNoMore checks that the memory for a hook is allocated for many decisions at once, or not at all.
+// TestAHookAllocatesNoMore checks that memory for a hook is allocated for many decisions at once, or not at all.
 func TestAHookAllocatesNoMore(t *testing.T) {
 	const rules = `
 rules:

@@ -23,10 +23,10 @@ const alwaysRules = `- {name: tokens, key: user, limit: token-bucket 1/h burst 1
 - {name: trial, key: user, limit: token-bucket 1/h burst 50, charge: always, shadow: true}
 `
 
-// ledger is a small model of alwaysRules: each rule's spending and key.
+// ledger is a small model of alwaysRules. It maps each rule with a key to its spending.
 type ledger map[string]int
 
-// figures are the capacity by which each rule denies, and the rule's cost.
+// figures lists each rule's key, the capacity above which it denies, the capacity that it shows, and its cost.
 var figures = []struct {
 	rule, by       string
 	denies, shows  int
@@ -43,7 +43,7 @@ var figures = []struct {
 	{"trial", "user", 50, 50, true, true, func(n int, _ policy.Attributes) int { return n }},
 }
 
-// take is a decision, and returns the spending that a reservation settles: the rules charged with the caller's cost.
+// take makes a decision. It returns the rules charged the caller's cost, for a reservation's settlement.
 func (l ledger) take(n int, r policy.Attributes) (allowed bool, charged []string) {
 	allowed = true
 	for _, f := range figures {

@@ -33,7 +33,7 @@ func standing(t testing.TB, p *policy.Policies, rule string, key ...string) [2]i
 	return [2]int{d.Remaining, d.Debt}
 }
 
-// An AI gateway makes a decision with a cost of 0 before a stream, and charges the tokens when the stream is done.
+// An AI gateway decides on a cost of 0 before a stream, and charges the tokens when the stream is done.
 func TestAStreamBeginsWithACostOfZeroAndIsChargedWhenItIsDone(t *testing.T) {
 	p, clock := onClock(t, "- {name: tokens, key: user, limit: fixed-window 1000/m, charge: always}\n")
 	r := attrs{"user": "ann"}
@@ -214,7 +214,7 @@ func TestWaitUnderARuleThatIsChargedAlways(t *testing.T) {
 	assert.Equal(t, "a", late.Limit.Name)
 }
 
-// A decision and the part of each rule are reported as they were, and so are denials and notices.
+// Reports contain the decision and each rule's part as they were. The same goes for denials and notices.
 func TestReportsOfARuleThatIsChargedAlways(t *testing.T) {
 	var last policy.Decision
 	var notices []int

@@ -75,7 +75,7 @@ func TestKeysOfQueriesAndCookies(t *testing.T) {
 		{"/x?v=2&token=" + strings.Repeat("long", 1000), "", []bool{true, false}}, // a secret may have any length
 		{"/page", "sid=s3cret-1", []bool{true}},
 		{"/page", "a=b; sid=s3cret-1", []bool{true, false}},
-		{"/page", "sid=s3cret-1; sid=s3cret-2", []bool{true, true}}, // none of the two counts
+		{"/page", "sid=s3cret-1; sid=s3cret-2", []bool{true, true}}, // neither of the two counts
 	} {
 		for _, allowed := range row.allowed {
 			assert.Equal(t, allowed, request(row.target, row.cookies), "%.30s %s", row.target, row.cookies)
@@ -248,7 +248,7 @@ func TestAnAttributeOfTheRequestNeedsAName(t *testing.T) {
 	require.NoError(t, err, "parameters and cookies differ by case")
 }
 
-// A token may hold such values because of a bug, or because a customer has chosen them in a form.
+// A token may contain such values because of a bug, or because a customer has chosen them in a form.
 func TestAttributesOfLimitFromThatAreNoLimitsMeanTheRulesOwn(t *testing.T) {
 	p := inForceOf(t, `- {name: api, key: user, limit: fixed-window 10/h, limit_from: quota}`)
 	for i, quota := range []string{"9999999999999/s", " 30", "30 ", "-0", "\u0663\u0660", "30\x00", "fixed-window 5/0s", "Unlimited", "token-bucket 5/s burst 99999999999999999999",

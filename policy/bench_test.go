@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// many returns a file with the given number of rules. Three of them match a request of benchRequest, one by its route.
+// many returns a file with the given number of rules. Three of them match a benchRequest, one by its route.
 func many(rules int, route string) string {
 	var b strings.Builder
 	b.WriteString(`rules:
@@ -47,7 +47,7 @@ func (r *benchRequest) Attribute(name string) (string, bool) {
 	return "", false
 }
 
-// BenchmarkPolicy compares rules, three of which match, with the same three layers built by hand.
+// BenchmarkPolicy compares rules, three of them matching, with the same three layers built by hand.
 func BenchmarkPolicy(b *testing.B) {
 	requests := make([]*benchRequest, 1024)
 	for i := range requests {
@@ -95,7 +95,7 @@ func inForceFor(b *testing.B, rules int, route string) *policy.Policies {
 	return p
 }
 
-// byHand builds the three layers of the rules that match a benchRequest. Unless hook is nil, it receives each layer's events.
+// byHand builds the three layers of the rules matching a benchRequest. Unless hook is nil, it receives each layer's events.
 func byHand(b *testing.B, hook func(ratelimit.Event[*benchRequest])) *ratelimit.Layered[*benchRequest] {
 	limit := ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000_000), 1_000_000_000)
 	users := ratelimit.Must(ratelimit.New[string](limit, nil))

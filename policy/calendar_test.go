@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// A rule's quota ends with the month of its time zone. Plans, overrides and an additional rate work as with other limits.
+// A rule's quota ends with the month in its time zone. Plans, overrides and an additional rate work as with other limits.
 func TestRulesHaveCalendarQuotas(t *testing.T) {
 	set := parsed(t, `
 rules:

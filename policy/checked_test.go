@@ -20,7 +20,7 @@ func TestAFileThatStaysIsKnownToBeTheNewest(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	require.NoError(t, os.WriteFile(path, []byte("rules:\n- {name: a, limit: blocked}\n"), 0o600))
 	synctest.Test(t, func(t *testing.T) {
-		// Without notifications: in a bubble, time would stand still while a watcher waits for the operating system.
+		// The file is polled, because in a bubble time stands still while a watcher waits for the operating system.
 		src := &file{path: path, watch: func() (*fsnotify.Watcher, error) { return nil, errors.New("none") }}
 		p, err := New(nil, nil)
 		require.NoError(t, err)

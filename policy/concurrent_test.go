@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// A rule may limit the calls at the same time, beside a rate. Both
-// decide together, all or nothing. Only budgets in memory support that.
+// A rule may limit calls at the same time, beside a rate. Both decide
+// together, all or nothing. Only budgets in memory support this.
 func TestRulesWithConcurrent(t *testing.T) {
 	t.Parallel()
 	set, err := policy.Parse([]byte(`

@@ -26,7 +26,7 @@ func made(t *testing.T, text string) (*policy.Policies, *ratelimittest.Clock) {
 	return ratelimit.Must(policy.New(set, &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{Clock: clock})})), clock
 }
 
-// remaining returns the remaining budget of each rule that applies to a request.
+// remaining returns the remaining budget of each rule for a request.
 func remaining(t *testing.T, p *policy.Policies, r policy.Request) map[string]int {
 	t.Helper()
 	ex, err := p.Explain(r, 1)
@@ -99,12 +99,13 @@ func TestTokensAndDollarsOfOneCallSettleEachToTheirOwnFigure(t *testing.T) {
 		tokens, dollars         string // the real figures
 		cancel                  bool
 		err                     error
-		requests, left, dollar6 int // what is left of requests, tokens and millionths of a dollar
+		requests, left, dollar6 int // the remaining requests, tokens and millionths of a dollar
 	}{
-		"below the estimates":  {tokens: "500", dollars: "7000", requests: 59, left: 99_500, dollar6: 49_993_000},
-		"above the estimates":  {tokens: "12000", dollars: "200000", requests: 59, left: 88_000, dollar6: 49_800_000},
-		"cancelled":            {cancel: true, requests: 60, left: 100_000, dollar6: 50_000_000},
-		"without the tokens":   {dollars: "0", err: keyfunc.ErrNoKey, requests: 59, left: 96_000, dollar6: 50_000_000}, // that estimate stays, and the other rule is settled
+		"below the estimates": {tokens: "500", dollars: "7000", requests: 59, left: 99_500, dollar6: 49_993_000},
+		"above the estimates": {tokens: "12000", dollars: "200000", requests: 59, left: 88_000, dollar6: 49_800_000},
+		"cancelled":           {cancel: true, requests: 60, left: 100_000, dollar6: 50_000_000},
+		// the tokens' estimate stays, and the other rule is settled
+		"without the tokens":   {dollars: "0", err: keyfunc.ErrNoKey, requests: 59, left: 96_000, dollar6: 50_000_000},
 		"tokens that are none": {tokens: "many", dollars: "1000", err: keyfunc.ErrMisconfigured, requests: 59, left: 96_000, dollar6: 49_999_000},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -149,7 +150,7 @@ func TestARuleWithoutACostSettlesAtItsAttributeOrAtTheArgument(t *testing.T) {
 	}
 }
 
-// A rule without a cost is charged the caller's cost, which is settled at the argument. A route's price stays.
+// A rule without a cost is charged the caller's cost, and settles at the argument. A route's price stays.
 func TestACostOfARouteIsNotSettled(t *testing.T) {
 	p, _ := made(t, `rules:
 - {name: api, limit: fixed-window 1000/h, costs: [{match: {route: [/export]}, cost: 20}]}
@@ -214,7 +215,7 @@ func TestAnExplanationHasTheAttributeOfTheRealCost(t *testing.T) {
 	assert.Contains(t, ex.String(), "cost 2 of 9, settled at total")
 }
 
-// An app of Shopify's runs for an hour. No second takes more points than the bucket gives.
+// A Shopify app runs for an hour. No second takes more points than the bucket gives.
 func TestPointsByEndpoint(t *testing.T) {
 	text, err := os.ReadFile("examples/shopify.yaml")
 	require.NoError(t, err)

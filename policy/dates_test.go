@@ -16,7 +16,7 @@ import (
 // at parses a time of RFC 3339.
 func at(text string) time.Time { return ratelimit.Must(time.Parse(time.RFC3339, text)) }
 
-// pass makes n requests, and returns the number that pass.
+// pass makes n requests, and counts the allowed ones.
 func pass(p *policy.Policies, r policy.Request, n int) (passed int) {
 	for range n {
 		if p.Allow(r, 1) {

@@ -111,8 +111,7 @@ func TestDenialsOfARuleOutliveAnotherCaseOfItsName(t *testing.T) {
 	assert.Equal(t, []policy.Denials{{Rule: "Users", Key: "ann", Count: 2}}, p.Denied(10))
 }
 
-// partOf returns a text as a part of a request line of a megabyte.
-// net/http returns header fields as parts of larger texts, too.
+// partOf returns the text, cut from a request line of a megabyte. net/http cuts header fields from larger texts, too.
 func partOf(text string) string {
 	line := make([]byte, 1<<20)
 	n := copy(line, text)

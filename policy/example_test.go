@@ -156,7 +156,7 @@ func ExampleMemory() {
 	// true
 }
 
-// A program may make rules itself, or get them from a store for which there is no Source.
+// A program may make rules itself, or read them from a store without a Source.
 func ExamplePolicies_Update() {
 	limit := func(n int) *policy.Set {
 		return &policy.Set{Rules: []policy.Rule{{Name: "api", Key: []string{"user"}, Limit: ratelimit.FixedWindow(ratelimit.PerHour(n))}}}
@@ -194,7 +194,7 @@ func ExampleOptions_onThreshold() {
 	// acme has used 100 % of calls, 0 are left
 }
 
-// Budgets of rules in memory can be saved in one run of a program and restored in the next.
+// Rules' budgets in memory can be saved in one run of a program and restored in the next.
 func ExamplePolicies_Saved() {
 	set := ratelimit.Must(policy.Parse([]byte("rules: [{name: quota, key: user, limit: fixed-window 1000/720h}]")))
 	policies := ratelimit.Must(policy.New(set, nil))

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// linkTo makes a path a link to a target, in one step like ln -sfn and Kubernetes.
+// linkTo links a path to a target in one step, as ln -sfn and Kubernetes do.
 func linkTo(t testing.TB, target, path string) {
 	t.Helper()
 	require.NoError(t, os.Symlink(target, path+".tmp"))
@@ -91,8 +91,7 @@ func TestFileNoticesEveryLinkOnItsWay(t *testing.T) {
 	}
 }
 
-// folder makes a folder with a file of that version. It makes the folder
-// under another name first, so that the complete folder appears at once.
+// folder makes a folder with a file of the given version. The file gets its name last, so that it appears complete.
 func folder(t testing.TB, path, version string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(path, 0o700))
@@ -109,15 +108,15 @@ func TestAPauseInTheMiddleOfAWriteFreesNoBudget(t *testing.T) {
 		if t.Failed() || longest < filePause {
 			return
 		}
-		// This machine was so busy that a pause was longer than the reader waits.
+		// The machine was busy, and a pause was longer than the reader waits.
 	}
 	t.Error("the file was never written with short pauses only")
 }
 
-// filePause is much shorter than how long a file written in place must be quiet before it is read.
+// filePause is much shorter than the reader's wait for further writes in place.
 const filePause = 400 * time.Millisecond
 
-// pausesInAWrite returns the longest pause between two writes. It does not judge the result if that is filePause or more.
+// pausesInAWrite returns the longest pause between two writes. If that is filePause or more, the result is not judged.
 func pausesInAWrite(t *testing.T) (longest time.Duration) {
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	rules := []string{

@@ -24,7 +24,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// versioned is a file with one rule.
+// versioned returns a file with a version and one rule.
 func versioned(version string) string {
 	return fmt.Sprintf("version: %s\nrules:\n- {name: api, key: user, limit: fixed-window 5/h}\n", version)
 }
@@ -74,7 +74,7 @@ func write(t testing.TB, path, text string) {
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
-// oneSet is a source that returns the set it was given last.
+// oneSet is a source returning the set given last.
 type oneSet struct {
 	set    atomic.Pointer[policy.Set]
 	change chan struct{}
@@ -203,8 +203,8 @@ func TestFileFollowsEveryWayOfChangingAFile(t *testing.T) {
 	}
 }
 
-// TestFileFollowsAConfigMap changes a file like Kubernetes: the file is a link
-// into ..data, which is a link to a folder and is moved to another folder.
+// TestFileFollowsAConfigMap changes a file as Kubernetes does. The file is a link
+// into ..data. ..data is itself a link, and is moved from one folder to another.
 func TestFileFollowsAConfigMap(t *testing.T) {
 	dir := t.TempDir()
 	publish := func(version string) {
@@ -226,7 +226,7 @@ func TestFileFollowsAConfigMap(t *testing.T) {
 	}
 }
 
-// BenchmarkFile measures the time until a change of a file is in force, for each way of changing one.
+// BenchmarkFile measures the time until a changed file is in force, for each way to change it.
 func BenchmarkFile(b *testing.B) {
 	replace := func(path, version string) {
 		write(b, path+".new", versioned(version))

@@ -64,7 +64,7 @@ func TestABudgetThatComesBackHasRegainedByItsClock(t *testing.T) {
 	assert.Equal(t, 40, left(t, p, ann))
 }
 
-// If an engine does not support sets of rules, the policies keep its limiters as they do for Memory.
+// Policies also keep the limiters of an engine without sets of rules, as they keep Memory's.
 func TestARuleOfAnotherEngineComesBackToItsLimiter(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	p, err := policy.New(parsed(t, "rules: [{name: api, limit: fixed-window 5/h}]"), &policy.Options{Engine: func(b policy.Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {

@@ -47,7 +47,8 @@ func TestAGraceDeniesAboveItAndCountsFromTheLimit(t *testing.T) {
 	}
 }
 
-// A rule with a grace stands beside one without, which leaves less or more. The decision has the figures of the tighter rule.
+// A rule with a grace applies beside one without, which has less
+// or more left. The decision contains the tighter rule's figures.
 func TestADecisionHasTheFiguresOfTheTighterRuleBesideAGrace(t *testing.T) {
 	p, _ := made(t, "rules:\n- {name: quota, grace: 50%, limit: fixed-window 100/h}\n- {name: api, limit: fixed-window 120/h}\n")
 	for i := range 121 {
@@ -136,7 +137,8 @@ func TestAGraceIsCheckedWithItsField(t *testing.T) {
 	require.ErrorContains(t, err, "no units, of which to give a grace")
 }
 
-// NextAfter is the time until Remaining, which counts from the limit, is above 0. So a client that paces itself by it stays below the grace.
+// NextAfter is the time until Remaining is above 0. Remaining counts from
+// the limit, so a client pacing itself by NextAfter stays below the grace.
 func TestNextAfterOfAGraceCountsFromTheLimit(t *testing.T) {
 	for limit, want := range map[string]time.Duration{
 		"token-bucket 1/s burst 10":  3 * time.Second,
@@ -175,7 +177,7 @@ func TestNextAfterOfAGraceCountsFromTheLimit(t *testing.T) {
 	}
 }
 
-// A denial by a rule with a grace has that rule's debt, even if another rule has less left.
+// A denial by a rule with a grace contains that rule's debt, even if another rule has less left.
 func TestADenialHasTheDebtOfItsGrace(t *testing.T) {
 	p, _ := made(t, "rules:\n- {name: quota, grace: 50%, limit: fixed-window 100/h}\n- {name: api, limit: token-bucket 1/m burst 149}\n")
 	d, err := p.Take(t.Context(), attrs{}, 148)
@@ -187,7 +189,7 @@ func TestADenialHasTheDebtOfItsGrace(t *testing.T) {
 	assert.Equal(t, [2]int{0, 48}, [2]int{d.Remaining, d.Debt})
 }
 
-// A rule that is always charged denies a cost of 0 until its grace has a unit again, in the decision as in its explanation.
+// A rule charged always denies a cost of 0 until its grace has a unit again. The decision and its explanation agree.
 func TestACostOf0PassesWhenTheGraceHasAUnit(t *testing.T) {
 	p, clock := made(t, "rules:\n- {name: tokens, grace: 50%, charge: always, limit: token-bucket 1/s burst 10}\n")
 	_, err := p.Take(t.Context(), attrs{}, 15)

@@ -18,7 +18,7 @@ func request(p *policy.Policies, method, path string, more ...string) bool {
 	return p.Allow(r, 1)
 }
 
-// The most frequent wish is its own limit for one route of an API.
+// Most often, one route of an API needs a limit of its own.
 func TestARouteHasAnotherLimitInstead(t *testing.T) {
 	for name, rules := range map[string]string{
 		"not": `

@@ -16,7 +16,7 @@ import (
 
 const oneAnHour = "version: good\nrules:\n- {name: api, key: user, limit: fixed-window 1/h}\n"
 
-// In an incident, the file may contain an error that a colleague made an hour ago.
+// In an incident, the file may contain an error made by a colleague an hour ago.
 func TestTheKillSwitchOfAFileWorksBesideAnError(t *testing.T) {
 	for name, c := range map[string]struct{ on, off string }{
 		"a bad limit":       {"kill_switch: true\nrules:\n- {name: a, limit: often}\n", "kill_switch: false\nrules:\n- {name: a, limit: often}\n"},
@@ -71,7 +71,7 @@ func TestAKillSwitchThatIsNotCertainTurnsNothing(t *testing.T) {
 	}
 }
 
-// A source is loaded every 30 s even if it has not changed.
+// Follow loads a source every 30 s, even if it has not changed.
 func TestFollowDoesNotUndoAManualUpdateBeforeTheSourceChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text string

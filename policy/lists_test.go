@@ -224,7 +224,7 @@ func TestAChangeOfAListAloneComesIntoForce(t *testing.T) {
 	blocks("192.0.2.11", false)
 }
 
-// A ConfigMap has links to the rules and to the list. They move together.
+// A ConfigMap contains links to the rules and to the list. They move together.
 func TestAListInAConfigMapMovesWithItsRules(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -247,7 +247,7 @@ func TestAListInAConfigMapMovesWithItsRules(t *testing.T) {
 	assert.True(t, p.Allow(attrs{"ip": "192.0.2.1"}, 1))
 }
 
-// BenchmarkDenyList decides on an address that is in none of a list's 10,000 networks.
+// BenchmarkDenyList decides on an address outside all of a list's 10,000 networks.
 func BenchmarkDenyList(b *testing.B) {
 	values := make([]string, 10_000)
 	for i := range values {

@@ -26,8 +26,8 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/byhand"
 )
 
-// TestMatchesAgreeWithAPlainEvaluator draws rules with every kind of condition at
-// random. It compares the rules that apply with those that a loop over all rules finds.
+// TestMatchesAgreeWithAPlainEvaluator draws rules with every kind of condition at random.
+// It compares the rules found by the policies with the ones found by a loop over all rules.
 func TestMatchesAgreeWithAPlainEvaluator(t *testing.T) {
 	testsize.Arithmetic(t)
 	rnd := rand.New(rand.NewPCG(25, 1))
@@ -111,7 +111,7 @@ func TestMatchesAgreeWithAPlainEvaluator(t *testing.T) {
 	assert.Greater(t, applied, 10_000)
 }
 
-// applies evaluates a match plainly.
+// applies evaluates a match without an index.
 func applies(m policy.Match, r attrs) bool {
 	for _, route := range m.Route {
 		mux := http.NewServeMux()
@@ -254,7 +254,7 @@ rules:
 	assert.Nil(t, p.Current().Rules[0].Key, "the set itself stays as it was given")
 }
 
-// TestAnEmptyFieldIsNotOmitted checks files, and sets that were written and read again.
+// TestAnEmptyFieldIsNotOmitted checks files, and sets written and read again.
 func TestAnEmptyFieldIsNotOmitted(t *testing.T) {
 	set := parsed(t, `
 defaults: {match: {route: /v1/}, key: user, limit: fixed-window 5/h, plans: {pro: fixed-window 50/h}, cost: 3}
@@ -283,7 +283,8 @@ rules:
 	assert.Equal(t, []string{"everywhere ann fixed-window 50/h 3", "together  fixed-window 5/h 1"}, met(attrs{"path": "/v1/a", "user": "ann", "plan": "pro"}))
 }
 
-// TestWrongDefaultsAreReportedOnce checks that they are reported at their place, whether or not a rule inherits them.
+// TestWrongDefaultsAreReportedOnce checks that wrong defaults are
+// reported where they stand, whether or not a rule inherits them.
 func TestWrongDefaultsAreReportedOnce(t *testing.T) {
 	for defaults, fault := range map[string]string{
 		"match: {route: [/a, 'b {']}":           "line 1: defaults.match.route[1]: ",
@@ -386,7 +387,7 @@ func TestPatternsThatCrossAreRefused(t *testing.T) {
 	require.NoError(t, byhand.Validate(many))
 }
 
-// TestStatsDoNotWaitForAnUpdate reads Stats during an update that an engine delays.
+// TestStatsDoNotWaitForAnUpdate reads Stats during an update delayed by an engine.
 func TestStatsDoNotWaitForAnUpdate(t *testing.T) {
 	hold, held := make(chan struct{}), make(chan struct{})
 	opening, memory := func() {}, policy.Memory(nil)

@@ -15,8 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// A pattern in another program's form does not match the request for
-// which it was written. The warning contains a pattern that does.
+// A pattern in another program's form does not match the intended request. The warning contains a pattern that does.
 func TestRoutesOfOtherProgramsAreWarningsWithTheRightForm(t *testing.T) {
 	for _, test := range []struct{ route, request, want, better string }{
 		{"post /login", "POST /login", `route "post /login" matches the method "post", and requests have it in capital letters: write "POST /login"`, "POST /login"},
@@ -71,7 +70,7 @@ func TestRoutesOfOtherProgramsAreWarningsWithTheRightForm(t *testing.T) {
 	}
 }
 
-// passes reports whether a rule that blocks a route lets a request pass.
+// passes reports whether a rule blocking a route lets a request pass.
 func passes(t *testing.T, route, request string) bool {
 	t.Helper()
 	p, err := policy.New(&policy.Set{Rules: []policy.Rule{{Name: "a", Limit: ratelimit.Blocked(), Match: policy.Match{Route: []string{route}}}}}, nil)
@@ -83,8 +82,7 @@ func passes(t *testing.T, route, request string) bool {
 	return p.Allow(policy.HTTP(httptest.NewRequest(method, target, nil), nil), 1)
 }
 
-// TestErrorsAboutRoutesNameTheRightForm checks that an error about
-// a pattern that ServeMux refuses contains the intended pattern.
+// TestErrorsAboutRoutesNameTheRightForm uses patterns refused by ServeMux. The error must contain the intended pattern.
 func TestErrorsAboutRoutesNameTheRightForm(t *testing.T) {
 	for route, want := range map[string]string{
 		"https://api.example.com/v1/":      `"api.example.com/v1/", maybe`,

@@ -14,14 +14,14 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// burst is a number of requests at one instant, and the number that pass.
+// burst is a number of requests at one instant, and how many of them pass.
 type burst struct {
 	after   time.Duration // the time since the previous burst
 	request policy.Attributes
 	n, pass int
 }
 
-// configurations are bursts for the rules of docs/migrate.md, by heading.
+// configurations are bursts for the rules in docs/migrate.md, by heading.
 var configurations = map[string][]burst{
 	"envoyproxy/ratelimit: requests of an address, by the clock": {
 		{0, attrs{"ip": "192.0.2.1"}, 12, 10}, {0, attrs{"ip": "192.0.2.2"}, 1, 1}, {time.Minute, attrs{"ip": "192.0.2.1"}, 12, 10},
@@ -78,7 +78,7 @@ var configurations = map[string][]burst{
 }
 
 // TestTheConfigurationsOfOtherSystems makes bursts under the rules
-// of docs/migrate.md. Check must find no fault in these rules.
+// in docs/migrate.md. Check must find no fault in these rules.
 func TestTheConfigurationsOfOtherSystems(t *testing.T) {
 	page, err := os.ReadFile("../docs/migrate.md")
 	require.NoError(t, err)
@@ -115,7 +115,7 @@ func TestTheConfigurationsOfOtherSystems(t *testing.T) {
 	}
 }
 
-// The rules for LiteLLM charge a call as one request and its real tokens: here 500, of 4,000 estimated ones.
+// The rules for LiteLLM charge a call as one request and its real tokens: here 500, after an estimate of 4,000.
 func TestASettledCallOfLiteLLMIsOneRequestAndItsTokens(t *testing.T) {
 	page, err := os.ReadFile("../docs/migrate.md")
 	require.NoError(t, err)

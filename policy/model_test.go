@@ -24,9 +24,9 @@ import (
 
 var histories = flag.Int("histories", testsize.Of(30, 2000), "random histories of rules that are compared with a model")
 
-// TestPoliciesAgreeWithAModel makes random requests, changes of rules, and manual corrections. It compares the policies
-// with a model that evaluates each rule by itself. Time stands still, and all limits of a rule are of one kind, so a
-// key's spending is two numbers: see budget. For a longer run: go test . -run AgreeWithAModel -histories 20000.
+// TestPoliciesAgreeWithAModel makes random requests, changes of rules, and manual corrections. It compares the
+// policies with a model evaluating each rule by itself. Time stands still, and a rule's limits are all of one kind,
+// so a key's spending is two numbers: see budget. For a longer run: go test . -run AgreeWithAModel -histories 20000.
 func TestPoliciesAgreeWithAModel(t *testing.T) {
 	n := *histories
 	for seed := range n {
@@ -66,15 +66,15 @@ type modelRule struct {
 
 type budgetOf struct{ rule, key string }
 
-// budget is the spending of a tracked key. Time stands still, so nothing is ever
-// regained. Units that a lowered limit sets aside count again when the limit is raised.
+// budget is a tracked key's spending. Time stands still, so nothing is ever
+// regained. Units set aside by a lowered limit count again after a raise.
 type budget struct {
-	limit modelLimit // the key's limit, which is neither unlimited nor blocked, because these track nothing
-	spent int        // the units that count under the limit; those above it are a debt
-	aside int        // the units that do not count under the limit
+	limit modelLimit // the key's limit, never unlimited or blocked, because these track nothing
+	spent int        // the units counted under the limit; the ones above it are a debt
+	aside int        // the units not counted under the limit
 }
 
-// under returns the budget under another limit that tracks keys. That limit counts at most its capacity, and the debt.
+// under returns the budget under another limit for tracked keys. At most that limit's capacity counts, and the debt.
 func (b budget) under(l modelLimit) budget {
 	if l == b.limit {
 		return b
@@ -84,7 +84,7 @@ func (b budget) under(l modelLimit) budget {
 	return budget{limit: l, spent: spent, aside: total - spent}
 }
 
-// adjusted returns the budget after an adjustment. A grant above the units that count lowers the units set aside.
+// adjusted returns the budget after an adjustment. A grant above the counted units lowers the units set aside.
 func (b budget) adjusted(delta int) budget {
 	if over := -delta - b.spent; over > 0 {
 		b.aside -= min(b.aside, over)
@@ -98,7 +98,7 @@ type model struct {
 	rules  []modelRule
 	kill   bool
 	spent  map[budgetOf]budget
-	denied map[policy.Denials]int64 // the denials, whose counts are zero
+	denied map[policy.Denials]int64 // denials as keys, without their counts
 }
 
 // play runs one history.
@@ -148,8 +148,8 @@ func play(t *testing.T, seed uint64) {
 	m.deniedAgrees(t, p, seed)
 }
 
-// decideBy decides by one of the methods that charge. If that method
-// returns no error, decideBy returns only whether the request was allowed.
+// decideBy decides by one of the charging methods. For a method
+// without an error, it returns only whether the request was allowed.
 func decideBy(method int, p *policy.Policies, r policy.Request, cost int) (bool, error) {
 	switch method {
 	case 0:
@@ -199,7 +199,7 @@ func (m *model) draw(rnd *rand.Rand, calendars map[string]bool) *policy.Set {
 			m.add(set, c, modelRule{})
 			continue
 		}
-		// A budget is a number only if the kind of its rule's limits does not change.
+		// The model can only count a budget if its rule's limits stay of one kind.
 		calendar, known := calendars[strings.ToLower(r.Name)]
 		if !known {
 			calendar = rnd.IntN(4) == 0
@@ -215,7 +215,7 @@ func (m *model) draw(rnd *rand.Rand, calendars map[string]bool) *policy.Set {
 		if rnd.IntN(3) == 0 {
 			c.Cost = drawCost(rnd)
 		}
-		if rnd.IntN(2) == 0 || calendar { // do not inherit plans, which have limits of another kind
+		if rnd.IntN(2) == 0 || calendar { // inherit no plans, because their limits are of another kind
 			c.Plans = map[string]ratelimit.Limit{}
 			for _, plan := range []string{"free", "pro"} {
 				if rnd.IntN(2) == 0 {
@@ -322,10 +322,10 @@ func drawRequest(rnd *rand.Rand) attrs {
 type verdict struct {
 	allowed bool
 	err     error
-	rules   []string // the rules whose decisions are reported
+	rules   []string // the rules with reported decisions
 }
 
-// query is the part of one rule in the decision on a request.
+// query is one rule's part in the decision on a request.
 type query struct {
 	modelRule
 	key   string
@@ -395,7 +395,7 @@ func (a query) fits(m *model) bool {
 	return a.cost == 0 || a.limit == modelUnlimited || !a.exceeds() && a.counted(m).spent+a.cost <= int(a.limit)
 }
 
-// counted returns the spending under the request's limit. A key that is not tracked has no spending.
+// counted returns the spending under the request's limit. An untracked key has no spending.
 func (a query) counted(m *model) budget {
 	if b, ok := m.spent[a.budget()]; ok && a.limit > 0 {
 		return b.under(a.limit)
@@ -413,7 +413,7 @@ func (a query) move(m *model, uncharged bool) {
 	m.spent[a.budget()] = b.under(a.limit)
 }
 
-// reported returns the key in its reported form. If it has several values, each one has its length as a prefix.
+// reported returns the key in its reported form. If it has several values, each value has its length as a prefix.
 func (a query) reported() string {
 	values := strings.Split(a.key, "|")
 	if len(values) < 2 {
@@ -491,7 +491,7 @@ func (rule modelRule) limitOf(key, plan string) modelLimit {
 	return rule.limit
 }
 
-// matches evaluates a match plainly.
+// matches evaluates a match without an index.
 func matches(m policy.Match, r attrs) bool {
 	has := func(name string, values []string, holds func(v, value string) bool) bool {
 		v, ok := r[name]
@@ -566,7 +566,7 @@ func routed(route string, r attrs) bool {
 	panic(route)
 }
 
-// subject returns the budget of a key of the model.
+// subject names a key's budget.
 func (rule modelRule) subject(key, plan string) policy.Subject {
 	s := policy.Subject{Rule: strings.ToLower(rule.Name), Plan: plan}
 	if len(rule.Key) > 0 {
@@ -575,7 +575,7 @@ func (rule modelRule) subject(key, plan string) policy.Subject {
 	return s
 }
 
-// look resets and adjusts budgets as operators do.
+// look resets and adjusts budgets, as operators do.
 func (m *model) look(t *testing.T, p *policy.Policies, rnd *rand.Rand, where string) {
 	r := drawRequest(rnd)
 	for _, rule := range m.rules {

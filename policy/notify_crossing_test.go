@@ -65,7 +65,7 @@ func TestAMillionCallsOfManyKeysRepeatNoNotice(t *testing.T) {
 	}
 }
 
-// A gateway has many requests at a time. Their estimates are nearly the whole quota, but only 2 % of it is spent.
+// A gateway has many requests at a time. Their estimates add up to nearly the whole quota, but only 2 % is spent.
 func TestOpenEstimatesOfOtherReservationsAreNoSpending(t *testing.T) {
 	n := newNotifying(t, `- {name: quota, key: user, limit: fixed-window 1000/h, notify: [50%, 80%, 100%]}`)
 	ann := policy.Attributes{"user": "ann"}
@@ -93,7 +93,7 @@ func TestOpenEstimatesOfOtherReservationsAreNoSpending(t *testing.T) {
 	require.Len(t, n.take(), 1, "500 of 1000")
 }
 
-// An operator or NTP sets the wall clock. Budgets regain by another clock, which goes on.
+// An operator or NTP sets the wall clock. The clock for budgets runs on.
 func TestANewWindowOfAWallClockThatIsSetIsNotifiedOf(t *testing.T) {
 	n := newNotifying(t, `- {name: quota, key: user, limit: calendar 10/day UTC, notify: [80%, 100%]}`)
 	n.clock.SetWall(time.Date(2026, 11, 29, 10, 0, 0, 0, time.UTC))

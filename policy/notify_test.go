@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// notifying is a set of policies whose notices are recorded.
+// notifying records its policies' notices.
 type notifying struct {
 	*policy.Policies
 	clock *ratelimittest.Clock
@@ -135,7 +135,7 @@ func TestALargeChargePassesSeveralThresholds(t *testing.T) {
 	assert.Equal(t, []string{"quota bob 80%, 0 left", "quota bob 100%, 0 left"}, n.take())
 }
 
-// A gateway reserves the maximum number of tokens of an answer, and settles the real number.
+// A gateway reserves an answer's maximum number of tokens, and settles the real number.
 func TestAReserveNotifiesOfNothingAndItsSettleOfTheRealCost(t *testing.T) {
 	n := newNotifying(t, notifyRules)
 	ann := policy.Attributes{"user": "ann"}
@@ -189,7 +189,7 @@ func TestADenialForLackOfBudgetIsANoticeOfAllOfIt(t *testing.T) {
 	}
 }
 
-// A key moves from a used-up plan to a larger one. It is notified of the thresholds of the larger plan.
+// A key moves from a used-up plan to a larger one. It is notified of the larger plan's thresholds.
 func TestAKeyWhoseLimitIsRaisedIsNotifiedOfSharesOfTheNewLimit(t *testing.T) {
 	n := newNotifying(t, `- {name: quota, key: user, limit: fixed-window 100/h, notify: [80%, 100%], plans: {pro: fixed-window 1000/h, max: fixed-window 2000/h}}`)
 	charge := func(plan string, units int) []string {

@@ -62,8 +62,8 @@ func TestARequestIsReportedOnceWhileTheStoreIsDown(t *testing.T) {
 	}
 }
 
-// TestADecisionOfThePrimaryHasItsRules checks that a delayed report has the
-// rules of its own decision, although other decisions reuse the memory.
+// TestADecisionOfThePrimaryHasItsRules checks that a delayed report contains
+// its own decision's rules, although other decisions reuse the memory.
 func TestADecisionOfThePrimaryHasItsRules(t *testing.T) {
 	set := parsed(t, "rules: [{name: a, key: user, limit: fixed-window 9/h}]")
 	var seen []string
@@ -84,7 +84,7 @@ func TestADecisionOfThePrimaryHasItsRules(t *testing.T) {
 	assert.Equal(t, []string{"a ann", "a bob"}, seen)
 }
 
-// TestAShadowOnADeadServerDeniesNothing: where shadows are all that matches, an outage is no reason to refuse anybody.
+// TestAShadowOnADeadServerDeniesNothing sends requests that only shadows match. An outage must not refuse them.
 func TestAShadowOnADeadServerDeniesNothing(t *testing.T) {
 	var last policy.Decision
 	db := sql.OpenDB(noServer{})

@@ -93,7 +93,7 @@ func TestASetSurvivesJSONAndYAML(t *testing.T) {
 	}
 }
 
-// Programs that write a part of a file encode its rules alone.
+// Programs writing a part of a file encode its rules alone.
 func TestRulesAloneSurviveJSONAndYAML(t *testing.T) {
 	for name, marshal := range map[string]func(any) ([]byte, error){"json": json.Marshal, "yaml": yaml.Marshal} {
 		data, err := marshal(map[string]any{"version": wholeSet().Version, "rules": wholeSet().Rules})
@@ -140,7 +140,7 @@ func TestHalfAFileIsNotASetThatLimitsNothing(t *testing.T) {
 	}
 }
 
-// rule returns a file with one valid rule after several lines. more has further lines of that rule.
+// rule returns a file with one valid rule after several lines. more adds lines to this rule.
 func rule(more string) string {
 	return "version: 1\nrules:\n- name: api\n  limit: fixed-window 5/s\n" + more
 }
@@ -306,8 +306,8 @@ func TestLargeAndHostileFilesAreRefused(t *testing.T) {
 	}
 }
 
-// TestAnExcessIsReportedOnce checks that an excess is one error, and
-// not one for each rule. Other errors of its rule are reported, too.
+// TestAnExcessIsReportedOnce checks that an excess is one error, and not
+// an error for each rule. The rule's other errors are reported, too.
 func TestAnExcessIsReportedOnce(t *testing.T) {
 	_, errs := policy.Check([]byte("rules:\n" + strings.Repeat("- {name: a}\n", 10_050)))
 	require.Len(t, errs, 1)

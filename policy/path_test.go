@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// byPath decides on a request whose target is as it arrives on the wire.
+// byPath decides on a request with its target as on the wire.
 func byPath(t *testing.T, p *policy.Policies, target string) bool {
 	t.Helper()
 	r := httptest.NewRequest("POST", "/", nil)
@@ -94,8 +94,7 @@ func TestPathsThatAreNoPathsAreComparedAsTheyAre(t *testing.T) {
 	}
 }
 
-// A server takes the path of such a target for empty. A proxy may
-// send the rest on, and then the next server reads a path in it.
+// A server reads such a target's path as empty. A proxy may send the rest on, and then the next server reads a path in it.
 func TestATargetWithoutAPathIsRefused(t *testing.T) {
 	const rules = `
 - {name: charges, match: {route: /v1/charges}, limit: blocked}

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// Billing calls a plan Pro, and the file calls it pro. So paying customers get the limit of the free plan.
+// Billing calls a plan Pro, and the file calls it pro. So paying customers get the free plan's limit.
 func TestPlansThatTheFileDoesNotKnowAreCountedByRule(t *testing.T) {
 	const rules = `rules:
 - {name: api, key: user, limit: fixed-window 100/h, plans: {pro: fixed-window 1000/h, none: unlimited}, overrides: [{key: vip, limit: fixed-window 500/h}]}

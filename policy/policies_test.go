@@ -224,7 +224,7 @@ rules:
 	}{
 		{"300", 2000, map[string]int{"requests": 99, "heavy": 90, "tokens": 700, "bytes": 3000}},
 		{"300", 0, map[string]int{"requests": 99, "heavy": 90, "tokens": 700, "bytes": 3000}}, // a caller's 0 charges nothing
-		{"0", 1, map[string]int{"requests": 98, "heavy": 80, "tokens": 700, "bytes": 2999}},   // an attribute may say that a rule costs nothing
+		{"0", 1, map[string]int{"requests": 98, "heavy": 80, "tokens": 700, "bytes": 2999}},   // an attribute may make a rule cost nothing
 	} {
 		require.True(t, p.Allow(attrs{"tokens": row.tokens}, row.cost))
 		assert.Equal(t, row.want, standing(), "%s %d", row.tokens, row.cost)
@@ -245,7 +245,7 @@ rules:
 	assert.Equal(t, map[string]int{"requests": 98, "heavy": 80, "tokens": 700, "bytes": 2999}, standing())
 }
 
-// ruleLeft returns one rule's remaining budget without a key. It uses a set with that rule alone, on the same engine.
+// ruleLeft returns the remaining budget of one rule without a key.
 func ruleLeft(t *testing.T, p *policy.Policies, name string) int {
 	t.Helper()
 	ex, err := p.Explain(attrs{"tokens": "0"}, 0)
@@ -303,8 +303,8 @@ func TestTheKillSwitchLetsEverythingPass(t *testing.T) {
 	assert.True(t, p.Allow(attrs{"user": "bob"}, 1))
 }
 
-// TestAQuestionUnderTheKillSwitch checks that the figures about a request are those
-// that the request would get. Single keys can be reset and charged nevertheless.
+// TestAQuestionUnderTheKillSwitch checks that Peek returns what the
+// request would get. Single keys can still be reset and charged.
 func TestAQuestionUnderTheKillSwitch(t *testing.T) {
 	const rules = "rules:\n- {name: a, key: user, limit: fixed-window 2/h}"
 	p, _, _ := inForce(t, rules)
@@ -493,8 +493,8 @@ func TestPoliciesInHTTP(t *testing.T) {
 	assert.Contains(t, w.Body.String(), `"violated-policies":["api"]`)
 }
 
-// TestReloadsLoseNoDecisionAndNoSpending updates the rules a thousand
-// times while many goroutines spend. Exactly the capacity is admitted.
+// TestReloadsLoseNoDecisionAndNoSpending updates the rules a thousand times
+// while many goroutines spend. Together they must get exactly the capacity.
 func TestReloadsLoseNoDecisionAndNoSpending(t *testing.T) {
 	const capacity, reloads = 20_000, 1000
 	text := func(i int) string {

@@ -61,7 +61,7 @@ rules:
 	assert.ErrorContains(t, err, "MemoryOptions.Processes is -1")
 }
 
-// A change of the rules keeps a stand-in's spending. Keys are listed under the limits that the stand-in enforces.
+// A change of the rules keeps a stand-in's spending. Keys are listed under the stand-in's limits.
 func TestAStandInsLimitsFollowTheRules(t *testing.T) {
 	rules := func(units int) *policy.Set {
 		set, err := policy.Parse([]byte(fmt.Sprintf("rules: [{name: daily, key: user, limit: fixed-window %d/d}]", units)))

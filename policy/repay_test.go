@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// sharedStore is a store of several processes. It may be down.
+// sharedStore is a store of several processes, and may be down.
 type sharedStore struct {
 	*ratelimit.Keyed[string]
 	down *atomic.Bool
@@ -58,14 +58,14 @@ func (s sharedStore) Adjust(ctx context.Context, key string, delta int) error {
 	return s.Keyed.Adjust(ctx, key, delta)
 }
 
-// Eight processes share a store by rules. The store is down for twenty minutes, twice. Afterwards it is charged once with
-// each outage's spending: with all that a limit by the day let pass, and with one minute's of a limit by the minute.
+// Eight processes share a store by rules. The store is down twice, for twenty minutes each. Afterwards it is charged once
+// for each outage: under a daily limit with all the units that passed, and under a limit per minute with one minute's.
 func TestWhatStandInsLetPassIsChargedWhenTheStoreIsBack(t *testing.T) {
 	for _, c := range []struct {
 		limit  string
-		least  int // the requests that the outage lets pass, at least
+		least  int // the requests that pass in the outage, at least
 		before int // the requests before the outage
-		owed   int // the units that count when the outage is over
+		owed   int // the units counted after the outage
 	}{
 		{"fixed-window 8000/d", 2400, 100, 2400},
 		{"sliding-log 8000/d", 2400, 100, 2400},
@@ -129,7 +129,7 @@ func TestWhatStandInsLetPassIsChargedWhenTheStoreIsBack(t *testing.T) {
 						time.Sleep(2 * time.Second)
 					}
 					synctest.Wait()
-					if c.owed < c.least { // under the limit by the minute
+					if c.owed < c.least { // under the limit per minute
 						assert.InDelta(t, c.owed, used(), float64(c.owed)/4, "%s, settled %v, outage %d", c.limit, settled, outage)
 					} else {
 						assert.InDelta(t, before+outage*(passed+3*processes), used(), float64(outage*3*processes), "%s, settled %v, outage %d", c.limit, settled, outage)

@@ -16,8 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// TestReusedRulesAgreeWithKeptOnes runs random histories twice:
-// with memory that hooks may keep, and with memory that is reused.
+// TestReusedRulesAgreeWithKeptOnes runs random histories twice: with memory for hooks to keep, and with reused memory.
 func TestReusedRulesAgreeWithKeptOnes(t *testing.T) {
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(testsize.Seed(seed), 1))
@@ -56,8 +55,8 @@ func TestReusedRulesAgreeWithKeptOnes(t *testing.T) {
 	}
 }
 
-// TestReusedRulesAreOfOneRequest checks that no other request writes to the rules
-// while a hook reads them. Neither does a request on which the hook itself decides.
+// TestReusedRulesAreOfOneRequest checks that no other request writes to the
+// rules while a hook reads them, not even a request from the hook itself.
 func TestReusedRulesAreOfOneRequest(t *testing.T) {
 	type ofCaller = policy.Attributes
 	var p *policy.Policies

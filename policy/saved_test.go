@@ -22,7 +22,7 @@ const savedRules = `rules:
 - {name: ops, allow: true, match: {attributes: {user: root}}}
 `
 
-// savedOf returns the budgets that a program saves, in no order.
+// savedOf returns a program's saved budgets, in no order.
 func savedOf(p *policy.Policies) iter.Seq2[policy.Subject, ratelimit.Saved] {
 	all := map[*policy.Subject]ratelimit.Saved{}
 	for s, saved := range p.Saved() {

@@ -25,8 +25,8 @@ func schema(t *testing.T) *jsonschema.Schema {
 	return s
 }
 
-// TestTheSchemaAgreesWithTheParser validates files with both. Each file
-// has one detail that is right or wrong, as far as a schema can judge.
+// TestTheSchemaAgreesWithTheParser validates files with both. Each
+// file has one right or wrong detail, as far as a schema can judge.
 func TestTheSchemaAgreesWithTheParser(t *testing.T) {
 	s := schema(t)
 	for text, valid := range map[string]bool{

@@ -45,7 +45,7 @@ func policiesOf(t *testing.T, text string, opts *policy.Options) *policy.Policie
 	return p
 }
 
-// queue has tenants that always call Wait. It counts the units granted to each.
+// queue counts the units granted to tenants. Each tenant calls Wait again and again.
 type queue struct {
 	mu   sync.Mutex
 	used map[string]int
@@ -116,7 +116,7 @@ func TestKeysOfARuleWithShareHaveItsRateByWeight(t *testing.T) {
 	})
 }
 
-// weighted is a set with a rule with weights for the tenants a and b.
+// weighted returns a set with one rule, and weights for the tenants a and b.
 func weighted(t *testing.T, limit string, a, b int) *policy.Set {
 	return parsed(t, fmt.Sprintf("rules: [{name: up, key: tenant, limit: %s, share: 1, shares: {a: %d}, overrides: [{key: b, share: %d}]}]", limit, a, b))
 }
@@ -155,7 +155,7 @@ func TestAChangedWeightOrRateReachesCallsInLine(t *testing.T) {
 	})
 }
 
-// Calls sleep in line during the change, and there are no other calls. The last token is a minute away.
+// A call sleeps in line during the change, and no other call comes. At the old rate, it would wait for 8 minutes.
 func TestAChangedRateReachesACallInLineAndKeepsTheSpending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := ratelimit.Must(policy.New(weighted(t, "token-bucket 1/m burst 10", 1, 1), nil))
@@ -170,7 +170,7 @@ func TestAChangedRateReachesACallInLineAndKeepsTheSpending(t *testing.T) {
 	})
 }
 
-// All matching rules are charged, or none, even if the keys of one share its limit.
+// All matching rules are charged, or none, even if one rule's keys share its limit.
 func TestARuleWithShareAndOthersAreChargedTogetherOrNotAtAll(t *testing.T) {
 	text := `
 rules:
@@ -301,14 +301,14 @@ func TestAnEngineWhoseKeysShareNoLimitRefusesARuleWithShare(t *testing.T) {
 	assert.Equal(t, "rules[0].limit", problems[0].Field)
 }
 
-// Calls of a rule with share wait in line. If that takes too long, the charges of the other rules are given back.
+// Calls of a rule with share wait in line. If their turn would come too late, the other rules' charges are given back.
 func TestACallOfARuleWithShareWaitsInLine(t *testing.T) {
 	settle := func(r *ratelimit.Reservation) error { return r.Settle(3) }
 	for name, c := range map[string]struct {
 		patience time.Duration
 		end      func(*ratelimit.Reservation) error // of a reservation; a Wait has none
 		err      error
-		own      int  // what the rule own is charged; the rule up charges its own cost
+		own      int  // the charge of the rule own; the rule up charges its own cost
 		again    bool // whether another call may follow at once
 	}{
 		"a reservation that would be late": {patience: time.Second, end: settle}, // 40 are left of 100, and 10 come in a second
@@ -349,7 +349,7 @@ func TestACallOfARuleWithShareWaitsInLine(t *testing.T) {
 	}
 }
 
-// While another rule denies, a waiting call tries again. It also does so after that rule has changed.
+// A waiting call tries again while another rule denies it, and also after that rule has changed.
 func TestAWaitBehindAnotherRuleThanTheShareIsServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text := "rules:\n- {name: own, key: tenant, limit: fixed-window 5/%s}\n- {name: up, key: tenant, limit: token-bucket 10/s burst 100, share: 1}\n"
@@ -373,8 +373,7 @@ func TestAWaitBehindAnotherRuleThanTheShareIsServed(t *testing.T) {
 	})
 }
 
-// The queue of a leaky bucket delays a call that a shared limit
-// allows at once. The delay passes while the call waits in line.
+// A leaky bucket's queue delays a call allowed at once by a shared limit. The delay passes while the call waits in line.
 func TestALeakyBucketBesideAShareDelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := policiesOf(t, "rules:\n- {name: own, key: tenant, limit: leaky-bucket 1/s queue 10}\n- {name: up, key: tenant, limit: token-bucket 10/s burst 100, share: 1}\n", nil)
@@ -439,7 +438,8 @@ func TestAnExplanationHasTheWeightOfAShare(t *testing.T) {
 	assert.Zero(t, p.Stats().Tables["upstream"].Keys)
 }
 
-// A rule begins or ends to share its limit. It gets new budgets. Calls in line are served by the limit for which they wait.
+// A rule gets new budgets when it begins or ends to share its
+// limit. Calls in line are served by the limit that they wait for.
 func TestARuleThatBeginsToShareHasNewBudgets(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	const text = "rules: [{name: up, key: tenant, limit: token-bucket 1/h burst 10%s}]"

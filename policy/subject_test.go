@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// TestErrorsHoldNoKey checks that no error contains a value that may be a key, wherever the value is in a file.
+// TestErrorsHoldNoKey checks that no error contains a possible key, wherever the key stands in a file.
 func TestErrorsHoldNoKey(t *testing.T) {
 	for _, text := range []string{
 		rule("  key: ip/24\n  overrides: [{key: 203.0.113.7/24, limit: blocked}]\n"),
@@ -71,8 +71,8 @@ func TestAReportedKeyCanBeNamed(t *testing.T) {
 	assert.Empty(t, policy.ValuesOf("ann", 2), "no key of two values")
 }
 
-// TestASubjectOfIPv4Networks uses a rule whose keys are networks. An address stands for its network.
-// A text that cannot be a key of the rule is an error, and is not taken for a key without spending.
+// TestASubjectOfIPv4Networks uses a rule whose keys are networks. An address stands for its
+// network. A text unfit for a key of the rule is an error, and not a key without spending.
 func TestASubjectOfIPv4Networks(t *testing.T) {
 	p, _, _ := inForce(t, "rules:\n- {name: a, key: [ip/24], limit: fixed-window 5/h}")
 	require.True(t, p.Allow(attrs{"ip": "192.0.2.7"}, 2))
@@ -105,8 +105,7 @@ func TestColumnsAreCharacters(t *testing.T) {
 	}
 }
 
-// TestALongLineOfJSON checks that a file without line breaks is read
-// about as fast as the same file with them, however long it is.
+// TestALongLineOfJSON checks that a file without line breaks is read about as fast as the same file with them, at any length.
 func TestALongLineOfJSON(t *testing.T) {
 	testsize.Alone(t)
 	line, err := json.Marshal(parsed(t, many(2000, "POST /v1/charges")))

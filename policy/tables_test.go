@@ -14,7 +14,7 @@ import (
 
 const twoTables = "rules:\n- {name: users, key: user, limit: fixed-window 1/h}\n- {name: all, limit: fixed-window 100000/h}\n- {name: ops, allow: true, match: {attributes: {user: root}}}"
 
-// A client that invents keys evades a denial without Remember, and does not with it.
+// Without Remember, a client evades a denial by inventing keys. With Remember, it does not.
 func TestEvictedKeysAreRemembered(t *testing.T) {
 	for remember, again := range map[int]bool{0: true, 1000: false} {
 		t.Run(fmt.Sprint(remember), func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestTablesBelongToTheRulesInForce(t *testing.T) {
 	assert.Nil(t, p.Stats().Tables, "another engine")
 }
 
-// deaf is an engine whose limiters can do nothing but decide.
+// deaf is an engine whose limiters only decide.
 func deaf(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 	l, err := ratelimit.New[string](b.Limit, nil)
 	return struct{ ratelimit.Reserver[string] }{l}, err

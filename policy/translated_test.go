@@ -28,7 +28,7 @@ func exampleRules(t *testing.T, path string) (*policy.Policies, *ratelimittest.C
 	return ratelimit.Must(policy.New(set, &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{Clock: clock})})), clock
 }
 
-// denier returns the rule that denies a request, or "", and the reservation.
+// denier returns the rule denying a request, or "", and the reservation.
 func denier(t *testing.T, p *policy.Policies, r policy.Request) (string, *ratelimit.Reservation) {
 	t.Helper()
 	res, err := p.Reserve(t.Context(), r, 1, 0)
@@ -41,7 +41,7 @@ func denier(t *testing.T, p *policy.Policies, r policy.Request) (string, *rateli
 	return res.Limit.Name, res
 }
 
-// For an hour, a client of GitHub's reads all the time, writes, and creates content.
+// A client uses GitHub for an hour. It reads all the time, writes, and creates content.
 func TestTheLimitsOfGitHub(t *testing.T) {
 	p, clock := exampleRules(t, "examples/github.yaml")
 	call := func(user, method, path string) string {
@@ -103,7 +103,7 @@ func TestTheLimitsOfGitHub(t *testing.T) {
 	}
 }
 
-// For a minute, an account of Stripe's does more of everything than it may.
+// For a minute, a Stripe account does more of everything than it may.
 func TestTheLimitsOfStripe(t *testing.T) {
 	p, clock := exampleRules(t, "examples/stripe.yaml")
 	second := func(account, plan, method, path string) (passed int) {

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// line is a line of calls of Wait, which come one after the other.
+// line is a line of calls to Wait, made one after the other.
 type line struct {
 	begin time.Time
 	wg    sync.WaitGroup
@@ -27,7 +27,7 @@ type line struct {
 	failed []error
 }
 
-// stand has n calls wait by policies.
+// stand makes n calls wait, one after the other.
 func stand(t *testing.T, n int, patience time.Duration, p *policy.Policies, request func(i int) policy.Request) *line {
 	t.Helper()
 	l := &line{begin: time.Now()}
@@ -49,7 +49,7 @@ func stand(t *testing.T, n int, patience time.Duration, p *policy.Policies, requ
 	return l
 }
 
-// passed returns the number of calls that were served.
+// passed counts the calls served.
 func (l *line) passed() int {
 	synctest.Wait()
 	l.mu.Lock()
@@ -70,9 +70,9 @@ func TestCallsInLineFollowASetThatComesIntoForce(t *testing.T) {
 	const calls = 300
 	for name, c := range map[string]struct {
 		before, after *policy.Set
-		last          time.Duration // the time from the change until the last call is served
-		served        int           // all calls that are served
-		failed        error         // the error of the others
+		last          time.Duration // from the change until the last call is served
+		served        int           // how many calls are served
+		failed        error         // the other calls' error
 	}{
 		"a raise":             {limitOf("token-bucket 1/s burst 1"), limitOf("token-bucket 100/s burst 100"), 1980 * time.Millisecond, calls, nil},
 		"a raise of a log":    {limitOf("sliding-log 3/m"), limitOf("sliding-log 6000/m"), 0, calls, nil},
@@ -107,7 +107,7 @@ func TestCallsInLineFollowASetThatComesIntoForce(t *testing.T) {
 				require.NoError(t, p.Update(c.after))
 				l.wg.Wait()
 				require.Len(t, l.served, c.served)
-				for i := range l.order { // which of several is recorded first is open if all pass at one instant
+				for i := range l.order { // calls passing at one instant may be recorded in any order
 					require.True(t, i == 0 || l.served[i] == l.served[i-1] || l.order[i] > l.order[i-1], "first come, first served")
 				}
 				require.InDelta(t, c.last, l.served[len(l.served)-1]-2*time.Second, float64(time.Millisecond))
@@ -150,8 +150,8 @@ func TestAPollerOvertakesNoCallInLineWhenTheLimitChanges(t *testing.T) {
 	})
 }
 
-// Each minute an operator edits the rules: rules that do not apply, the limit by 1 %, its algorithm. 60 workers call a
-// model one call after the other: each waits with an estimate of 1,000 tokens, and gives back what it has not used.
+// Each minute an operator edits the rules: rules for other requests, the limit by 1 %, its algorithm. Meanwhile 60 workers
+// make one call to a model after the other. Each call waits with an estimate of 1,000 tokens, and gives the unused ones back.
 func TestAnHourOfWorkersWhileTheRulesAreEdited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edit := func(minute int) *policy.Set {
@@ -195,7 +195,7 @@ func TestAnHourOfWorkersWhileTheRulesAreEdited(t *testing.T) {
 	})
 }
 
-// A set with other rules only for others leaves a line of shares as it is.
+// If a set changes only the rules for others, a line of shares stays as it is.
 func TestCallsInALineOfSharesKeepTheirPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set := func(other int, rate string) *policy.Set {
@@ -243,7 +243,7 @@ func TestCallsInLineFollowTheDatesOfTheirRules(t *testing.T) {
 	}
 }
 
-// panicky is a request that panics from some time on.
+// panicky is a request that panics from an instant on.
 type panicky struct {
 	policy.Attributes
 	from time.Time
@@ -257,7 +257,7 @@ func (r panicky) Attribute(name string) (string, bool) {
 	return v, ok
 }
 
-// A request that panics does so in the goroutine of its caller, and Update goes on.
+// A panicking request panics in its caller's goroutine, and Update goes on.
 func TestARequestThatPanicsWhileItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := ratelimit.Must(policy.New(limitOf("token-bucket 1/s burst 1"), nil))

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// TestADecisionUsesOneSetWhole changes between two sets under load. The sets are such that a mixture would show.
+// TestADecisionUsesOneSetWhole changes between two sets under load. They differ so that any mixture would show.
 func TestADecisionUsesOneSetWhole(t *testing.T) {
 	for name, pair := range map[string][2]string{
 		"both deny":              {"- {name: a, limit: unlimited}\n- {name: b, limit: blocked}", "- {name: a, limit: blocked}\n- {name: b, limit: unlimited}"},

@@ -131,7 +131,7 @@ func TestAWildcardThatARouteLacksIsAnError(t *testing.T) {
 	assert.ErrorContains(t, found[0], "key[0]: the wildcard {p...} may stand for nothing: such a request is refused, unless the rule is optional")
 }
 
-// A rule that exempts needs the text in each reading of a path. For a rule that limits, one reading is enough.
+// A rule that exempts needs the text in each reading of a path. A rule that limits needs it in one.
 func TestNoSpellingOfAPathChoosesAnotherWildcard(t *testing.T) {
 	set, err := policy.Parse([]byte(`
 rules:

@@ -182,7 +182,7 @@ func TestAdminChangesBudgets(t *testing.T) {
 	}
 }
 
-// TestAdminTakesKeysFromNoURL sends a form's fields in the URL, where they must have no effect.
+// TestAdminTakesKeysFromNoURL sends a form's fields in the URL. They must have no effect there.
 func TestAdminTakesKeysFromNoURL(t *testing.T) {
 	s := serve(t, admin.Options{Write: true})
 	r := httptest.NewRequest(http.MethodPost, "/?do=reset&rule=users&key=secret-ann", nil)
@@ -247,7 +247,7 @@ func TestHiddenKeysAreNowhere(t *testing.T) {
 	noSecret(t, all.String())
 }
 
-// A code belongs to a key of the rule as the rule was when it denied that key.
+// A code belongs to a key and its rule, as the rule was when it denied the key.
 func TestACodeOfAnotherKeyOfTheRuleResetsNothing(t *testing.T) {
 	s := serve(t, admin.Options{Write: true, HashKey: []byte("k")})
 	set := s.p.Current()
@@ -321,7 +321,7 @@ func TestAdminReadsForms(t *testing.T) {
 	assert.Contains(t, s.post(http.StatusRequestEntityTooLarge, "do", "key", "key", strings.Repeat("a", 70_000))["failed"], "more than 65536 bytes")
 }
 
-// deaf is an engine whose limiters can do nothing but decide.
+// deaf is an engine whose limiters only decide.
 func deaf(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 	l, err := ratelimit.New[string](b.Limit, nil)
 	return struct{ ratelimit.Reserver[string] }{l}, err
@@ -380,7 +380,7 @@ func TestThePageListsDeniedKeysAndResetsAKey(t *testing.T) {
 	assert.Contains(t, s.post(http.StatusNotImplemented, "do", "limited")["failed"], "cannot list keys")
 }
 
-// unplanned is a limiter of a store that lists its keys but does not record their plans, as Redis.
+// unplanned is a store's limiter that lists its keys without their plans, as a limiter on Redis does.
 type unplanned struct {
 	ratelimit.Reserver[string]
 	keys []string
@@ -475,7 +475,7 @@ func TestThePageTurnsTheKillSwitch(t *testing.T) {
 	assert.False(t, s.p.Stats().KillSwitch)
 }
 
-// The source is loaded again every 30 s, but has not changed.
+// Follow loads the source every 30 s, even if it has not changed.
 func TestFollowLeavesThePagesSwitchUntilTheSourceChanges(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "limits.yaml")
 	write := func(text string) {
@@ -507,10 +507,10 @@ func TestFollowLeavesThePagesSwitchUntilTheSourceChanges(t *testing.T) {
 	write(strings.Replace(adminRules, "2026-11-21.3", "2026-11-21.4", 1))
 	soon(func() bool { return p.Stats().Version == "2026-11-21.4" })
 	assert.False(t, p.Stats().KillSwitch)
-	soon(func() bool { return !standIn.Stats().KillSwitch }) // it gets the set after p has it
+	soon(func() bool { return !standIn.Stats().KillSwitch }) // the stand-in gets the set after p
 }
 
-// again is a source that is loaded whenever the test wants.
+// again is a source that a test reloads at any time.
 type again struct {
 	policy.Source
 	now chan struct{}
@@ -569,7 +569,7 @@ func TestThePageShowsTheAttributesThatTheProgramSupplies(t *testing.T) {
 	assert.Equal(t, []any{"user", "quota"}, v["attributes"])
 }
 
-// A customer with a contract is shown as the customer's next request will be decided, whichever engine holds the budgets.
+// The page shows a customer with a contract under the limit for the customer's next request, on any engine.
 func TestThePageShowsAKeyUnderItsOwnLastLimit(t *testing.T) {
 	const rules = `rules: [{name: api, key: user, limit: fixed-window 10/h, limit_from: quota, plans: {pro: fixed-window 20000/h}, overrides: [{key: vip, limit: fixed-window 500/h}]}]`
 	for name, engine := range map[string]policy.Engine{"memory": policy.Memory(nil), "store": storing} {
@@ -610,7 +610,7 @@ func TestThePageShowsAKeyUnderItsOwnLastLimit(t *testing.T) {
 	}
 }
 
-// storing is an engine whose limiters, like those on a store, do not record the limit of a key's last decision.
+// storing is an engine whose limiters, like a store's, do not record the limit of a key's last decision.
 func storing(b policy.Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 	if before != nil {
 		return before, nil

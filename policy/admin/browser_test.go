@@ -25,7 +25,7 @@ import (
 
 var screenshots = flag.String("screenshots", "", "a folder for screenshots of the admin page")
 
-// driver is a page that loads the admin page in a frame of a given width, uses it, and reports what it found.
+// driver loads the admin page in a frame of a given width, uses the page, and reports what it found.
 const driver = `<!doctype html><body style="margin:0"><iframe id="f" src="/admin" style="border:0;width:%dpx;height:900px"></iframe><pre id="found">nothing</pre><script>
 const frame = document.getElementById("f"), found = [];
 const steps = [
@@ -44,7 +44,8 @@ frame.onload = () => {
 };
 </script>`
 
-// TestAdminInABrowser uses the page in Chromium, if that is installed: light and dark, wide and as on a telephone.
+// TestAdminInABrowser uses the page in Chromium, if installed, in
+// light and dark mode, at the widths of a desktop and of a telephone.
 func TestAdminInABrowser(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs with scripts/test -long")

@@ -29,7 +29,7 @@ type nowhere struct{ idle }
 
 func (nowhere) Connect(context.Context) (sqldriver.Conn, error) { return nil, errors.New("down") }
 
-// slowRequest is a request that returns its user after a long time.
+// slowRequest is a request that takes long to return its user.
 type slowRequest struct {
 	policy.Attributes
 	takes time.Duration
@@ -43,7 +43,7 @@ func (r slowRequest) Attribute(name string) (string, bool) {
 }
 
 // TestALateDenialMakesNoRoomForRows reports a denial late, possibly one
-// of the previous minute. That must not give further keys their own rows.
+// of the previous minute. This must not give further keys their own rows.
 func TestALateDenialMakesNoRoomForRows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := sql.OpenDB(nowhere{})
@@ -78,7 +78,7 @@ func TestALateDenialMakesNoRoomForRows(t *testing.T) {
 	})
 }
 
-// idle is a database that stores nothing: transactions succeed, and queries are refused.
+// idle is a database storing nothing. Its transactions succeed, and its queries are refused.
 type idle struct{}
 
 func (idle) Driver() sqldriver.Driver                        { return nil }
@@ -89,7 +89,7 @@ func (idle) Rollback() error                                 { return nil }
 func (idle) NumInput() int                                   { return -1 }
 func (idle) Query([]sqldriver.Value) (sqldriver.Rows, error) { return nil, errors.ErrUnsupported }
 
-// paths is a database that records the routes it is to store.
+// paths is a database recording the routes to store.
 type paths struct {
 	idle
 	stored *[]string
@@ -244,7 +244,7 @@ func TestTheCauseOfADroppedRowIsReported(t *testing.T) {
 }
 
 func TestPendingRowsKeepNoneOfTheirRequests(t *testing.T) {
-	part := func(text string) string { // a part of a request line of a megabyte
+	part := func(text string) string { // cut from a request line of a megabyte
 		line := make([]byte, 1<<20)
 		n := copy(line, text)
 		return string(line)[:n]

@@ -48,7 +48,7 @@ func ExampleNew() {
 	// Output: 3 denials written
 }
 
-// Support can find the limited customers, one customer's history, and the rule that denies most.
+// Support can find the limited customers, one customer's history, and the rule with most denials.
 func ExampleLog_Query() {
 	db, err := sql.Open("pgx", "postgres://app@db/app") // use your own driver
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// TestOptionsAndLimitsThatADatabaseCannotHaveAreErrors checks New and Check, which do not call the database.
+// TestOptionsAndLimitsThatADatabaseCannotHaveAreErrors checks New and Check. Neither of them calls the database.
 func TestOptionsAndLimitsThatADatabaseCannotHaveAreErrors(t *testing.T) {
 	db := sql.OpenDB(nowhere{})
 	t.Cleanup(func() { db.Close() })

@@ -23,7 +23,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/byhand"
 )
 
-// files writes files into a folder, and makes that the test's working directory.
+// files writes files into a new folder, the test's working directory from then on.
 func files(t *testing.T, texts map[string]string) {
 	t.Helper()
 	t.Chdir(t.TempDir())

@@ -114,8 +114,8 @@ func TestADisabledRuleDoesNotMatch(t *testing.T) {
 }
 
 // TestRoutesMatchEveryReadingOfAPath compares random patterns with net/http on random requests, in any
-// spelling. A mux that has only the pattern redirects the client if the request's path is not clean, and
-// then serves the clean path. For other servers' readings, the test compares the pattern segment by segment.
+// spelling. If a request's path is not clean, a mux with only the pattern redirects the client, and then
+// serves the clean path. For other servers' readings, the test compares the pattern segment by segment.
 func TestRoutesMatchEveryReadingOfAPath(t *testing.T) {
 	patterns := testsize.Of(600, 10_000)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -232,8 +232,8 @@ func serves(route, escaped string, decodedFirst, clean bool) bool {
 	return len(pattern) == len(segments)
 }
 
-// muxServes reports whether a mux passes a request to a handler. It follows
-// a redirect to the clean path, but not a redirect that adds a slash.
+// muxServes reports whether a mux passes a request to a handler. It
+// follows a redirect to the clean path, but none that adds a slash.
 func muxServes(t *testing.T, mux *http.ServeMux, req *http.Request) bool {
 	for range 3 {
 		w := httptest.NewRecorder()
@@ -256,7 +256,7 @@ func muxServes(t *testing.T, mux *http.ServeMux, req *http.Request) bool {
 	return false
 }
 
-// TestTheMergedIndexMatchesAsTheTreeDoes makes the same requests to an index with merged results and to one without.
+// TestTheMergedIndexMatchesAsTheTreeDoes sends the same requests to an index with merged results and to one without.
 func TestTheMergedIndexMatchesAsTheTreeDoes(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	pick := func(words ...string) string { return words[r.IntN(len(words))] }

@@ -99,9 +99,9 @@ func TestAConditionOnAWildcardHoldsByAnyReadingOrByAll(t *testing.T) {
 		"/users/42/":      {0, 1},
 		"/users/%34%32/":  {0, 1},
 		"/users/7/":       {2, 3},
-		"/users/42%2Fx/":  {0, 2}, // 42/x for a server that splits first, and 42 for one that decodes first
-		"/users/42%2Fx":   {0},    // for a server that splits first, this path does not match
-		"/users/x/../42/": {0, 2}, // x for a server that does not clean the path
+		"/users/42%2Fx/":  {0, 2}, // 42/x for a server splitting first, and 42 for one decoding first
+		"/users/42%2Fx":   {0},    // for a server splitting first, this path does not match
+		"/users/x/../42/": {0, 2}, // x for a server without cleaning
 		"/others/42/":     nil,
 	} {
 		assert.Equal(t, want, x.Match(Attributes{"path": path}), path)

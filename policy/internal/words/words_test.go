@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/words"
 )
 
-// all has each word.
+// all contains each word.
 const all = `rules:
 - name: api
   limit: fixed-window 9/s
@@ -26,7 +26,7 @@ const all = `rules:
   until: 2026-02-01T00:00:00Z
 `
 
-// columns are the fields of a rule that have their own text, column or place on the page.
+// columns lists a rule's fields with their own text, column or place on the page.
 const columns = "name description match key allow instead limit plans share shares limit_from notify overrides cost optional shadow disabled changed_by"
 
 func TestEachFieldOfARuleHasAColumnOrIsAWord(t *testing.T) {
