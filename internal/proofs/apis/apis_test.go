@@ -25,7 +25,7 @@ type bounds struct {
 }
 
 // goal returns the bounds for an API. The clients' jitter is not
-// seeded, so the bounds leave a margin beside the results of ten runs.
+// seeded, so the bounds leave a margin beyond the results of ten runs.
 func goal(api apis.API) bounds {
 	if reached, missed := misses[api.Name]; missed {
 		return reached
@@ -36,19 +36,19 @@ func goal(api apis.API) bounds {
 	case api.Figures:
 		return bounds{goodput: .97, refused: .1}
 	}
-	return bounds{goodput: .97, refused: .1, apart: true} // an hour's few refusals show no more
+	return bounds{goodput: .97, refused: .1, apart: true} // without figures, an hour has too few refusals to show more
 }
 
-// misses are the APIs whose hours miss the goal, with the bounds that they reach.
+// misses lists the APIs whose hours miss the goal, and the bounds they reach.
 var misses = map[string]bounds{
-	// The fields do not show that the budget refills. Answers show it only after some minutes.
+	// The fields do not show that the budget refills. Only successive answers show it, after some minutes.
 	"own, draft 06": {goodput: .97, refused: .06}, "own, X-, epoch": {goodput: .97, refused: .06}, "own, X-, delta": {goodput: .97, refused: .06},
-	// Eight processes compete for few units. Each reads a budget that another has spent by then.
+	// Eight processes compete for few units. Each one reads a budget that another has meanwhile spent.
 	"own, ten a minute, burst 100": {goodput: .95, refused: .13}, "own, fixed window": {goodput: .97, refused: .18},
 	"Discord": {goodput: .8, refused: .27, apart: true}, "six a minute": {goodput: .85, refused: .38, apart: true},
 	// The server holds 50 requests for a minute each, so each answer is a minute old.
 	"own, leaky bucket": {goodput: .97, refused: .32},
-	// Units come back in the rhythm in which they were spent, and the fields contain only the time of the next unit.
+	// Units come back in the rhythm in which they were spent. The fields contain only when the next one comes.
 	"own, sliding log": {goodput: .7, refused: .25, apart: true}, "own, sliding counter": {goodput: .82, refused: .05},
 	"Slack": {goodput: .93, refused: .1, apart: true},
 }
@@ -56,7 +56,7 @@ var misses = map[string]bounds{
 func play(t *testing.T, c client, api apis.API, processes int, e apis.Event, seed uint64) (r apis.Result) {
 	hour := time.Hour
 	if api.Limit.Rate.Per == time.Second && api.Limit.Rate.Units > 10 && e == apis.Calm {
-		hour /= 6 // which has as many requests as an hour of another API
+		hour /= 6 // it then has as many requests as an hour of another API
 	}
 	synctest.Test(t, func(t *testing.T) {
 		r = apis.Play{API: api, Processes: processes, Event: e, Seed: seed, Hour: hour, Client: c.new}.Run(t.Context())
@@ -66,7 +66,7 @@ func play(t *testing.T, c client, api apis.API, processes int, e apis.Event, see
 }
 
 // In an hour, busy workers use each API's limit and are seldom refused.
-// Their processes share the limit if the answers contain figures.
+// If the answers contain figures, the processes share the limit.
 func TestHours(t *testing.T) {
 	if testsize.Race {
 		t.Skip("the tests of single requests run the same code")
@@ -104,7 +104,7 @@ func TestHoursWithEvents(t *testing.T) {
 	}
 }
 
-// Peers play the same hours. Peers that repeat refused requests use the limit, but most of their requests are refused.
+// Peers play the same hours. Peers repeating refused requests use the limit, but most of their requests are refused.
 func TestPeers(t *testing.T) {
 	if testsize.Race {
 		t.Skip("the tests of single requests run the same code")

@@ -17,14 +17,14 @@ import (
 // retries is how often each client retries a request.
 const retries = apis.Retries
 
-// client is a way to send requests to an API that limits them.
+// client is a way to send requests to an API with a limit.
 type client struct {
 	name string
 	new  func(base http.RoundTripper) apis.Send
 	only string // the only API that it is written for, or ""
 }
 
-// clients are this library's and others, with their defaults, except for the number of retries.
+// clients are this library's and those of others, with their defaults, except for the number of retries.
 var clients = []client{
 	{"`httplimit.Transport`", apis.Transport, ""},
 	{"go-retryablehttp", retryable, ""},
@@ -45,9 +45,9 @@ func retryable(base http.RoundTripper) apis.Send {
 	}
 }
 
-// adaptive sends as the middleware of the AWS SDK does in adaptive mode: it takes a token for each
-// attempt, and delays the next attempt. It does not use the mode's own wait for a token. That wait
-// is sometimes rounded down to 0, and then a clock that only waiting advances would stand still.
+// adaptive sends as the AWS SDK's middleware does in adaptive mode: it takes a token for each attempt,
+// and delays the next attempt. It does not use the mode's own wait for a token. That wait is sometimes
+// rounded down to 0. Virtual time passes only while something waits, so it would stand still.
 func adaptive(base http.RoundTripper) apis.Send {
 	mode := retry.NewAdaptiveMode(func(o *retry.AdaptiveModeOptions) {
 		o.FailOnNoAttemptTokens = true
@@ -98,8 +98,8 @@ func adaptive(base http.RoundTripper) apis.Send {
 	}
 }
 
-// sleeper is the loop that go-github's documentation recommends. It
-// sleeps until the reset, or for the time of the secondary limit.
+// sleeper is the loop recommended by go-github's documentation. It
+// sleeps until the reset, or as long as the secondary limit demands.
 func sleeper(base http.RoundTripper) apis.Send {
 	c := github.NewClient(&http.Client{Transport: base})
 	return func(ctx context.Context) error {
@@ -127,7 +127,7 @@ func sleeper(base http.RoundTripper) apis.Send {
 	}
 }
 
-// sleep sleeps until the time is over or the context ends.
+// sleep sleeps until d is over or the context ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

@@ -14,11 +14,11 @@ import (
 
 const (
 	million = 1_000_000
-	// fullKeys is the size of a map that is full from the beginning.
+	// fullKeys is how many keys a limiter holds that is full from the beginning.
 	fullKeys = 1 << 16
 )
 
-// workload is an order of keys, and whether requests are allowed.
+// workload is an order of keys. shut means that requests are denied.
 type workload struct {
 	name     string
 	keys     int
@@ -36,7 +36,7 @@ var workloads = []workload{
 	{name: "zipf-1M-parallel", keys: million, zipf: true, parallel: true},
 }
 
-// allKeys returns the first n keys of a list that is made once.
+// allKeys returns the first n keys of a list, which is made once.
 func allKeys(n int) []string {
 	if n <= most() {
 		return firstMillion()[:n]
@@ -44,8 +44,8 @@ func allKeys(n int) []string {
 	return makeKeys(n)
 }
 
-// most returns a million, the number of keys in most measurements of many keys.
-// In short mode, which only checks that each benchmark runs, it returns less.
+// most is a million, the number of keys in most measurements of many
+// keys. Short mode only checks that each benchmark runs, and needs fewer.
 func most() int {
 	if testing.Short() {
 		return 100_000
@@ -63,7 +63,7 @@ func makeKeys(n int) []string {
 	return keys
 }
 
-// picks returns the order in which keys are requested. Its length is a power of two. It is the same for every peer.
+// picks returns the keys in the order of requests, the same for every peer. Its length is a power of two.
 func (w workload) picks() []string {
 	keys := allKeys(w.keys)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -89,7 +89,7 @@ func (w workload) warm(p peer) subject {
 	return s
 }
 
-// run measures one peer. Its limiter is made once, for all runs with which testing finds b.N, and dropped afterwards.
+// run measures one peer. Testing looks for b.N in several runs. The limiter is made once for all, and dropped afterwards.
 func (w workload) run(b *testing.B, p peer, picks []string) {
 	var s *subject
 	b.Run("peer="+p.name, func(b *testing.B) {
@@ -130,7 +130,7 @@ func parallel(b *testing.B, allow func(string) bool, picks []string) {
 	})
 }
 
-// BenchmarkPeers uses known keys, the usual case of a limiter.
+// BenchmarkPeers uses known keys, a limiter's usual case.
 func BenchmarkPeers(b *testing.B) {
 	for _, w := range workloads {
 		w.keys = min(w.keys, most())
@@ -143,7 +143,7 @@ func BenchmarkPeers(b *testing.B) {
 	}
 }
 
-// BenchmarkScale measures one decision by the number of keys. The keys are picked uniformly, one after the other.
+// BenchmarkScale measures one decision by the number of keys. The keys are picked uniformly, one at a time.
 func BenchmarkScale(b *testing.B) {
 	for keys := 10; keys <= 10*most(); keys *= 10 {
 		w := workload{keys: keys}
@@ -160,7 +160,7 @@ func BenchmarkScale(b *testing.B) {
 }
 
 // BenchmarkNewKey uses new keys. With work=growing, an operation is one of a million keys of a new
-// limiter. With work=full, the limiter holds 65536 keys, and has to forget one for each operation.
+// limiter. With work=full, the limiter holds 65536 keys, and must forget one for each operation.
 func BenchmarkNewKey(b *testing.B) {
 	keys := firstMillion()
 	for _, p := range peers {
@@ -197,7 +197,7 @@ func full(b *testing.B, p peer, keys []string) {
 	}
 }
 
-// BenchmarkMemory reports the growth of a limiter's heap for each of a million keys, excluding the keys themselves.
+// BenchmarkMemory reports how much a limiter's heap grows per key, for a million keys. It excludes the keys themselves.
 func BenchmarkMemory(b *testing.B) {
 	keys := firstMillion()
 	for _, p := range peers {
@@ -223,13 +223,13 @@ func BenchmarkMemory(b *testing.B) {
 
 func heap() uint64 {
 	runtime.GC()
-	runtime.GC() // finalizers release memory in the second collection
+	runtime.GC() // finalizers release memory only in the second collection
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }
 
-// Every peer does the work for which the table lists it.
+// Every peer does the work under which the table lists it.
 func TestPeersDecideAsTheWorkloadsRequire(t *testing.T) {
 	for _, p := range peers {
 		t.Run(p.name, func(t *testing.T) {

@@ -26,9 +26,9 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// grpcPeers are interceptors in their usual setup; a nil one means a bare server. The
-// interceptor of go-grpc-middleware has no keys and no limiter: its user supplies one. So
-// it is measured with one rate.Limiter for all calls, and with one for each client address.
+// grpcPeers are interceptors in their usual setup; a nil one means a bare server. The interceptor
+// of go-grpc-middleware has neither keys nor a limiter, because its user supplies one. So it is
+// measured with one rate.Limiter for all calls, and with one for each client address.
 var grpcPeers = []struct {
 	name string
 	new  func(s setup) grpc.UnaryServerInterceptor
@@ -41,7 +41,7 @@ var grpcPeers = []struct {
 	{"grpclimit-address", func(s setup) grpc.UnaryServerInterceptor {
 		return must(grpclimit.PerIP(limitOf(s), nil)).UnaryServerInterceptor()
 	}},
-	// The many addresses are denied at different times, so that no two answers are equal.
+	// many addresses are denied at different times, so no two answers are equal
 	{"grpclimit-another-wait", func(s setup) grpc.UnaryServerInterceptor {
 		clock := new(ratelimittest.Clock)
 		l := must(ratelimit.New(limitOf(s), &ratelimit.Options[netip.Addr]{Clock: clock}))
@@ -100,7 +100,7 @@ func newTimeLimiter(s setup) *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(float64(units)/per.Seconds()), units)
 }
 
-// limitFunc adapts a function to a Limiter of go-grpc-middleware.
+// limitFunc makes a function a Limiter for go-grpc-middleware.
 type limitFunc func(ctx context.Context) bool
 
 var errDenied = status.Error(codes.ResourceExhausted, "rate limit exceeded")
@@ -112,7 +112,7 @@ func (a limitFunc) Limit(ctx context.Context) error {
 	return errDenied
 }
 
-// direct returns a function that calls an interceptor as a server would.
+// direct returns a function calling an interceptor as a server does.
 func direct(i grpc.UnaryServerInterceptor) func() error {
 	ctx := grpcpeer.NewContext(context.Background(), &grpcpeer.Peer{Addr: net.TCPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.1:4711"))})
 	info := &grpc.UnaryServerInfo{FullMethod: "/grpc.testing.TestService/EmptyCall"}
@@ -134,7 +134,7 @@ func (emptyService) EmptyCall(context.Context, *testgrpc.Empty) (*testgrpc.Empty
 	return empty, nil
 }
 
-// overLoopback returns a function that makes a unary call of a real server.
+// overLoopback returns a function that makes a unary call to a real server.
 func overLoopback(t testing.TB, i grpc.UnaryServerInterceptor) func() error {
 	var opts []grpc.ServerOption
 	if i != nil {
@@ -199,7 +199,7 @@ func measureCalls(b *testing.B, call func() error) {
 	}
 }
 
-// The limiters in the benchmarks do limit.
+// The benchmarks' limiters do limit.
 func TestGRPCPeersLimit(t *testing.T) {
 	for _, p := range grpcPeers {
 		i := p.new(setup{shut: true})

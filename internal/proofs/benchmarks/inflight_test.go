@@ -18,21 +18,21 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// manyUnits is a limit that is never reached.
+// manyUnits is a limit never reached.
 const manyUnits = 1000
 
 // inflightSubject is a limiter under measurement. Once takes a permit and
-// gives it back, and hold keeps it. Both report whether there was a permit.
+// gives it back, and hold keeps it. Both report whether they got one.
 type inflightSubject struct{ once, hold func(key string) bool }
 
-// inflightPeer is a limiter of concurrency in its usual form, with one limit for each key.
+// inflightPeer is a concurrency limiter in its usual form, with one limit per key.
 type inflightPeer struct {
 	name string
 	new  func(units int) inflightSubject
 }
 
-// inflightPeers do the same work. Only inflight has keys, a bound on their number, and
-// a queue for each. So the others are in a map under a Mutex, as in most programs.
+// inflightPeers do the same work. Only inflight has keys, a bound on their number,
+// and a queue for each. The others stand in a map under a Mutex, as in most programs.
 var inflightPeers = []inflightPeer{
 	{"inflight", func(units int) inflightSubject { return newInflight(units, nil) }},
 	{"inflight-Learn", func(units int) inflightSubject {
@@ -139,7 +139,7 @@ func BenchmarkInflight(b *testing.B) {
 	}
 }
 
-// Every peer does the work for which the benchmark lists it.
+// Every peer does the work under which the benchmark lists it.
 func TestInflightPeersLimitEachKey(t *testing.T) {
 	for _, p := range inflightPeers {
 		t.Run(p.name, func(t *testing.T) {

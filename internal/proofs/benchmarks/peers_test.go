@@ -23,14 +23,14 @@ import (
 
 // setup is what a workload requires of a limiter.
 type setup struct {
-	shut bool // one unit an hour, so that a key is exhausted at once; otherwise the limit is never reached
-	keys int  // keys that it must hold
+	shut bool // the limit is one unit an hour, so that a key is exhausted at once; otherwise the limit is never reached
+	keys int  // how many keys it must hold
 }
 
-// perSecond is a rate that is never reached, and its burst.
+// perSecond is a rate never reached, and its burst.
 const perSecond = 1_000_000_000
 
-// figures returns the limit: units per period, and the burst.
+// figures returns a limit: units per period, and the burst.
 func (s setup) figures() (units int, per time.Duration) {
 	if s.shut {
 		return 1, time.Hour
@@ -48,7 +48,7 @@ type subject struct {
 type peer struct {
 	name    string
 	new     func(setup) subject
-	bounded bool // whether it keeps at most the number of keys in setup
+	bounded bool // whether it never keeps more keys than setup has
 }
 
 var peers = []peer{
@@ -92,7 +92,7 @@ func newTake(s setup) subject {
 	}}
 }
 
-// newTimeMap is the usual hand-written limiter: a mutexed map of golang.org/x/time/rate limiters.
+// newTimeMap is the usual hand-written limiter: a map of golang.org/x/time/rate limiters under a mutex.
 func newTimeMap(s setup) subject {
 	units, per := s.figures()
 	var mu sync.Mutex
@@ -203,7 +203,7 @@ func newTollbooth(s setup) subject {
 	return subject{allow: func(key string) bool { return !l.LimitReached(key) }}
 }
 
-// cell is the floor's state for a key.
+// cell is a key's state in the floor.
 type cell struct {
 	mu sync.Mutex
 	at int64 // when all spending is regained
@@ -211,7 +211,7 @@ type cell struct {
 
 var floorOrigin = time.Now()
 
-// newFloor returns the minimum work of an exact limiter with a budget for each key, written inline. It
+// newFloor returns the minimum work of an exact limiter with one budget per key, written inline. It
 // hashes the key, finds its cell in an unguarded map, takes an uncontended lock, reads the clock once,
 // and computes one token bucket. It does not bound the number of keys, and inserts none during decisions.
 func newFloor(s setup) subject {

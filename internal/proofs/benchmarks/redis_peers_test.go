@@ -26,7 +26,7 @@ type decide func(key string) (allowed bool, err error)
 type redisPeer struct {
 	name string
 	new  func(client *redis.Client, perHour int) decide
-	// sends lists one decision's commands. The commands within a script or a transaction count as part of it.
+	// sends lists one decision's commands. A command in a script or a transaction counts as a part of it.
 	sends []string
 }
 
@@ -40,7 +40,7 @@ var redisPeers = []redisPeer{
 	{"script-floor", newEmptyScript, []string{"eval", "evalsha"}},
 }
 
-// redisTimeout is much longer than the default, so that no measurement is cut off on a busy machine.
+// redisTimeout is much longer than the default, so a busy machine cuts off no measurement.
 const redisTimeout = 10 * time.Second
 
 func newRedisLimit(client *redis.Client, perHour, limits int) decide {
@@ -75,7 +75,7 @@ func newRedisRate(client *redis.Client, perHour int) decide {
 	}
 }
 
-// newEmptyScript returns a limiter that calls an empty script. No limiter that needs a script can be faster.
+// newEmptyScript returns a limiter that calls an empty script. Limiters with a script cannot be faster.
 func newEmptyScript(client *redis.Client, perHour int) decide {
 	ctx := context.Background()
 	answer := int64(0)
@@ -108,8 +108,8 @@ func newUluleRedis(client *redis.Client, perHour int) decide {
 	}
 }
 
-// newHTTPRateRedis uses the counter as httprate's middleware does, without header fields, and
-// without the middleware's lock, which sends one request of a process at a time to Redis.
+// newHTTPRateRedis uses the counter as httprate's middleware does, without header fields. It has
+// no lock: the middleware's own lock lets a process send only one request at a time to Redis.
 func newHTTPRateRedis(client *redis.Client, perHour int) decide {
 	host, port := hostPort(client.Options().Addr)
 	counter := must(httprateredis.NewRedisLimitCounter(&httprateredis.Config{

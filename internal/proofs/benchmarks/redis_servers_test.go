@@ -18,8 +18,8 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// BenchmarkRedisServers measures decisions of many goroutines on one server, on a Ring of two,
-// and on a cluster of three. Each goroutine has its own cancellable context, as a request has.
+// BenchmarkRedisServers measures decisions by many goroutines on one server, on a Ring of two,
+// and on a cluster of three. Like a request, each goroutine has its own cancellable context.
 func BenchmarkRedisServers(b *testing.B) {
 	cluster := redistest.StartCluster(b, 3, false)
 	servers := map[string][]*redistest.Server{
@@ -68,7 +68,7 @@ func BenchmarkRedisServers(b *testing.B) {
 
 var used = regexp.MustCompile(`used_cpu_(?:user|sys)_main_thread:([\d.]+)`)
 
-// processorTime returns the processor time that servers have used, in µs.
+// processorTime returns the servers' processor time so far, in µs.
 func processorTime(b *testing.B, servers []*redistest.Server) (total float64) {
 	for _, s := range servers {
 		for _, m := range used.FindAllStringSubmatch(must(s.Do("INFO", "cpu")), -1) {

@@ -25,7 +25,7 @@ func hostPort(addr string) (string, uint16) {
 	return host, uint16(must(strconv.ParseUint(text, 10, 16)))
 }
 
-// The limits: one is never reached, one is reached at once, and one is in between.
+// The limits: one is never reached, one is reached at once, and one lies in between.
 const (
 	openPerHour = 1_000_000
 	shutPerHour = 1
@@ -34,7 +34,7 @@ const (
 
 var usec = regexp.MustCompile(`cmdstat_(\w+):calls=\d+,usec=(\d+)`)
 
-// serverTime returns the time that the server needed for the commands, in µs.
+// serverTime returns the server's time for the commands so far, in µs.
 func serverTime(b *testing.B, client *redis.Client, commands []string) (total float64) {
 	found := false
 	info, err := client.Info(context.Background(), "commandstats").Result()
@@ -55,11 +55,11 @@ var mixes = []struct {
 	perHour int
 }{{"allowed", openPerHour}, {"denied", shutPerHour}}
 
-// busyCallers are enough callers to keep the server busy.
+// busyCallers is enough callers to keep the server busy.
 const busyCallers = 16
 
-// BenchmarkRedisServer has one caller, so that the server is idle between two calls. BenchmarkRedisBusy has
-// several callers, and as many keys. server-µs/op is the server's time for one decision: the median of slices.
+// BenchmarkRedisServer has one caller, so the server is idle between two calls. BenchmarkRedisBusy has several
+// callers, each with its own key. server-µs/op is the server's time per decision: the median of slices.
 func BenchmarkRedisServer(b *testing.B) { serverTimes(b, 1) }
 func BenchmarkRedisBusy(b *testing.B)   { serverTimes(b, busyCallers) }
 
@@ -70,7 +70,7 @@ func serverTimes(b *testing.B, callers int) {
 			b.Run("mix="+mix.name+"/peer="+p.name, func(b *testing.B) {
 				require.NoError(b, client.FlushAll(context.Background()).Err())
 				take := p.new(client, mix.perHour)
-				inTurn(take, keys, 3) // loads the script, and exhausts the limits that can be exhausted
+				inTurn(take, keys, 3) // loads the script, and exhausts the limits, if they can be exhausted
 				b.ReportAllocs()
 				b.ResetTimer()
 				var times []float64
@@ -85,10 +85,10 @@ func serverTimes(b *testing.B, callers int) {
 }
 
 // slice is how many decisions are measured together. The result is the slices'
-// median, which does not move if other work on the machine disturbs some.
+// median, so it does not move if other work on the machine disturbs some of them.
 const slice = 500
 
-// serverSlice makes about n decisions, with one caller for each key, and returns the server's time for each decision, in µs.
+// serverSlice makes about n decisions, with one caller per key, and returns the server's time per decision, in µs.
 func serverSlice(b *testing.B, client *redis.Client, p redisPeer, want bool, take decide, keys []string, n int) float64 {
 	b.StopTimer()
 	require.NoError(b, client.ConfigResetStat(context.Background()).Err())
@@ -104,7 +104,7 @@ func serverSlice(b *testing.B, client *redis.Client, p redisPeer, want bool, tak
 	return serverTime(b, client, p.sends) / float64(n)
 }
 
-// inTurn makes n decisions, with one caller for each key.
+// inTurn makes n decisions, with one caller per key.
 func inTurn(take decide, keys []string, n int) (allowed, errs int) {
 	var yes, failed atomic.Int64
 	var wg sync.WaitGroup
@@ -124,7 +124,7 @@ func inTurn(take decide, keys []string, n int) (allowed, errs int) {
 	return int(yes.Load()), int(failed.Load())
 }
 
-// BenchmarkRedisLoad has many callers in one process. Each decides on one of a thousand keys after the other.
+// BenchmarkRedisLoad has many callers in one process. Each decides on a thousand keys, one after the other.
 func BenchmarkRedisLoad(b *testing.B) {
 	client := redisserver.Start(b)
 	keys := makeKeys(1000)
@@ -143,15 +143,15 @@ func BenchmarkRedisLoad(b *testing.B) {
 	}
 }
 
-// taken holds the callers' results.
+// taken has the callers' results.
 type taken struct {
-	times  []time.Duration // all decisions' durations
+	times  []time.Duration // how long the decisions took
 	rates  []float64       // the decisions a second in each slice
 	failed atomic.Int64
 }
 
-// loadSlice is the number of decisions after which the callers wait for each other. The result is
-// the median of the slices' rates, which does not move if other work on the machine disturbs some.
+// loadSlice is how many decisions the callers make before they wait for each other. The result is the
+// median of the slices' rates, so it does not move if other work on the machine disturbs some of them.
 const loadSlice = 4000
 
 // load makes n decisions with all callers together.
@@ -194,7 +194,7 @@ func (t *taken) report(b *testing.B) {
 	b.ReportMetric(100*float64(t.failed.Load())/float64(n), "failed-%")
 }
 
-// BenchmarkRedisMemory reports the memory that Redis uses for one key.
+// BenchmarkRedisMemory reports Redis's memory per key.
 func BenchmarkRedisMemory(b *testing.B) {
 	client, ctx := redisserver.Start(b), context.Background()
 	for _, p := range redisPeers {
@@ -210,7 +210,7 @@ func BenchmarkRedisMemory(b *testing.B) {
 			for _, key := range keys {
 				total += must(client.MemoryUsage(ctx, key).Result())
 			}
-			for range b.N { // the memory is measured once, and the loop takes no time
+			for range b.N { // the memory is measured once; the loop takes no time
 			}
 			require.NotEmpty(b, keys)
 			b.ReportMetric(float64(total), "B/key")
@@ -219,7 +219,7 @@ func BenchmarkRedisMemory(b *testing.B) {
 	}
 }
 
-// BenchmarkLimits measures 16 callers on a Redis server. Package sqltest measures the same on PostgreSQL.
+// BenchmarkLimits has 16 callers on a Redis server. Package sqltest measures the same on PostgreSQL.
 func BenchmarkLimits(b *testing.B) {
 	client := redisserver.Start(b)
 	for _, c := range callers.Cases() {

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// waiters is how many requests of one client wait at the same time.
+// waiters is how many of a client's requests wait at the same time.
 const waiters = 16_000
 
 // instantly is a server that answers at once.
@@ -25,7 +25,7 @@ func (instantly) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
 }
 
-// waiting is an http.RoundTripper with x/time/rate, in the form in which many programs have it.
+// waiting is an http.RoundTripper with x/time/rate, as in many programs.
 type waiting struct {
 	base    http.RoundTripper
 	limiter *rate.Limiter
@@ -38,7 +38,7 @@ func (w waiting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.base.RoundTrip(r)
 }
 
-// clientPeers are clients that may send the next request after a second, and then a million a second.
+// clientPeers are clients that may send nothing for a second, and then a million requests a second.
 var clientPeers = []struct {
 	name string
 	new  func() (http.RoundTripper, error)
@@ -60,7 +60,7 @@ var clientPeers = []struct {
 	}},
 }
 
-// BenchmarkWaiters measures how late the last of many requests is sent that wait in one client.
+// BenchmarkWaiters measures how late the last of many requests is sent. All wait in one client.
 func BenchmarkWaiters(b *testing.B) {
 	for _, p := range clientPeers {
 		b.Run("peer="+p.name, func(b *testing.B) {
@@ -73,7 +73,7 @@ func BenchmarkWaiters(b *testing.B) {
 	}
 }
 
-// lateness sends many requests at once, and returns the delay of the last one beyond its time.
+// lateness sends many requests at once, and returns how much too late the last one is sent.
 func lateness(t testing.TB, client func() (http.RoundTripper, error)) time.Duration {
 	begin := time.Now()
 	rt, err := client()

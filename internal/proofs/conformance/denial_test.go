@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// middlewares limit each client's address to one request an hour, each in its usual form.
+// middlewares limit each client's address to one request an hour, each one in its usual form.
 var middlewares = map[string]func(tb testing.TB, next http.Handler) http.Handler{
 	"httplimit": func(tb testing.TB, next http.Handler) http.Handler {
 		l, err := ratelimit.New[netip.Addr](ratelimit.TokenBucket(ratelimit.PerHour(1), 1), nil)
@@ -58,7 +58,7 @@ var middlewares = map[string]func(tb testing.TB, next http.Handler) http.Handler
 	},
 }
 
-// discard is a response writer without costs: it has one header map for all responses.
+// discard is a response writer that costs nothing: it has one header map for all responses.
 type discard struct {
 	header http.Header
 	status int
@@ -68,7 +68,7 @@ func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) WriteHeader(status int)      { d.status = status }
 func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
 
-// denial returns a function that serves the same denied request once more.
+// denial returns a function that serves the same denied request again.
 func denial(tb testing.TB, name string) func() {
 	h := middlewares[name](tb, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	r := httptest.NewRequest("GET", "/items", nil)

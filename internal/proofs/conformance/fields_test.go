@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// answers is a limiter that describes its limits and returns preset decisions.
+// answers describes its limits and returns preset decisions.
 type answers struct {
 	limits   []ratelimit.Limit
 	decision ratelimit.Decision
@@ -34,13 +34,13 @@ func (a *answers) Take(context.Context, *http.Request, int) (ratelimit.Decision,
 	return a.decision, nil
 }
 
-// item is one member of a list, parsed.
+// item is one parsed member of a list.
 type item struct {
 	name   string
 	params map[string]int64
 }
 
-// parse parses a field according to RFC 9651. The field must be a non-empty list of Strings with Integers as parameters.
+// parse parses a field by RFC 9651. It must be a non-empty list of Strings with Integers as parameters.
 func parse(t *testing.T, lines []string) (items []item) {
 	t.Helper()
 	list, err := httpsfv.UnmarshalList(lines)
@@ -67,7 +67,7 @@ func parse(t *testing.T, lines []string) (items []item) {
 	return items
 }
 
-// randomLimits returns limits of all algorithms, with names of any characters
+// randomLimits returns limits of all algorithms. Their names have any characters
 // that a field can contain. Some have the largest figures that can be counted.
 func randomLimits(random *rand.Rand) (limits []ratelimit.Limit) {
 	for i := range 1 + random.IntN(5) {

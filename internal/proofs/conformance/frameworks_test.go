@@ -23,7 +23,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// ginLimit returns httplimit as gin's middleware, for a group of routes. It decides before
+// ginLimit returns httplimit as gin's middleware for a group of routes. It decides before
 // the handler runs, and does not see the response. To settle by the status, wrap the engine.
 func ginLimit(m *httplimit.Middleware) gin.HandlerFunc {
 	return func(c *gin.Context) {

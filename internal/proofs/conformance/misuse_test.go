@@ -101,14 +101,14 @@ func nilArguments(t *testing.T) map[string][]error {
 	}
 }
 
-// nilable matches the types of parameters for which a constructor must not accept nil.
+// nilable matches parameters' types for which a constructor must refuse nil.
 var nilable = regexp.MustCompile(`(Limiter|Reserver)\[|redis\.UniversalClient|\*sql\.DB|metric\.Meter|prometheus\.Registerer|key func\(|pick func\(`)
 
-// elsewhere are functions that cannot return an error.
+// elsewhere lists functions that cannot return an error.
 var elsewhere = []string{"otellimit.Timed", "promlimit.Timed", "policy/audit.Of"}
 
 // constructors returns the constructors, and the functions for any
-// limiter, that have such a parameter and can return an error.
+// limiter, with such a parameter and an error among their results.
 func constructors(t *testing.T) (names []string) {
 	text, err := os.ReadFile("../../tools/api/api.txt")
 	require.NoError(t, err)
@@ -119,7 +119,7 @@ func constructors(t *testing.T) (names []string) {
 			continue // connectlimit is not in this module, and its own tests check the same
 		}
 		parameters := m[3]
-		if i := strings.LastIndex(parameters, ") "); i > 0 { // the results are left out
+		if i := strings.LastIndex(parameters, ") "); i > 0 { // without the results
 			parameters = parameters[:strings.LastIndex(parameters[:i+1], ")")+1]
 		}
 		name := strings.TrimPrefix(m[1], "ratelimit/") + "." + m[2]
@@ -146,7 +146,7 @@ func TestConstructorsNameTheNilArgumentInOneForm(t *testing.T) {
 	}
 }
 
-// made are pointers to zero values of types that need a constructor.
+// made has pointers to zero values of types that need a constructor.
 var made = []any{
 	new(ratelimit.Keyed[string]), new(ratelimit.Single), new(ratelimit.Layered[string]), new(ban.Limiter[string]), new(chain.Limiter[string]),
 	new(failover.Limiter[string]), new(fair.Limiter[string]), new(lease.Limiter[string]), new(inflight.Limiter[string]),
@@ -156,7 +156,7 @@ var made = []any{
 	new(redislimit.Limiter), new(redislimit.Semaphore), new(redislimit.Fair), new(sqllimit.Limiter),
 }
 
-// arguments returns a value for each parameter of a method.
+// arguments returns a value for each of a method's parameters.
 func arguments(ctx context.Context, zero any, method reflect.Type) (all []reflect.Value) {
 	layer, _ := zero.(ratelimit.Limiter[string])
 	given := []any{ctx, "k", 1, time.Second, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), http.NotFoundHandler(),
@@ -178,7 +178,7 @@ func arguments(ctx context.Context, zero any, method reflect.Type) (all []reflec
 	return all
 }
 
-// panics returns the text with which a call panics, or "" if it returns.
+// panics returns the text of a call's panic, or "" if the call returns.
 func panics(call func()) (text string) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -189,8 +189,8 @@ func panics(call func()) (text string) {
 	return ""
 }
 
-// Each method of a value that no constructor has made panics with the constructor's name, or has no effect.
-// A nil value also has no effect in the edges, because a program without a limit may read their counters.
+// If no constructor has made a value, each of its methods panics with the constructor's name, or has no effect.
+// In the edges, a nil value also has no effect, because a program without a limit may read its counters.
 func TestZeroValuesNameTheirConstructorInOneForm(t *testing.T) {
 	testsize.Arithmetic(t)
 	const form = `^$|^([\w/]+|layer 0): this \w+ is nil or zero: make one with \w+((, \w+)? or \w+)?$`
@@ -225,7 +225,7 @@ func TestFunctionsWithoutAnErrorPanicForNilInOneForm(t *testing.T) {
 	key, noKey := func(s string) (string, error) { return s, nil }, (func(string) (string, error))(nil)
 	log, err := audit.New(new(sql.DB), nil)
 	require.NoError(t, err)
-	require.NoError(t, log.Close(t.Context())) // it is called before the database is
+	require.NoError(t, log.Close(t.Context())) // it is called before the database
 	l := ratelimit.Must(httplimit.PerIP(ratelimit.Unlimited(), nil))
 	slots := ratelimit.Must(httplimit.NewInflight(ratelimit.Must(inflight.New[string](1, nil)), httplimit.Pattern, nil))
 	for want, call := range map[string]func(){

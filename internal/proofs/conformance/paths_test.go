@@ -29,7 +29,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// guardedRules blocks the routes of the guarded handlers, and exempts public files.
+// guardedRules blocks the routes to guarded handlers, and exempts public files.
 const guardedRules = `rules:
 - {name: public, allow: true, match: {route: /files/public/}}
 - {name: guarded, match: {route: [/v1/charges, /search/, /files/big/]}, limit: blocked}
@@ -46,8 +46,8 @@ var spellings = []string{
 	"http://h/v1/charges", "http:/v1/charges", "x:y:/v1/charges", "x:y://h/search/x", "x:y:z:/v1/charges", "x:v1/charges",
 }
 
-// TestNoSpellingOfAPathReachesAGuardedHandler sends each spelling to routers that decode, clean and split
-// paths in different ways. The policy receives the request first, so the guarded handler must never run.
+// TestNoSpellingOfAPathReachesAGuardedHandler sends each spelling to routers with different ways to decode,
+// clean and split paths. The policy receives the request first, so the guarded handler must never run.
 func TestNoSpellingOfAPathReachesAGuardedHandler(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	folder := t.TempDir()
@@ -79,7 +79,7 @@ func TestNoSpellingOfAPathReachesAGuardedHandler(t *testing.T) {
 				m.Handle("/v1/charges", guarded)
 				m.Handle("/search/", guarded)
 				m.Handle("/files/", files)
-				r.URL.RawPath = "" // as a server does that decodes before it routes
+				r.URL.RawPath = "" // some servers decode before they route
 				m.ServeHTTP(w, r)
 			}))
 			t.Cleanup(backend.Close)
@@ -171,7 +171,7 @@ func TestNoSpellingOfAPathReachesAGuardedHandler(t *testing.T) {
 	}
 }
 
-// fiber routes the path as it is sent, with letters of any case. Upper case
+// fiber routes the path as sent, with letters of any case. Upper case
 // letters evade a rule for lower case ones, unless fiber is case-sensitive.
 func TestNoSpellingOfAPathReachesAGuardedHandlerOfFiber(t *testing.T) {
 	p := ratelimit.Must(policy.New(ratelimit.Must(policy.Parse([]byte(guardedRules))), nil))

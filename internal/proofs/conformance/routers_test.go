@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// failures returns middleware that counts only failed logins, 5 an hour, and a function that returns the remaining budget.
+// failures returns middleware that counts only failed logins, 5 an hour. left returns the remaining budget.
 func failures(t *testing.T) (m *httplimit.Middleware, left func() int) {
 	l, err := ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(5)), nil)
 	require.NoError(t, err)
@@ -45,7 +45,7 @@ func get(t *testing.T, h http.Handler, path string) (*http.Response, string) {
 	return resp, string(text)
 }
 
-// gin's Stream uses http.CloseNotifier, and does not check that the writer implements it.
+// gin's Stream uses http.CloseNotifier, and does not check whether the writer implements it.
 func TestGinStreamsInsideTheMiddleware(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	m, left := failures(t)
@@ -103,7 +103,7 @@ func TestChiUsesTheMiddleware(t *testing.T) {
 	assert.Equal(t, 4, left())
 }
 
-// Within the routes, chi returns its pattern and its path values as net/http does.
+// chi returns its pattern and its path values within the routes, as net/http does.
 func TestChisPatternIsFound(t *testing.T) {
 	l := ratelimit.Must(ratelimit.New[keyfunc.Pair[string, string]](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
 	m, err := httplimit.New(ratelimit.Map(l, keyfunc.Join(httplimit.Pattern, httplimit.PathValue("tenant"))), nil)

@@ -53,7 +53,7 @@ func rpcClient(t *testing.T) *http.Client {
 	return &http.Client{Transport: tr}
 }
 
-// connectHealth returns the health service in the three protocols of connect-go.
+// connectHealth returns the health service in connect-go's three protocols.
 func connectHealth() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(checkMethod, connect.NewUnaryHandler(checkMethod,
@@ -109,7 +109,7 @@ func quota(err error) *errdetails.QuotaFailure_Violation {
 	return nil
 }
 
-// TestACallIsDeniedInItsOwnProtocol checks the errors of connect-go's clients for a denial.
+// TestACallIsDeniedInItsOwnProtocol checks the errors that connect-go's clients get for a denial.
 func TestACallIsDeniedInItsOwnProtocol(t *testing.T) {
 	for name, options := range rpcProtocols {
 		t.Run(name, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestACallIsDeniedInItsOwnProtocol(t *testing.T) {
 }
 
 // TestOtherRefusalsInTheCallsProtocol sends costs that can never pass and calls
-// without a key. It also refuses calls because a store is down or no permit is free.
+// without a key. Other calls are refused because a store is down or no permit is free.
 func TestOtherRefusalsInTheCallsProtocol(t *testing.T) {
 	blocked, err := httplimit.PerIP(ratelimit.Blocked(), nil)
 	require.NoError(t, err)
@@ -188,7 +188,7 @@ func TestOtherRefusalsInTheCallsProtocol(t *testing.T) {
 	}
 }
 
-// unavailable is a limiter whose store is down.
+// unavailable is a limiter with its store down.
 type unavailable struct{}
 
 func (unavailable) Allow(*http.Request, int) bool { return false }

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// answer is a server that sends one RateLimit field, and records requests' times.
+// answer is a server. It sends one RateLimit field, and records when requests arrive.
 type answer struct {
 	field string
 	times []time.Time
@@ -28,7 +28,7 @@ func (a *answer) RoundTrip(r *http.Request) (*http.Response, error) {
 		Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
 }
 
-// wait returns how long a client waits after it has received the field.
+// wait returns how long a client waits once it has received the field.
 func wait(t *testing.T, field string) time.Duration {
 	l := ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil))
 	a := &answer{field: field}
@@ -43,7 +43,7 @@ func wait(t *testing.T, field string) time.Duration {
 	return a.times[1].Sub(a.times[0])
 }
 
-// expected computes the client's wait with the reference parser: the time during which some item has r=0.
+// expected computes the client's wait with the reference parser: as long as some item has r=0.
 func expected(field string) (longest time.Duration) {
 	list, err := httpsfv.UnmarshalList([]string{field})
 	if err != nil {
@@ -75,7 +75,7 @@ func isName(v any) bool {
 	return false
 }
 
-// A client reads fields as a parser of structured fields does, including malformed ones.
+// A client reads fields as a parser of structured fields does, even malformed ones.
 func TestTransportReadsStructuredFields(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	pieces := []string{`"a"`, `"b\"c"`, `"d\\"`, "tok", "*t", ";r=0", ";r=3", ";t=7", ";t=20", "; t=9", ";pk=:YWI=:", ";x", ";y=?1", ";z=1.5", `;s="q;r=0"`,

@@ -33,7 +33,7 @@ func picture(lanes []*lane) string {
 	}
 	draw(c, lanes, top, "All tenants: units granted a second", chart.Linear(0, 1200, top+30+plot, top+30), 1,
 		func(l *lane, i int) float64 { return float64(l.granted[i]) }, 0, 500, 1000)
-	const wide = 4 // bins for a point, since the modest tenant calls only ten times a second
+	const wide = 4 // bins per point: the modest tenant calls only ten times a second
 	draw(c, lanes, top+panel, "The modest tenant: part of its calls granted, in %", chart.Linear(0, 110, top+panel+30+plot, top+panel+30), wide,
 		func(l *lane, i int) float64 {
 			wanted, served := 0, 0
@@ -46,7 +46,7 @@ func picture(lanes []*lane) string {
 	return c.String()
 }
 
-// draw draws a figure of all lanes over time, with one point for a number of bins.
+// draw draws a figure of all lanes over time, with one point for several bins.
 func draw(c *chart.Canvas, lanes []*lane, y float64, caption string, at chart.Scale, bins int, figure func(l *lane, i int) float64, marks ...float64) {
 	base := y + 30 + plot
 	c.Text("name", "start", left, y+20, caption)

@@ -21,26 +21,26 @@ import (
 
 var joins = flag.Int("joins", testsize.Of(24, 600), "the number of random mixes whose tenants join and leave")
 
-// settles is the manner of a tenant that reserves an estimate in line, works, and settles at less.
+// settles is a tenant's manner: it reserves an estimate in line, works, and settles at less.
 const settles = polls + 1
 
-// guest is a tenant of a [gathering]. In each phase in which it is present, it requests more than its share.
+// guest is a tenant of a [gathering]. While it is present, it requests more than its share.
 type guest struct {
 	member
-	there []bool // whether it is present in each phase
+	there []bool // in which phases it is present
 
 	grants []grant
-	late   int // waits after a denial that were longer than RetryAfter, by more than a tenth and 50 ms
+	late   int // how often a denial's wait exceeded RetryAfter, by more than a tenth and 50 ms
 	waits  int
 }
 
-// grant is how many units a tenant got, at their real cost.
+// grant is how many units a tenant got at an instant, at their real cost.
 type grant struct {
 	at    time.Duration
 	units int
 }
 
-// gathering is a limit whose tenants change between phases.
+// gathering is a limit. Its tenants change between phases.
 type gathering struct {
 	seed        uint64
 	rate, burst int
@@ -53,8 +53,8 @@ type gathering struct {
 	total []grant
 }
 
-// newGathering returns 2 to 15 tenants, and 3 to 6 phases of four to eight refills.
-// In the first phase there is often only one tenant, which uses the whole limit.
+// newGathering returns 2 to 15 tenants, and 3 to 6 phases of four to eight
+// refills. The first phase often has only one tenant, which uses the whole limit.
 func newGathering(seed uint64) *gathering {
 	r := rand.New(rand.NewPCG(seed, 79))
 	x := &gathering{seed: seed, burst: int(between(r, 2_000, 120_000))}
@@ -96,7 +96,7 @@ func newGathering(seed uint64) *gathering {
 	return x
 }
 
-// until returns whether a guest is present at an instant, and the time until which this holds.
+// until returns whether a guest is present at an instant, and until when that stays so.
 func (x *gathering) until(g *guest, at time.Duration) (there bool, end time.Duration) {
 	phase, _ := slices.BinarySearch(x.ends, at+1)
 	if phase == len(x.ends) {
@@ -116,7 +116,7 @@ func (x *gathering) granted(g *guest, units int) {
 	g.grants, x.total = append(g.grants, now), append(x.total, now)
 }
 
-// run plays a gathering in a bubble of virtual time.
+// run plays a gathering in virtual time, in a bubble.
 func (x *gathering) run(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x.start = time.Now()
@@ -150,7 +150,7 @@ func (x *gathering) run(t *testing.T) {
 	})
 }
 
-// call makes a guest's next call, until the call passes or the context ends.
+// call makes a guest's next call. It returns when the call passes or the context ends.
 func (x *gathering) call(ctx context.Context, all *sync.WaitGroup, r *rand.Rand, l *fair.Limiter[int], key int) {
 	g := x.guests[key]
 	switch g.manner {
@@ -158,7 +158,7 @@ func (x *gathering) call(ctx context.Context, all *sync.WaitGroup, r *rand.Rand,
 		if l.Wait(ctx, key, g.cost) == nil {
 			x.granted(g, g.cost)
 		} else {
-			<-ctx.Done() // there is no room before the guest leaves
+			<-ctx.Done() // the guest leaves before there is room
 		}
 	case settles:
 		res, err := l.Reserve(ctx, key, g.cost, time.Hour)
@@ -183,8 +183,8 @@ func (x *gathering) call(ctx context.Context, all *sync.WaitGroup, r *rand.Rand,
 	}
 }
 
-// obey makes a guest's calls, each after a RetryAfter, until one
-// passes. It records how much later than RetryAfter the call passed.
+// obey repeats a guest's call, each time after RetryAfter, until it passes.
+// It records whether the call came much later than the first RetryAfter.
 func (x *gathering) obey(ctx context.Context, l *fair.Limiter[int], key int) {
 	g, began, first := x.guests[key], time.Now(), time.Duration(0)
 	for {
@@ -210,7 +210,7 @@ func (x *gathering) obey(ctx context.Context, l *fair.Limiter[int], key int) {
 	}
 }
 
-// share returns the units of a guest's share between two instants.
+// share returns how many units a guest's share has between two instants.
 func (x *gathering) share(g *guest, from, to time.Duration) (units float64) {
 	begin := time.Duration(0)
 	for phase, end := range x.ends {
@@ -228,7 +228,7 @@ func (x *gathering) share(g *guest, from, to time.Duration) (units float64) {
 	return units
 }
 
-// unitsBetween returns the units that were granted between two instants.
+// unitsBetween returns how many units were granted between two instants.
 func unitsBetween(grants []grant, from, to time.Duration) (units float64) {
 	i, _ := slices.BinarySearchFunc(grants, from, func(g grant, at time.Duration) int { return int(g.at - at) })
 	for ; i < len(grants) && grants[i].at < to; i++ {
@@ -237,7 +237,7 @@ func unitsBetween(grants []grant, from, to time.Duration) (units float64) {
 	return units
 }
 
-// settled reports whether the tenants have been the same for 1.2 refills and 2 s before from, and stay the same until to.
+// settled reports whether the tenants stay the same from 1.2 refills and 2 s before from, until to.
 func (x *gathering) settled(from, to time.Duration) bool {
 	begin := time.Duration(0)
 	for _, end := range x.ends {
@@ -249,7 +249,7 @@ func (x *gathering) settled(from, to time.Duration) bool {
 	return false
 }
 
-// worst returns the smallest part of its share that a guest gets over two refills. It begins 1.2 refills after a change.
+// worst returns the smallest part of its share that a guest gets over two refills, measured from 1.2 refills after a change.
 func (x *gathering) worst(g *guest) (part float64, measured bool) {
 	part = 10
 	for from := x.refill; from+2*x.refill <= x.ends[len(x.ends)-1]; from += x.refill / 4 {
@@ -263,7 +263,8 @@ func (x *gathering) worst(g *guest) (part float64, measured bool) {
 	return part, measured
 }
 
-// barred returns the longest time without a grant while a guest is present, less the time in which its share pays for a cost.
+// barred returns how long a guest went without a grant while present,
+// at most, less the time in which its share pays for a cost.
 func (x *gathering) barred(g *guest) (longest time.Duration) {
 	begin := time.Duration(0)
 	last := begin
@@ -285,7 +286,7 @@ func (x *gathering) barred(g *guest) (longest time.Duration) {
 	return longest
 }
 
-// above returns the maximum number of units by which the grants of any interval exceed burst + rate·t.
+// above compares the grants in each interval t with burst + rate·t, and returns the maximum excess.
 func (x *gathering) above() (units float64) {
 	sum, lowest := 0.0, 0.0
 	for _, g := range x.total {
@@ -305,8 +306,8 @@ func (x *gathering) String() string {
 	return text
 }
 
-// Tenants join and leave. A tenant may use units that no other tenant wants, and loses nothing
-// for that after a refill. Soon after each change, all waiting tenants get their shares again.
+// Tenants join and leave. A tenant may use units that no other tenant wants. After a refill, it
+// loses nothing for that. Soon after each change, all waiting tenants get their shares again.
 func TestTenantsThatWaitGetTheirSharesSoonAfterOthersJoinAndLeave(t *testing.T) {
 	var mu sync.Mutex
 	parts, obeying, late, waited := []float64{}, []float64{}, 0, 0

@@ -1,5 +1,5 @@
-// Fair compares three ways to serve 50 greedy tenants and a modest one: one shared bucket, a
-// bucket for each tenant, and package fair. It prints the results, and draws docs/fair.svg:
+// Fair compares three ways to serve 50 greedy tenants and a modest one: one shared bucket,
+// a bucket per tenant, and package fair. It prints the results, and draws docs/fair.svg:
 //
 //	go -C internal/proofs run ./fair -o ../../docs/fair.svg
 package main
@@ -42,14 +42,14 @@ func run(w io.Writer, out string, seed uint64) error {
 	return os.WriteFile(out, []byte(picture(lanes)), 0o666)
 }
 
-// The load is 50 greedy tenants, which poll about every 10 ms. In the second
-// phase 40 of them pause. The modest tenant always requests half its share.
+// The 50 greedy tenants poll about every 10 ms. In the second phase
+// 40 of them pause. The modest tenant always requests half its share.
 const (
 	rate    = 1000 // units a second
 	burst   = 1000
 	greedy  = 50
 	pausing = 40
-	modest  = greedy // the key of the modest tenant
+	modest  = greedy // the modest tenant's key
 
 	warmUp = 10 * time.Second
 	phase  = 20 * time.Second
@@ -57,7 +57,7 @@ const (
 	bin    = time.Second
 )
 
-// lane is the results under one limiter, in each bin.
+// lane has one limiter's results, in each bin.
 type lane struct {
 	name, class    string
 	granted        [length / bin]int // to all tenants
@@ -72,7 +72,7 @@ func (l *lane) spent(from, to time.Duration) float64 {
 	return float64(sum) / (rate * (to - from).Seconds())
 }
 
-// denied returns the share of the modest tenant's calls that were denied while all others polled.
+// denied returns which share of the modest tenant's calls was denied while all others polled.
 func (l *lane) denied() float64 {
 	wanted, served := 0, 0
 	for i := range l.wanted {
@@ -102,7 +102,7 @@ func play(seed uint64) []*lane {
 	return lanes
 }
 
-// play makes all tenants' calls in the order of time, after a time to warm up. Each lane gets the same calls.
+// play makes all tenants' calls in the order of time. The first seconds only warm up. Each lane gets the same calls.
 func (l *lane) play(seed uint64, clock *ratelimittest.Clock, allow func(key int) bool) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	pause := func(key int) time.Duration {

@@ -29,8 +29,8 @@ var (
 	mixFile  = flag.String("picture", "", "the `file` for a picture of all tenants' parts; none if empty")
 )
 
-// manner is a tenant's behaviour. Each requests more than its
-// share: it calls again at once after a grant. Only polls does not.
+// manner is a tenant's behaviour. In each manner, a tenant requests more
+// than its share: it calls again at once after a grant, except in polls.
 type manner int
 
 const (
@@ -48,16 +48,16 @@ func (m manner) String() string {
 type member struct {
 	manner       manner
 	cost, weight int
-	callers      int           // its calls in Wait at the same time
-	every        time.Duration // the time between two polls
+	callers      int           // how many of its calls are in Wait at the same time
+	every        time.Duration // the pause between two polls
 
-	on, off, phase time.Duration // it is present for a time and absent for a time, unless on is 0
+	on, off, phase time.Duration // it is in turn present for on, and absent for off; if on is 0, it is always present
 
-	served float64 // its served units while they were measured
+	served float64 // how many units it was granted while they were measured
 	due    float64 // its share of the rate
 }
 
-// mix is a limit and the tenants that share it.
+// mix is a limit, and the tenants sharing it.
 type mix struct {
 	seed         uint64
 	rate, burst  int
@@ -68,7 +68,7 @@ type mix struct {
 
 func (m *member) here(at time.Duration) bool { return m.on == 0 || (at+m.phase)%(m.on+m.off) < m.on }
 
-// next returns the time until the member leaves or comes.
+// next returns how long it takes until the member leaves or comes.
 func (m *member) next(at time.Duration) time.Duration {
 	p := (at + m.phase) % (m.on + m.off)
 	if p < m.on {
@@ -77,17 +77,17 @@ func (m *member) next(at time.Duration) time.Duration {
 	return m.on + m.off - p
 }
 
-// part returns the part of its share that a member got, to within one cost.
+// part returns which part of its share a member got, to within one cost.
 func (m *member) part() float64 { return (m.served + float64(m.cost)) / m.due }
 
 func (m *member) ofBurst(x *mix) float64 { return float64(m.cost) / float64(x.burst) }
 
-// promised returns the part of its share that a member must get at least, or 0 if none is promised.
+// promised returns which part of its share a member must get at least, or 0 if none is promised.
 func (m *member) promised(x *mix) float64 {
 	switch {
 	case m.manner == polls, m.on > 0: // a member that comes and goes burdens the others
 		return 0
-	case m.due < 20*float64(m.cost): // it has too few costs to measure
+	case m.due < 20*float64(m.cost): // so few costs cannot be measured
 		return 0
 	case m.manner == waits, m.ofBurst(x) <= 0.1:
 		return 0.97
@@ -108,14 +108,14 @@ func (x *mix) String() string {
 
 func (x *mix) spentPart() float64 { return x.spent / float64(x.rate) / x.length.Seconds() }
 
-// between returns a random number whose logarithm is distributed evenly.
+// between returns a random number with an evenly distributed logarithm.
 func between(r *rand.Rand, least, most float64) float64 {
 	return least * math.Exp(r.Float64()*math.Log(most/least))
 }
 
-// newMix returns 2 to 50 tenants of one to four manners. Their weights are up to 10, and their costs
-// are from a thousandth of the burst to the whole burst. The burst is half a second to five seconds
-// of the rate, and at least 2.5 seconds if there are tenants that come back after whole seconds.
+// newMix returns 2 to 50 tenants with one to four manners. Their weights are up to 10. Their
+// costs are from a thousandth of the burst to the whole burst. The burst is half a second to five
+// seconds of the rate. If tenants come back after whole seconds, it is at least 2.5 seconds.
 func newMix(seed uint64) *mix {
 	r := rand.New(rand.NewPCG(seed, 77))
 	x := &mix{seed: seed, burst: int(between(r, 200, 20_000))}
@@ -153,9 +153,9 @@ func newMix(seed uint64) *mix {
 		weights += m.weight
 		x.members = append(x.members, m)
 	}
-	longest := 0.0 // the time in which a member's share pays for a cost
+	longest := 0.0 // how long a member's share takes to pay for a cost, at most
 	for _, m := range x.members {
-		if calls > 300 { // more polls a second take too long to simulate
+		if calls > 300 { // more polls would take too long to simulate
 			m.every = time.Duration(float64(m.every) * calls / 300)
 		}
 		longest = max(longest, float64(m.cost)*float64(weights)/float64(m.weight)/float64(x.rate))
@@ -165,10 +165,10 @@ func newMix(seed uint64) *mix {
 	return x
 }
 
-// run plays a mix in a bubble of virtual time.
+// run plays a mix in virtual time, in a bubble.
 func (x *mix) run(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		opening := len(x.members) // a tenant takes most of the burst before the others come
+		opening := len(x.members) // one tenant takes most of the burst before the others come
 		l, err := fair.New(ratelimit.TokenBucket(ratelimit.PerSecond(x.rate), x.burst), &fair.Options[int]{
 			Weight: func(key int) int {
 				if key == opening {
@@ -239,7 +239,7 @@ func (x *mix) run(t *testing.T) {
 	}
 }
 
-// wait makes one call of a member with Wait.
+// wait makes one of a member's calls, with Wait.
 func wait(ctx context.Context, l *fair.Limiter[int], key int, m *member, start time.Time, count func(*member)) {
 	if m.on > 0 {
 		at := time.Since(start)
@@ -254,11 +254,11 @@ func wait(ctx context.Context, l *fair.Limiter[int], key int, m *member, start t
 	if l.Wait(ctx, key, m.cost) == nil {
 		count(m)
 	} else {
-		<-ctx.Done() // there is no room before the member leaves
+		<-ctx.Done() // the member leaves before there is room
 	}
 }
 
-// take makes a member's calls at an instant, and returns the time until its next one.
+// take makes a member's calls at one instant, and returns the pause until its next one.
 func take(t *testing.T, r *rand.Rand, l *fair.Limiter[int], key int, m *member, count func(*member)) time.Duration {
 	for {
 		d, err := l.Take(t.Context(), key, m.cost)
@@ -278,7 +278,7 @@ func take(t *testing.T, r *rand.Rand, l *fair.Limiter[int], key int, m *member, 
 	}
 }
 
-// In any mix, a tenant that waits or obeys RetryAfter gets its share.
+// In any mix, a tenant gets its share if it waits or obeys RetryAfter.
 func TestTenantsThatBehaveGetTheirSharesInRandomMixes(t *testing.T) {
 	var mu sync.Mutex
 	parts := map[string][]float64{}
@@ -302,7 +302,7 @@ func TestTenantsThatBehaveGetTheirSharesInRandomMixes(t *testing.T) {
 					name := m.manner.String()
 					parts[name] = append(parts[name], 100*m.part())
 				}
-				if greedy { // so that a call is denied at any time
+				if greedy { // so that calls are denied at any time
 					assert.GreaterOrEqual(t, x.spentPart(), 0.97, "%v", x)
 				}
 				assert.LessOrEqual(t, x.spent, float64(x.rate)*x.length.Seconds()+float64(x.burst), "%v", x)
@@ -321,7 +321,7 @@ func TestTenantsThatBehaveGetTheirSharesInRandomMixes(t *testing.T) {
 	}
 }
 
-// mixPicture draws each manner's tenants by the part of their share that they got.
+// mixPicture draws the tenants by their manners, and by which part of their share they got.
 func mixPicture(parts map[string][]float64) string {
 	const top, bottom = 96.0, 300.0
 	c := chart.New(width, int(bottom)+60, "Shares in random mixes", "For each manner of asking, the part of its share that a tenant got, from the worst tenant to the best.")

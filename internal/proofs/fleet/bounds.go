@@ -15,9 +15,9 @@ type trial struct {
 	what   string // describes the demand
 	change func(s *setup)
 	bound  func(r *result) int64
-	least  float64 // the minimum part of the bound that is admitted on the hottest key
-	most   float64 // the maximum number of round trips for a decision; 0 is not checked
-	exact  bool    // whether exactly the bound is admitted on the hottest key
+	least  float64 // which part of the bound the hottest key must be admitted, at least
+	most   float64 // the maximum number of round trips per decision; 0 is not checked
+	exact  bool    // whether the hottest key must be admitted exactly the bound
 }
 
 // boundsSetup returns the trials' common setup.
@@ -28,9 +28,9 @@ func boundsSetup(lasts time.Duration) setup {
 	}
 }
 
-// trials returns a trial of each way to hold a fleet to a limit.
+// trials returns a trial for each way to hold a fleet to a limit.
 func trials() []trial {
-	const lots = 100_000 // decisions a second in each process, for trials in which most need no round trip
+	const lots = 100_000 // decisions a second per process, for trials in which most need no round trip
 	central := func(r *result) int64 { return r.centralBound() }
 	leased := func(r *result) int64 { return r.leasedBound() }
 	return []trial{
@@ -57,14 +57,14 @@ func trials() []trial {
 	}
 }
 
-// outcome is a trial's results.
+// outcome has a trial's results.
 type outcome struct {
 	trial
 	result   *result
-	admitted int64   // the admitted cost of the hottest key
-	limit    int64   // the bound of the hottest key
-	over     int     // keys beyond their bound
-	trips    float64 // scripts for each decision
+	admitted int64   // the hottest key's admitted cost
+	limit    int64   // the hottest key's bound
+	over     int     // how many keys exceed their bound
+	trips    float64 // scripts per decision
 	scripts  int64
 }
 

@@ -12,13 +12,13 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/proc"
 )
 
-// weather has the parts of the fleet that a fault can affect.
+// weather has the fleet's parts that a fault can affect.
 type weather struct {
 	server *server
 	proxy  *proxy
 }
 
-// fault is something that happens to a store.
+// fault is an event in the life of a store.
 type fault struct {
 	name  string
 	short string // a short name for the picture
@@ -28,8 +28,8 @@ type fault struct {
 	strike, heal func(ctx context.Context, w weather) error
 
 	times  int            // how often the fault strikes; 0 means once
-	change func(s *setup) // a change of the fleet's setup during the fault; may be nil
-	calm   bool           // whether the store is healthy, so that the fallback decides nothing
+	change func(s *setup) // changes the fleet's setup during the fault; may be nil
+	calm   bool           // whether the store stays healthy, so that the fallback should decide nothing
 }
 
 // faults returns failures of a store that a fleet must survive.
@@ -51,7 +51,7 @@ func faults() []fault {
 	}
 }
 
-// strains returns other conditions that a fleet must bear.
+// strains returns other conditions that a fleet must withstand.
 func strains() []fault {
 	return []fault{
 		{name: "none: bursts of 200 callers, 16 calls at once", calm: true, strike: nothing, heal: nothing, change: func(s *setup) {
@@ -84,7 +84,7 @@ func send(args ...any) func(context.Context, weather) error {
 
 func nothing(context.Context, weather) error { return nil }
 
-// chaosSetup returns the runs' common setup with faults.
+// chaosSetup returns the common setup of runs with faults.
 func chaosSetup() setup {
 	return setup{
 		Engine: "failover", Rate: ratelimit.PerSecond(50), Burst: 100, Nodes: 8, Keys: 10, Skew: 1.1,
@@ -92,27 +92,27 @@ func chaosSetup() setup {
 	}
 }
 
-// phases are a run's durations before a fault and after it.
+// phases has the lengths of a run before a fault and after it.
 type phases struct{ calm, recovery time.Duration }
 
 var full = phases{2 * time.Second, 4 * time.Second}
 
 const (
-	// closesWithin is the time after a fault within which the breakers must close: OpenFor, a fifth of it, and the probe.
+	// closesWithin is how soon after a fault the breakers must close: OpenFor, a fifth of it, and the probe.
 	closesWithin = 2 * time.Second
-	// grace is the time that is permitted beyond the timeout and the machine's own lateness.
+	// grace is how much a decision may exceed the timeout and the machine's own lateness.
 	grace = 10 * time.Millisecond
 )
 
-// ordeal is the results of a fleet during a fault.
+// ordeal has a fleet's results during a fault.
 type ordeal struct {
 	fault
 	engine   string
 	result   *result
-	healed   time.Duration // the time since the start
-	closed   time.Duration // the time after healed until each breaker had been closed
+	healed   time.Duration // since the start
+	closed   time.Duration // how long after healed each breaker had been closed
 	worst    float64       // the worst key's admitted cost, as a share of the bound
-	grown    int           // goroutines that were left
+	grown    int           // how many goroutines were left
 	slowness time.Duration // p99.9 of a decision
 	lateness time.Duration // p99.9 of a timer at the same time
 }
@@ -156,7 +156,7 @@ func brave(ctx context.Context, engine string, f fault, p phases, change func(s 
 // span returns the time from the first strike to the fault's end.
 func (f fault) span() time.Duration { return f.lasts * time.Duration(max(1, 2*f.times-1)) }
 
-// bring makes the fault strike and heal, as often as it has to.
+// bring makes the fault strike and heal as often as it must.
 func (f fault) bring(ctx context.Context, w weather) error {
 	for i := range max(1, f.times) {
 		if i > 0 {
@@ -200,7 +200,7 @@ func (o *ordeal) violations(grace, closesWithin time.Duration) (all []string) {
 	if d := o.result.setup.Deadline; d > 0 {
 		patience = min(patience, d)
 	}
-	if most := patience + o.lateness + grace; o.slowness > most*104/100 { // the factor is the width of a histogram's step
+	if most := patience + o.lateness + grace; o.slowness > most*104/100 { // the factor allows for a histogram's step
 		all = append(all, fmt.Sprintf("p99.9 of a decision is %v, want at most %v", o.slowness, most))
 	}
 	if o.closed > closesWithin {
@@ -215,7 +215,7 @@ func (o *ordeal) violations(grace, closesWithin time.Duration) (all []string) {
 	return all
 }
 
-// runChaos runs a fleet of each engine through each fault, and prints a table.
+// runChaos runs a fleet with each engine through each fault, and prints a table.
 func runChaos(ctx context.Context, out, progress io.Writer, faults []fault, engines []string) (failed int, err error) {
 	t := newTable("fault", "engine", "decisions", "degraded", "errors", "p99.9", "a timer's delay, p99.9", "closed after", "worst key, share of bound", "goroutines left", "verdict")
 	for i, f := range faults {
@@ -236,7 +236,7 @@ func runChaos(ctx context.Context, out, progress io.Writer, faults []fault, engi
 }
 
 // judged runs a fleet through a fault. A machine may be so late that calls time out
-// although Redis has answered. Then the run proves nothing, and judged repeats it.
+// although Redis has answered. Such a run proves nothing, so judged repeats it.
 func judged(ctx context.Context, engine string, f fault, progress io.Writer) (o *ordeal, bad []string, err error) {
 	for range 3 {
 		if o, err = brave(ctx, engine, f, full, func(*setup) {}); err != nil {

@@ -24,7 +24,7 @@ type process struct {
 	err    error
 }
 
-// result is a fleet's results.
+// result has a fleet's results.
 type result struct {
 	setup    setup
 	reports  []*report
@@ -34,8 +34,8 @@ type result struct {
 	decided  []int64
 	latency  histogram
 	lateness histogram
-	took     time.Duration // the time from the first decision to the last answer
-	notices  []string      // errors that callers got
+	took     time.Duration // from the first decision to the last answer
+	notices  []string      // errors returned to callers
 }
 
 // startFleet starts the processes and waits until each is ready.
@@ -157,11 +157,10 @@ func (p *process) follow(res *result) {
 	}
 }
 
-// end waits for the end of a process that has reported. If the
-// race detector has found a race, the process ends with an error.
+// end waits until a process ends that has reported. If the race detector has found a race, the process ends with an error.
 func (p *process) end() error {
 	if p.report == nil {
-		return nil // it has failed, and has reported that itself
+		return nil // it has failed, and has already reported that
 	}
 	return p.cmd.Wait()
 }
@@ -185,7 +184,7 @@ func (r *result) sum(all []*process) {
 	}
 }
 
-// regained returns the units that a key regains in a time, rounded up.
+// regained returns how many units a key regains in t, rounded up.
 func (s setup) regained(t time.Duration) int64 {
 	return (int64(t)*int64(s.Rate.Units) + int64(s.Rate.Per) - 1) / int64(s.Rate.Per)
 }
@@ -193,13 +192,12 @@ func (s setup) regained(t time.Duration) int64 {
 // centralBound returns the maximum cost that one shared budget admits during the run.
 func (r *result) centralBound() int64 { return int64(r.setup.Burst) + r.setup.regained(r.took) }
 
-// leasedBound returns centralBound with a batch for each process added.
+// leasedBound is centralBound plus a batch for each process.
 func (r *result) leasedBound() int64 {
 	return r.centralBound() + int64(r.setup.Nodes)*int64(r.setup.MaxBatch)
 }
 
-// outageBound returns leasedBound with each process's admissions alone
-// added, for a store that has lost its data the given number of times.
+// outageBound is leasedBound plus what each process admits alone, if the store loses its data lost times.
 func (r *result) outageBound(lost int) int64 {
 	bound := r.centralBound() + int64(lost)*int64(r.setup.Burst)
 	share := r.setup.share()
@@ -228,7 +226,7 @@ func (r *result) count() (c sample) {
 	return c
 }
 
-// closedAfter returns the time from an instant until the last breaker was closed for the first time.
+// closedAfter returns how long after healed it took until each breaker had been closed once.
 func (r *result) closedAfter(healed time.Duration) (last time.Duration) {
 	for node := range r.setup.Nodes {
 		first := time.Duration(math.MaxInt64)

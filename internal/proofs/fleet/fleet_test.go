@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// This is the proof's short version: real processes use a real server for half a second each, or longer
+// In this short version of the proof, real processes use a real server for half a second each, or longer
 // on a busy machine. The command also checks how much of its bound a fleet reaches, and how fast.
 func TestNoKeyIsAdmittedBeyondItsBound(t *testing.T) {
 	redistest.Program(t)
@@ -55,7 +55,7 @@ func TestNoKeyIsAdmittedBeyondItsBound(t *testing.T) {
 	}
 }
 
-// This is the proof's short version with processes that are killed while they hold slots.
+// In this short version of the proof, processes are killed while they hold slots.
 func TestSlotsOfKilledProcesses(t *testing.T) {
 	redistest.Program(t)
 	s, err := startServer(t.Context())
@@ -73,7 +73,7 @@ func TestSlotsOfKilledProcesses(t *testing.T) {
 	}
 }
 
-// This is the proof's short version with slots that pass between callers. The command measures how fast they do.
+// In this short version of the proof, slots pass between callers. The command measures how fast they do.
 func TestSlotsPassFromCallerToCaller(t *testing.T) {
 	redistest.Program(t)
 	s, err := startServer(t.Context())
@@ -87,17 +87,17 @@ func TestSlotsPassFromCallerToCaller(t *testing.T) {
 	require.LessOrEqual(t, r.overtaken, 30)
 }
 
-// Of these three jobs, the second begins before the first although it called later.
+// The second of these four jobs begins before the first, although it called later.
 func TestHandoverFigures(t *testing.T) {
 	jobs := []job{{Called: 0, Began: 200, Ended: 300}, {Called: 50, Began: 100, Ended: 200}, {Called: 60, Began: 900, Ended: 1000}, {Called: 70, Began: 1100, Ended: 1200}}
 	r := handoverTrial{limit: 1, work: 100}.measure(jobs)
 	require.Equal(t, 1, r.overtaken)
 	require.Equal(t, 1, r.most)
-	require.InDelta(t, 0.25, r.ofIdeal, 0.001) // from 200 to 1000, 2 of the 8 jobs that fit
+	require.InDelta(t, 0.25, r.ofIdeal, 0.001) // from 200 to 1000 there is time for 8 jobs, and 2 begin
 	require.InDelta(t, 0.25, r.busy, 0.001)
 }
 
-// This is the proof's short version with two regions that share a budget, and a link between them that is cut.
+// In this short version of the proof, two regions share a budget, and the link between them is cut.
 func TestTwoRegionsHoldOneBudget(t *testing.T) {
 	redistest.Program(t)
 	for i, r := range regions() {
@@ -120,8 +120,8 @@ func TestTwoRegionsHoldOneBudget(t *testing.T) {
 	}
 }
 
-// 64 goroutines in four processes make decisions while each fault strikes. The
-// command checks how fast the breakers close, and package failover tests it exactly.
+// 64 goroutines in four processes make decisions while each fault strikes. The command
+// checks how fast the breakers close, and package failover tests that exactly.
 func TestAFleetGetsOverFaults(t *testing.T) {
 	redistest.Program(t)
 	kinds := []string{"failover", "failover over lease", "lease over failover"}
@@ -131,7 +131,7 @@ func TestAFleetGetsOverFaults(t *testing.T) {
 		}
 		t.Run(f.name, func(t *testing.T) {
 			p := phases{100 * time.Millisecond, 1500 * time.Millisecond}
-			f.calm = false                                                     // only the command checks that the fallback is not used
+			f.calm = false                                                     // only the command checks that the fallback is not needed
 			for f.lasts = min(f.lasts, 500*time.Millisecond); ; f.lasts *= 3 { // a machine may stop for as long
 				o, err := brave(t.Context(), kinds[i%len(kinds)], f, p, func(s *setup) { s.Nodes, s.Goroutines, s.Demand = 4, 16, 100 })
 				require.NoError(t, err)

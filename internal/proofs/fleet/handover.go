@@ -24,20 +24,20 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// handoverVariable is the environment variable that makes this program a process of the handover trials.
+// handoverVariable names the environment variable that makes this program a process of the handover trials.
 const handoverVariable = "RATELIMIT_FLEET_HANDOVER"
 
 // handoverSetup is the task of such a process.
 type handoverSetup struct {
 	Redis   string // the server's address
 	Limit   int
-	Callers int           // callers; each acquires, works and releases repeatedly
+	Callers int           // each caller acquires, works and releases, again and again
 	Rate    float64       // if positive, callers arrive at random instead, this many a second
-	Work    time.Duration // the work's duration; if 0, callers only wait
+	Work    time.Duration // how long the work takes; if 0, callers only wait
 	Lasts   time.Duration
 }
 
-// handoverKey is the key in all trials.
+// handoverKey is the key of all trials.
 const handoverKey = "k"
 
 func newHandover(addr string, limit int) *redislimit.Semaphore {
@@ -45,11 +45,11 @@ func newHandover(addr string, limit int) *redislimit.Semaphore {
 	return ratelimit.Must(redislimit.NewSemaphore(client, limit, &redislimit.SemaphoreOptions{Name: "handover", Timeout: time.Second}))
 }
 
-// job is one piece of work. Its times are in nanoseconds of the machine's clock.
+// job is one piece of work. Its times are the machine's, in nanoseconds.
 type job struct{ Called, Began, Ended int64 }
 
-// isHandoverWorker turns this program into a process of the trials if it was started as one. The process prints
-// a line when it is ready, and works until its time is over or standard input closes. Then it prints its jobs.
+// isHandoverWorker runs a process of the trials, if this program was started as one. The process prints a
+// line when it is ready, and works until its time is over or standard input closes. Then it prints its jobs.
 func isHandoverWorker() bool {
 	text := os.Getenv(handoverVariable)
 	if text == "" {
@@ -57,7 +57,7 @@ func isHandoverWorker() bool {
 	}
 	var s handoverSetup
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		panic(err) // the command has written it, so it is valid
+		panic(err) // it was written by the command, so it is valid
 	}
 	semaphore := newHandover(s.Redis, s.Limit)
 	ctx := context.Background()
@@ -132,7 +132,7 @@ func (s handoverSetup) do(ctx context.Context, semaphore *redislimit.Semaphore) 
 	return j, permit.Release(ctx)
 }
 
-// crew is one trial's processes.
+// crew has one trial's processes.
 type crew struct {
 	all []*exec.Cmd
 	in  []io.WriteCloser
@@ -185,7 +185,7 @@ func (c *crew) begin() error {
 	return nil
 }
 
-// jobs returns all processes' jobs when the processes have ended.
+// jobs waits until the processes have ended, and returns all their jobs.
 func (c *crew) jobs() (all []job, err error) {
 	for i, out := range c.out {
 		var jobs []job
@@ -200,7 +200,7 @@ func (c *crew) jobs() (all []job, err error) {
 	return all, nil
 }
 
-// kill ends the processes that still run.
+// kill ends the processes still running.
 func (c *crew) kill() {
 	for _, p := range c.all {
 		if p.ProcessState == nil {
@@ -211,13 +211,13 @@ func (c *crew) kill() {
 	}
 }
 
-// handoverTrial is a row of the table.
+// handoverTrial is one of the table's rows.
 type handoverTrial struct {
 	limit     int
 	work      time.Duration
 	processes int
 	callers   int     // in all processes
-	least     float64 // the minimum part of the ideal
+	least     float64 // the minimum part of the ideal number of jobs
 }
 
 var handoverTrials = []handoverTrial{
@@ -229,13 +229,13 @@ var handoverTrials = []handoverTrial{
 	{1, 20 * time.Millisecond, 2, 2, 0.85},
 }
 
-// handoverResult is a trial's results.
+// handoverResult has a trial's results.
 type handoverResult struct {
 	jobs      int
-	ofIdeal   float64 // the number of jobs, as a part of slots · time / work
-	busy      float64 // the part of the slots' time that was spent on work
-	overtaken int     // the maximum number of callers that arrived after a caller and began before it
-	most      int     // the maximum number in flight
+	ofIdeal   float64 // how many jobs there were, as a part of slots · time / work
+	busy      float64 // which part of the slots' time was spent on work
+	overtaken int     // by how many later callers a caller was overtaken, at most
+	most      int     // how many jobs were in flight, at most
 }
 
 func (tr handoverTrial) run(ctx context.Context, server *server, lasts time.Duration) (r handoverResult, err error) {
@@ -257,7 +257,7 @@ func (tr handoverTrial) run(ctx context.Context, server *server, lasts time.Dura
 	return tr.measure(jobs), nil
 }
 
-// measure leaves out the first and the last tenth of the time, in which callers start and end.
+// measure leaves out the first and the last tenth of the time, because callers start and end in them.
 func (tr handoverTrial) measure(jobs []job) (r handoverResult) {
 	slices.SortFunc(jobs, func(a, b job) int { return cmp.Compare(a.Began, b.Began) })
 	first, last := jobs[0].Began, jobs[len(jobs)-1].Began
@@ -302,7 +302,7 @@ func mostInFlight(jobs []job) (most int) {
 	return most
 }
 
-// waitFor waits until the number of waiting callers is as wanted, and returns the time that took.
+// waitFor waits until enough accepts the number of waiting callers, and returns how long that took.
 func waitFor(ctx context.Context, semaphore *redislimit.Semaphore, enough func(waiting int) bool) (time.Duration, error) {
 	begin := time.Now()
 	for {
@@ -317,8 +317,8 @@ func waitFor(ctx context.Context, semaphore *redislimit.Semaphore, enough func(w
 	}
 }
 
-// afterBlip takes all slots for a second, at a third of the capacity. It
-// returns how long callers wait after that, and how many had to wait.
+// afterBlip takes all slots for a second, at a third of the capacity. It returns
+// how long it then takes until no caller waits, and how many had to wait.
 func afterBlip(ctx context.Context, server *server) (drained time.Duration, waited int, err error) {
 	const limit, work = 5, 20 * time.Millisecond
 	rate := float64(limit) / work.Seconds() / 3
@@ -348,7 +348,8 @@ func afterBlip(ctx context.Context, server *server) (drained time.Duration, wait
 	return drained, stats.Waiting, err
 }
 
-// passedBy returns how long a caller waits for a slot behind 50 callers of a process that is killed or suspended.
+// passedBy puts 50 callers in line, and then another one. It ends the process
+// of the 50, and returns how long the other caller then waits for a slot.
 func passedBy(ctx context.Context, server *server, end func(*os.Process) error) (waits time.Duration, err error) {
 	if err := server.do(ctx, "FLUSHALL"); err != nil {
 		return 0, err
@@ -391,7 +392,7 @@ func passedBy(ctx context.Context, server *server, end func(*os.Process) error) 
 
 var cpuSeconds = regexp.MustCompile(`used_cpu_(?:sys|user):([\d.]+)`)
 
-// cpu returns the processor time that a server has used.
+// cpu returns a server's processor time so far.
 func (s *server) cpu(ctx context.Context) (sum float64, err error) {
 	info, err := s.admin.Info(ctx, "cpu").Result()
 	for _, m := range cpuSeconds.FindAllStringSubmatch(info, -1) {
@@ -401,7 +402,7 @@ func (s *server) cpu(ctx context.Context) (sum float64, err error) {
 	return sum, err
 }
 
-// manyWait returns the server's part of a core while 1,000 callers wait for 2,000 taken slots.
+// manyWait returns which part of a core the server uses while 1,000 callers wait for 2,000 taken slots.
 func manyWait(ctx context.Context, server *server) (ofCore float64, err error) {
 	if err := server.do(ctx, "FLUSHALL"); err != nil {
 		return 0, err
@@ -437,8 +438,8 @@ func manyWait(ctx context.Context, server *server) (ofCore float64, err error) {
 
 func percent(part float64) string { return fmt.Sprintf("%.0f %%", 100*part) }
 
-// runHandover measures how slots pass between callers. It counts only an exceeded
-// limit as a failure, because the use of the slots depends on the machine.
+// runHandover measures how slots pass between callers. Only an exceeded limit
+// counts as a failure, because the use of the slots depends on the machine.
 func runHandover(ctx context.Context, out, progress io.Writer, lasts time.Duration) (failed int, err error) {
 	s, err := startServer(ctx)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// protect wraps a handler in middleware. Its limiter is a failover over Redis
-// with one key and a local limit of 3, which regains nothing during the test.
+// protect wraps a handler in middleware. Its limiter is a failover over Redis,
+// with one key and a local limit of 3 that regains nothing during the test.
 func protect(t *testing.T, s *server, handler http.HandlerFunc) (*httplimit.Middleware, http.Handler) {
 	client := redis.NewClient(&redis.Options{Addr: s.addr, DialerRetries: 1})
 	t.Cleanup(func() { _ = client.Close() })
@@ -36,7 +36,7 @@ func protect(t *testing.T, s *server, handler http.HandlerFunc) (*httplimit.Midd
 	return m, m.Wrap(handler)
 }
 
-// A failover always decides, so FailOpen never applies: a store that is down does not open the door.
+// A failover always decides, so FailOpen never applies: if the store is down, requests are still limited.
 func TestFailOpenOpensNothingThatFailoverDecides(t *testing.T) {
 	redistest.Program(t)
 	s, err := startServer(t.Context())

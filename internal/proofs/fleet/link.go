@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// link is the connection between a region and the store of another one. It delays
-// data in each direction. If it is cut, data in transit and all connections are lost.
+// link connects a region with another one's store. It delays data in each
+// direction. If it is cut, data in transit and all connections are lost.
 type link struct {
 	*relay
 	delay time.Duration // in each direction
@@ -35,7 +35,7 @@ type chunk struct {
 	due   time.Time
 }
 
-// copy copies one direction with the delay. Chunks overlap in transit, as on a real link.
+// copy copies one direction with the delay. Chunks may be in transit at the same time, as on a real link.
 func (k *link) copy(to, from net.Conn, pair [2]net.Conn) {
 	chunks := make(chan chunk, 1024)
 	go func() {
@@ -64,7 +64,7 @@ func (k *link) copy(to, from net.Conn, pair [2]net.Conn) {
 	}
 }
 
-// mend ends a cut. Connections that were open stay lost.
+// mend ends a cut. The lost connections stay lost.
 func (k *link) mend() {
 	k.hangUp()
 	k.cut.Store(false)

@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// tick is the interval at which a goroutine of the load makes its part of the decisions.
+// tick is how often a goroutine of the load makes its part of the decisions.
 const tick = 5 * time.Millisecond
 
-// load makes decisions at a constant rate. If it misses ticks, it makes up for only a few of them.
+// load makes decisions at a constant rate. If it misses ticks, it makes up for a few of them only.
 type load struct {
 	engine   engine
 	deadline time.Duration // each caller's deadline; 0 means none
 	keys     []string
 	tallies  []*tally
-	now      counts // the sum over all goroutines, which may be read while they run
+	now      counts // all goroutines' sum; it may be read while they run
 }
 
-// counts are the numbers of decisions so far.
+// counts has the numbers of decisions so far.
 type counts struct {
 	decisions, allowed, degraded, errors atomic.Int64
 }
@@ -30,9 +30,9 @@ type counts struct {
 // tally is one goroutine's counts.
 type tally struct {
 	admitted    []int64 // by key
-	byKey       []int64 // decisions by key
+	byKey       []int64 // decisions, by key
 	latency     histogram
-	first, last time.Time // the times of degraded decisions
+	first, last time.Time // when the first and the last degraded decision were made
 	firstErr    error
 	picks       *rand.Zipf // picks keys
 	owed        float64
@@ -53,7 +53,7 @@ func newLoad(s setup, e engine) *load {
 	return l
 }
 
-// run makes a number of decisions a second from start to end.
+// run makes demand decisions a second from start to end.
 func (l *load) run(demand int, start, end time.Time) {
 	var wg sync.WaitGroup
 	perTick := float64(demand) * tick.Seconds() / float64(len(l.tallies))
@@ -110,7 +110,7 @@ func (l *load) decide(t *tally) {
 	}
 }
 
-// histogram counts durations in steps of 2^(1/16), which is 4 %.
+// histogram counts durations in steps of 2^(1/16), about 4 %.
 type histogram [16 * 40]int64
 
 func (h *histogram) add(d time.Duration) {
@@ -124,7 +124,7 @@ func (h *histogram) merge(other *histogram) {
 	}
 }
 
-// quantile returns the upper end of the step that contains the quantile.
+// quantile returns the upper end of the quantile's step.
 func (h *histogram) quantile(q float64) time.Duration {
 	total := int64(0)
 	for _, n := range h {

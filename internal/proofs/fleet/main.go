@@ -1,5 +1,6 @@
-// Fleet proves the promises for a fleet of processes with one shared limit, with a healthy store and with faults. It
-// starts redis-server (or the program in REDIS_SERVER) and eight processes of this program, and prints its progress:
+// Fleet proves the promises for a fleet of processes with one shared limit, while the
+// store is healthy and through its faults. It starts redis-server (or the program in
+// REDIS_SERVER) and eight processes of this program, and prints its progress:
 //
 //	go -C internal/proofs run ./fleet              all of it, in about eight minutes
 //	go -C internal/proofs run ./fleet -only bounds the admitted cost, and the number of round trips
@@ -56,7 +57,7 @@ type options struct {
 	file    string
 }
 
-// prove runs the selected parts, and returns the number of broken promises.
+// prove runs the selected parts, and counts the broken promises.
 func prove(ctx context.Context, o options) (failed int, err error) {
 	parts := map[string]func() (int, error){
 		"bounds":   func() (int, error) { return runBounds(ctx, os.Stdout, os.Stderr, o.lasts) },

@@ -23,18 +23,18 @@ const (
 	lowerTop     = 284.0
 	lowerBottom  = 434.0
 	bin          = 200 * time.Millisecond
-	between      = 4 * time.Second // the time between faults
+	between      = 4 * time.Second // the pause between faults
 )
 
 // storm is one run through all faults, with one key.
 type storm struct {
 	result *result
 	faults []struck
-	bound  []int64 // the maximum admitted cost at each bin's end
+	bound  []int64 // the maximum admitted cost by the end of each bin
 	bins   []sample
 }
 
-// struck is a fault with its beginning and its end.
+// struck is a fault, and when it began and ended.
 type struck struct {
 	fault
 	from, to time.Duration
@@ -53,7 +53,7 @@ func runStorm(ctx context.Context, progress io.Writer) (*storm, error) {
 	}
 	defer prx.close()
 	s := chaosSetup()
-	s.Addr, s.Name, s.Keys, s.Skew = prx.addr(), "fleet", 2, 50 // with this skew nearly all decisions are on one key
+	s.Addr, s.Name, s.Keys, s.Skew = prx.addr(), "fleet", 2, 50 // with so much skew, nearly all decisions are on one key
 	s.Rate, s.Burst = ratelimit.PerSecond(800), 800
 	for _, f := range faults() {
 		s.Lasts += f.lasts + between
@@ -103,14 +103,14 @@ func (st *storm) collect() {
 			outages++
 			lost += int64(st.faults[next].lost)
 		}
-		// Each outage adds the cost that all processes together admit at once when
-		// they are alone. Afterwards, their rates together equal the shared limit's.
+		// In each outage, the processes alone admit some cost at once.
+		// Afterwards, their rates together equal the shared limit's.
 		alone := outages * int64(s.Nodes) * int64(s.share().Burst)
 		st.bound[i] = int64(s.Burst)*(1+lost) + s.regained(end) + alone + s.regained(st.degradedBy(end))
 	}
 }
 
-// degradedBy returns for how long decisions were degraded up to an instant.
+// degradedBy returns how long decisions had been degraded by an instant.
 func (st *storm) degradedBy(end time.Duration) (d time.Duration) {
 	for i, b := range st.bins {
 		if b.Degraded > 0 && time.Duration(i)*bin < end {

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// proxy is between the fleet and Redis, and can drop replies. The server has then executed commands whose replies are lost.
+// proxy stands between the fleet and Redis, and can drop replies. Commands with lost replies have been executed.
 type proxy struct {
 	*relay
 	dropping atomic.Bool
@@ -26,8 +26,8 @@ func (p *proxy) carry(client, server net.Conn) {
 	p.replies(client, server)
 }
 
-// replies passes replies on. After a dropped reply it passes on none,
-// because the client would read it as the answer to an earlier command.
+// replies passes replies on. After it has dropped one, it passes on no more,
+// because the client would read a reply as the answer to an earlier command.
 func (p *proxy) replies(client, server net.Conn) {
 	buf := make([]byte, 1<<16)
 	dropped := false

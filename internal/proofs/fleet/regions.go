@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// apart is the time of a round trip between the regions.
+	// apart is how long a round trip between the regions takes.
 	apart = 80 * time.Millisecond
-	// inRegion is the number of processes in each of the two regions. The store is in the first one.
+	// inRegion is how many processes each of the two regions has. The store is in the first one.
 	inRegion = 4
 )
 
@@ -27,9 +27,9 @@ type region struct {
 	engine string
 	name   string
 	load   float64       // the traffic, as a multiple of the budget
-	far    float64       // the part of the traffic in the region without the store
-	cut    time.Duration // for how long the link is cut
-	least  float64       // the minimum part of the budget that is used under this traffic
+	far    float64       // the part of the traffic arriving in the region without the store
+	cut    time.Duration // how long the link is cut
+	least  float64       // the minimum part of the budget that this traffic must use
 }
 
 func regions() []region {
@@ -45,7 +45,7 @@ func regions() []region {
 	}
 }
 
-// acrossRegions holds several regions to one limit whose budget is in a distant Redis. It is the recipe of docs/fleet.md.
+// acrossRegions holds several regions to one limit. Its budget is in a distant Redis. This is the recipe in docs/fleet.md.
 func acrossRegions(far *redis.Client, limit, share ratelimit.Limit, maxBatch int) (*lease.Limiter[string], *failover.Limiter[string], error) {
 	guarded, err := farGuarded(far, limit, share)
 	if err != nil {
@@ -53,7 +53,7 @@ func acrossRegions(far *redis.Client, limit, share ratelimit.Limit, maxBatch int
 	}
 	leased, err := lease.New(guarded, &lease.Options[string]{
 		MaxBatch: maxBatch,
-		BatchFor: 500 * time.Millisecond, // several round trips, so that the next batch arrives before the last one is used up
+		BatchFor: 500 * time.Millisecond, // several round trips, so that the next batch arrives before the last one is spent
 		HoldFor:  2 * time.Second,
 	})
 	return leased, guarded, err
@@ -65,7 +65,7 @@ func farGuarded(far *redis.Client, limit, share ratelimit.Limit) (*failover.Limi
 	if err != nil {
 		return nil, err
 	}
-	for range 5 { // the first call takes several round trips, to connect and to load the script
+	for range 5 { // the first call takes several round trips: it connects and loads the script
 		if _, err := shared.Peek(context.Background(), "warm", 0); err == nil {
 			break
 		}
@@ -86,7 +86,7 @@ func leasedAcross(s setup, client *redis.Client) (engine, error) {
 	return engine{Reserver: leased, flush: leased.Flush, lease: leased.Stats, state: func() failover.State { return guarded.Stats().State }}, nil
 }
 
-// far is an engine whose decisions are made in one region.
+// far is an engine that decides in one region.
 func far(s setup, client *redis.Client) (engine, error) {
 	guarded, err := farGuarded(client, s.limit().Named(s.Name), s.share())
 	if err != nil {
@@ -113,7 +113,7 @@ func regionsSetup(r region, lasts time.Duration) setup {
 	return s
 }
 
-// runRegion runs two regions on a store in one.
+// runRegion runs two regions. The store is in one of them.
 func runRegion(ctx context.Context, r region, lasts time.Duration, change func(*setup)) (*result, error) {
 	srv, err := startServer(ctx)
 	if err != nil {

@@ -98,11 +98,11 @@ func (s *server) close() {
 
 var scriptCalls = regexp.MustCompile(`cmdstat_eval(?:sha)?:calls=(\d+)`)
 
-// scripts counts the scripts that the server has run since its start.
+// scripts counts the scripts run by the server since its start.
 func (s *server) scripts(ctx context.Context) (n int64, err error) {
 	info, err := s.admin.Info(ctx, "commandstats").Result()
 	for _, m := range scriptCalls.FindAllStringSubmatch(info, -1) {
-		calls, _ := strconv.ParseInt(m[1], 10, 64) // the regular expression matches only digits
+		calls, _ := strconv.ParseInt(m[1], 10, 64) // it was matched as digits
 		n += calls
 	}
 	return n, err

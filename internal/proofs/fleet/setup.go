@@ -16,15 +16,15 @@ import (
 
 // setup configures one process of the fleet, as JSON in its environment.
 type setup struct {
-	Engine     string // a key of engines
+	Engine     string // a key in engines
 	Addr       string // Redis's address
 	Name       string // the budgets' name in Redis
 	Rate       ratelimit.Rate
 	Burst      int
-	Nodes      int // processes
+	Nodes      int // how many processes there are
 	Node       int // this process's index
 	MaxBatch   int
-	Keys       int     // keys
+	Keys       int     // how many keys there are
 	Skew       float64 // the exponent of Zipf's law, above 1
 	Demand     int     // this process's decisions a second
 	Goroutines int
@@ -33,14 +33,14 @@ type setup struct {
 	Deadline   time.Duration // each caller's deadline; 0 means none
 	MaxCalls   int           // failover's MaxCalls; 0 means the default
 	Seed       uint64
-	Alone      bool // whether only the first process makes decisions
+	Alone      bool // whether only the first process decides
 
-	// Addrs and Demands are Addr and Demand of each process, if they differ.
+	// Addrs and Demands have each process's Addr and Demand, if these differ.
 	Addrs   []string
 	Demands []int
 }
 
-// engines are the ways to hold a fleet to a limit.
+// engines has the ways to hold a fleet to a limit.
 var engines = map[string]func(s setup, client *redis.Client) (engine, error){
 	"central":             central,
 	"leased":              leased,
@@ -69,7 +69,7 @@ func (s setup) share() ratelimit.Limit {
 	return ratelimit.TokenBucket(r, max(1, s.Burst/s.Nodes))
 }
 
-// newEngine returns the complete limiter under test.
+// newEngine returns the whole limiter under test.
 func newEngine(s setup, client *redis.Client) (engine, error) {
 	build, ok := engines[s.Engine]
 	if !ok {

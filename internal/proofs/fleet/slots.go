@@ -20,19 +20,19 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// slotsVariable is the environment variable that makes this program a process that works in slots.
+// slotsVariable names the environment variable that makes this program a process working in slots.
 const slotsVariable = "RATELIMIT_FLEET_SLOTS"
 
 // slotsSetup configures such a process.
 type slotsSetup struct {
-	Redis, Partner string // the addresses of Redis and the partner
+	Redis, Partner string // the addresses of Redis and of the partner
 	Limit          int
 	Hold           time.Duration
-	Callers        int // callers for one slot each, beside a caller for all slots
+	Callers        int // callers for one slot each; another one takes all slots
 }
 
-// partner serves calls of the processes, and counts the calls in flight.
-// A call ends with its connection, and so also with its process.
+// partner serves the processes' calls, and counts those in flight.
+// A call ends with its connection, and so when its process ends.
 type partner struct {
 	net.Listener
 	limit int
@@ -43,10 +43,10 @@ type partner struct {
 }
 
 type partnerCounts struct {
-	most      int // the maximum in flight at once
-	over      int // calls above the limit
+	most      int // how many slots were in use at once, at most
+	over      int // how many calls came above the limit
 	served    int
-	servedAll int // served calls that had all slots
+	servedAll int // how many served calls had all slots
 }
 
 func (p *partner) counts() partnerCounts {
@@ -55,7 +55,7 @@ func (p *partner) counts() partnerCounts {
 	return p.partnerCounts
 }
 
-// partnerCall is a call in flight. It uses slots until an instant.
+// partnerCall is a call in flight. It uses slots until ends.
 type partnerCall struct {
 	slots int
 	ends  time.Time
@@ -79,8 +79,8 @@ func newPartner(limit int) (*partner, error) {
 	return p, nil
 }
 
-// serve reads a call: its slots, and the instant until which they last, in
-// nanoseconds. It answers with a byte, and waits for the connection's end.
+// serve reads a call: its slots, and until when they last, in nanoseconds.
+// It answers with a byte, and waits until the connection ends.
 func (p *partner) serve(c net.Conn) {
 	defer c.Close()
 	var call [16]byte
@@ -96,7 +96,7 @@ func (p *partner) serve(c net.Conn) {
 	delete(p.calls, c)
 }
 
-// begin counts a call. The limit does not apply to work that continues after its slots have ended.
+// begin counts a call. If its slots have already ended, the limit does not apply to its work.
 func (p *partner) begin(c net.Conn, call partnerCall) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,8 +119,8 @@ func (p *partner) begin(c net.Conn, call partnerCall) {
 	}
 }
 
-// isSlotsWorker turns this program into a process that works in slots if it
-// was started as one. It works until it is killed or its parent process ends.
+// isSlotsWorker runs a process working in slots, if this program was
+// started as one. The process works until it is killed or its parent ends.
 func isSlotsWorker() bool {
 	text := os.Getenv(slotsVariable)
 	if text == "" {
@@ -128,7 +128,7 @@ func isSlotsWorker() bool {
 	}
 	var s slotsSetup
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		panic(err) // the command has written it, so it is valid
+		panic(err) // it was written by the command, so it is valid
 	}
 	client := redis.NewClient(&redis.Options{Addr: s.Redis})
 	semaphore := ratelimit.Must(redislimit.NewSemaphore(client, s.Limit, &redislimit.SemaphoreOptions{Name: "partner", Hold: s.Hold, Timeout: time.Second}))
@@ -182,11 +182,11 @@ func (s slotsSetup) call(semaphore *redislimit.Semaphore, n int) error {
 	return err
 }
 
-// slotsResult is the results of a fleet whose processes are killed.
+// slotsResult has the results of a fleet with killed processes.
 type slotsResult struct {
 	partnerCounts
 	killed int
-	left   redislimit.SemaphoreStats // the statistics after Hold has passed
+	left   redislimit.SemaphoreStats // the semaphore's figures after Hold has passed
 }
 
 // slots is how many calls the partner may serve at once.
@@ -206,7 +206,7 @@ func (r slotsResult) violations() (all []string) {
 	return all
 }
 
-// killFleet runs processes that share slots, and kills one after the other during their work.
+// killFleet runs processes sharing slots, and kills one after the other during their work.
 func killFleet(ctx context.Context, server *server, processes int, lasts time.Duration) (r slotsResult, err error) {
 	partner, err := newPartner(slots)
 	if err != nil {

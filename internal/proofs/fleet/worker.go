@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// variable is the environment variable that makes this program a process of the fleet.
+// variable names the environment variable that makes this program a process of the fleet.
 const variable = "RATELIMIT_FLEET_PROCESS"
 
 // message is one line from a process to the command that started it.
@@ -27,31 +27,31 @@ type message struct {
 	Err    string
 }
 
-// sample is a process's decisions since its last sample.
+// sample has a process's decisions since its last sample.
 type sample struct {
-	At                                   time.Duration // the time from the start to the sample's end
+	At                                   time.Duration // from the start to the sample's end
 	Decisions, Allowed, Degraded, Errors int64
 	State                                string // the state of failover's breaker
 	node                                 int
 }
 
-// report is a process's results at its end.
+// report has a process's results at its end.
 type report struct {
 	Admitted  []int64 // by key
 	Decisions []int64 // by key
 	Latency   histogram
-	Lateness  histogram // the lateness of a timer beside the load, which the machine itself causes
+	Lateness  histogram // how late timers fire beside the load, because of the machine itself
 	Errors    int64
 	FirstErr  string
-	Degraded  time.Duration // the time from the first degraded decision to the last
+	Degraded  time.Duration // from the first degraded decision to the last
 	Began     time.Time
 	Ended     time.Time
-	Before    int // goroutines before the limiter was made
-	After     int // goroutines after it was closed
+	Before    int // how many goroutines there were before the limiter was made
+	After     int // how many there were after it was closed
 	Lease     lease.Stats
 }
 
-// isWorker turns this program into a process of the fleet if it was started as one.
+// isWorker runs a process of the fleet, if this program was started as one.
 func isWorker() bool {
 	text := os.Getenv(variable)
 	if text == "" {
@@ -95,7 +95,7 @@ func work(text string, in *bufio.Reader, out *json.Encoder) error {
 	return out.Encode(message{Report: r})
 }
 
-// follow passes on the line that starts the load. It ends the process when the parent process ends.
+// follow passes on the line that starts the load. It ends the process when the parent ends.
 func follow(in *bufio.Reader, lines chan<- string) {
 	for {
 		line, err := in.ReadString('\n')
@@ -127,7 +127,7 @@ func (l *load) play(s setup, start time.Time, out *json.Encoder) *report {
 	return r
 }
 
-// lateness measures how late timers fire and goroutines run on this machine at present.
+// lateness measures how late timers fire and goroutines run on this machine now.
 func lateness(done <-chan struct{}) (h histogram) {
 	for {
 		began := time.Now()
@@ -194,7 +194,7 @@ func (l *load) report() *report {
 	return r
 }
 
-// closed closes everything, and counts the goroutines that remain.
+// closed closes everything, and counts the remaining goroutines.
 func closed(e engine, client *redis.Client, before int) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

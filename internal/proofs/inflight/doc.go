@@ -1,12 +1,12 @@
-// Package inflight holds the proofs of package inflight. It has tests only.
+// Package inflight has proofs for the library's package inflight. It has tests only.
 //
-// The first proof: concurrent calls of package inflight have the same effect as
-// calls one after the other, in an order that agrees with their beginnings and ends.
+// The first proof: concurrent calls to package inflight have the same effect as calls one after
+// the other. The order of these agrees with the beginnings and ends of the concurrent ones.
 //
-// In a history, goroutines take permits of one key, give them back, some twice, wait for them, and change the limit. Other
-// goroutines invent keys, so the key is forgotten and made again. Porcupine then searches for an order in which a plain
-// counter and a limit explain all results. In histories without waiting callers, they must also explain each refusal.
+// In a history, goroutines take one key's permits, give them back, some twice, wait for them, and change the limit.
+// Other goroutines invent keys, so the key is forgotten and made again. Porcupine then searches for an order in
+// which a plain counter and a limit explain all results. If no caller waits, they must also explain each refusal.
 //
-// The second proof is that a partial outage stays partial. In simulated incidents the limits reach nearly the goodput of
-// the best fixed limit, and are compared with limits of other libraries. Tests with real servers have the same result.
+// The second proof: a partial outage stays partial. In simulated incidents the limits reach nearly the best fixed
+// limit's goodput. They are also compared with other libraries' limits. Tests with real servers have the same result.
 package inflight

@@ -22,7 +22,7 @@ var (
 	seeds     = flag.Int("incident-seeds", testsize.Of(1, 3), "play each so many times")
 )
 
-// incidentLimit is a limit that incidents are played with.
+// incidentLimit is one of the limits with which incidents are played.
 type incidentLimit struct {
 	name   string
 	bubble bool // it reads the time itself, so it runs in a bubble
@@ -37,8 +37,8 @@ var incidentLimits = []incidentLimit{
 	{"Gradient2", false, func(*overload.Incident) overload.Gate { return &overload.Gradient2{Most: incidentBound} }},
 }
 
-// A partial outage stays partial, whatever its cause. Goodput is close to that of the best fixed limit, both for
-// one process and for several that share a backend with costly refusals. With -v, a table compares other libraries.
+// A partial outage stays partial, whatever its cause. Goodput is close to the best fixed limit's, both for one
+// process and for several that share a backend with costly refusals. With -v, a table compares other libraries.
 func TestPartialOutagesStayPartial(t *testing.T) {
 	only := regexp.MustCompile(*incidents)
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 1, ' ', tabwriter.Debug)
@@ -96,7 +96,7 @@ func TestPartialOutagesStayPartial(t *testing.T) {
 	}
 }
 
-// mean returns the mean goodput of each stage over the seeds.
+// mean returns each stage's mean goodput over the seeds.
 func mean(i *overload.Incident, play func(seed uint64) []overload.Result) []float64 {
 	sum := make([]float64, len(i.Phases))
 	for seed := range *seeds {

@@ -21,7 +21,7 @@ import (
 const (
 	histories = 1500
 	clients   = 4
-	rounds    = 5 // of each client, which takes and perhaps gives back
+	rounds    = 5 // rounds per client: each takes units, and perhaps gives them back
 )
 
 type kind int
@@ -34,7 +34,7 @@ const (
 	setLimit
 )
 
-// call is one operation. Its n is the number of units, or the limit.
+// call is one operation. n counts its units, or is the limit.
 type call struct {
 	kind kind
 	n    int
@@ -44,7 +44,7 @@ func (c call) String() string {
 	return fmt.Sprintf("%s(%d)", [...]string{"TryAcquire", "Acquire", "Release", "Release again", "SetLimit"}[c.kind], c.n)
 }
 
-// state is the model's state of a key.
+// state is a key's state in the model.
 type state struct{ inFlight, limit int }
 
 // semaphore is the interface under test.
@@ -54,8 +54,8 @@ type semaphore interface {
 	SetLimit(limit int) error
 }
 
-// model is a counter and a limit. If total is set, it also bounds the
-// units in flight. If callers wait, a call may be refused in their favour.
+// model is a counter and a limit. total, if set, also bounds the units
+// in flight. If callers wait, a call may be refused in their favour.
 func model(limit, total int, waits bool) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return state{0, limit} },
@@ -97,8 +97,8 @@ var setups = []setup{
 
 const most = 5 // the highest limit
 
-// yielding is a clock that lets other goroutines run whenever it is
-// read. That is in the middle of a call, which holds the key's lock.
+// yielding is a clock that lets other goroutines run when it is
+// read, in the middle of a call. The call then holds the key's lock.
 type yielding struct{ reads atomic.Int64 }
 
 func (c *yielding) Now() time.Duration {
@@ -108,7 +108,7 @@ func (c *yielding) Now() time.Duration {
 	return 0
 }
 
-// bound is an algorithm whose limit is always the upper bound.
+// bound is an algorithm that always returns the upper bound.
 type bound struct{}
 
 func (bound) Limit() int                 { return most }
@@ -197,7 +197,7 @@ func (s setup) record(l semaphore, seed uint64) (ops []porcupine.Operation) {
 		all[i] = &recorder{l: l, id: i, now: &now, rng: rand.New(rand.NewPCG(seed, uint64(i))), setup: s}
 		wg.Go(all[i].play)
 	}
-	if s.total == 0 { // other keys would take units of Total that the model does not know
+	if s.total == 0 { // other keys would take units of Total, unknown to the model
 		wg.Go(func() { disturb(l) })
 	}
 	wg.Wait()
@@ -207,7 +207,7 @@ func (s setup) record(l semaphore, seed uint64) (ops []porcupine.Operation) {
 	return ops
 }
 
-// disturb invents keys, so that the table forgets others.
+// disturb invents keys, so the table forgets others.
 func disturb(l semaphore) {
 	for i := range rounds * 2 {
 		if p, err := l.TryAcquire(fmt.Sprint(i), 1); err == nil {
@@ -247,7 +247,7 @@ func TestConcurrentCallsAreLinearizable(t *testing.T) {
 
 // ---- the check finds broken limiters ----
 
-// forgetful first checks and later acts, and gives nothing back.
+// forgetful first checks and acts later, and gives nothing back.
 type forgetful struct {
 	*inflight.Limiter[string]
 	mu   sync.Mutex

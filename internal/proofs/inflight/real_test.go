@@ -38,15 +38,15 @@ var (
 	second  = flag.Duration("second", time.Second, "the length of a second of the real runs")
 )
 
-// The runs take 24 seconds. From second 6 to second 18, half the replicas are dead, or one client sets deadlines of 5 ms.
+// A run takes 24 seconds. From second 6 to second 18, half the replicas are dead, or one client sets deadlines of 5 ms.
 const (
 	runTime, fails, healed = 24, 6, 18
 
 	servers, work = 4, 20 * time.Millisecond // 200 requests a second
 )
 
-// heeding is the algorithm with another rule, with which these runs compare it. Each window of which a quarter
-// is dropped lowers the limit, whether that helps or not. A window with an unknown share of drops counts as one.
+// heeding is the algorithm with another rule, for comparison. If a quarter of a window is dropped, it lowers
+// the limit, whether that helps or not. A window with an unknown share of drops counts as such a window.
 type heeding struct{ inflight.Algorithm }
 
 func (h heeding) Update(s inflight.Sample) int {
@@ -67,10 +67,10 @@ func adaptive(t *testing.T, old bool) *inflight.Limiter[string] {
 	return l
 }
 
-// line is a run's goodput, in requests a second.
+// line has a run's goodput, in requests a second.
 type line [runTime]float64
 
-// during returns the mean goodput while the incident lasts, without its first seconds.
+// during returns the mean goodput during the incident, without its first seconds.
 func (l line) during() (mean float64) {
 	for _, x := range l[fails+4 : healed] {
 		mean += x / (healed - fails - 4)
@@ -78,7 +78,7 @@ func (l line) during() (mean float64) {
 	return mean
 }
 
-// drive sends requests at random during a run, and counts the successes in each second.
+// drive sends requests at random during a run, and counts the successes per second.
 func drive(begin time.Time, rate func(second int) float64, send func() bool) (l line) {
 	var good [runTime]atomic.Int64
 	var wg sync.WaitGroup
@@ -120,7 +120,7 @@ func inIncident(rate float64) func(int) float64 {
 	}
 }
 
-// busy is a backend that works on a number of requests at once.
+// busy is a backend that works on several requests at once.
 type busy chan struct{}
 
 func (b busy) serve(ctx context.Context) error {
@@ -138,8 +138,8 @@ func (b busy) serve(ctx context.Context) error {
 	}
 }
 
-// deadReplica runs an HTTP server whose proxy sends half the requests to one of two
-// replicas. From second 6 to second 18 this replica is dead, and the answer is 503 at once.
+// deadReplica runs an HTTP server. Its proxy sends half the requests to each of two
+// replicas. From second 6 to second 18 one of them is dead, and the answer is 503 at once.
 func deadReplica(t *testing.T, old bool) line {
 	begin := time.Now()
 	replicas := make([]*httputil.ReverseProxy, 2)
@@ -179,7 +179,7 @@ func deadReplica(t *testing.T, old bool) line {
 	})
 }
 
-// hostile runs a gRPC server with honest clients. From second 6 to second 18 another client sets deadlines of 5 ms.
+// hostile runs a gRPC server with honest clients. From second 6 to second 18, another client sets deadlines of 5 ms.
 func hostile(t *testing.T, old bool) line {
 	limit, err := grpclimit.NewInflight(adaptive(t, old), func(*grpclimit.Call) (string, error) { return "server", nil },
 		&grpclimit.InflightOptions{Outcome: func(c *grpclimit.Call, code codes.Code, usual inflight.Outcome) inflight.Outcome {
@@ -217,7 +217,7 @@ func hostile(t *testing.T, old bool) line {
 	return l
 }
 
-// working is a gRPC service that does a backend's work.
+// working is a gRPC service doing a backend's work.
 type working struct {
 	grpc_testing.UnimplementedTestServiceServer
 	backend busy
@@ -230,8 +230,8 @@ func (w *working) UnaryCall(ctx context.Context, _ *grpc_testing.SimpleRequest) 
 	return &grpc_testing.SimpleResponse{}, nil
 }
 
-// With real servers in real time, a dead replica leaves the capacity of
-// the other one, and a hostile client does not affect honest clients.
+// On real servers in real time, a dead replica leaves the other
+// one's capacity, and a hostile client does not affect honest ones.
 func TestRealServersKeepTheirGoodput(t *testing.T) {
 	testsize.Alone(t)
 	if !testsize.Long() && *picture == "" {

@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	histories = 1000 // for each algorithm and table
+	histories = 1000 // per algorithm and table
 	phases    = 4
 	clients   = 4
-	calls     = 3 // of each client in each phase
+	calls     = 3 // per client and phase
 )
 
 var limits = []ratelimit.Limit{
@@ -33,8 +33,8 @@ var limits = []ratelimit.Limit{
 	ratelimit.SlidingCounter(ratelimit.PerSecond(4)),
 }
 
-// yielding is a clock that lets other goroutines run whenever it is
-// read. That is in the middle of a decision, which holds the key's lock.
+// yielding is a clock that lets other goroutines run when it is read,
+// in the middle of a decision. The decision then holds the key's lock.
 type yielding struct{ now, reads atomic.Int64 }
 
 func (c *yielding) Now() time.Duration {
@@ -44,12 +44,12 @@ func (c *yielding) Now() time.Duration {
 	return time.Duration(c.now.Load())
 }
 
-// table is a way to make room for keys, with the maximum number of evictions in a history.
+// table is a way to make room for keys, and how many evictions a history may have.
 type table struct {
 	name      string
 	opts      ratelimit.Options[string]
 	keys      int
-	invented  bool // whether unrelated keys arrive all the time
+	invented  bool // whether unrelated keys arrive throughout
 	evictions func(s ratelimit.Stats) int
 }
 
@@ -95,7 +95,7 @@ func prove(t *testing.T, limit ratelimit.Limit, table table) {
 
 // record plays one history.
 func record(l limiter, clock *yielding, table table, rng *rand.Rand) (ops []porcupine.Operation) {
-	var now atomic.Int64 // numbers the beginnings and ends of calls in their order
+	var now atomic.Int64 // numbers the beginnings and ends of calls in order
 	for range phases {
 		at := clock.now.Add(rng.Int64N(int64(600 * time.Millisecond)))
 		var wg sync.WaitGroup
@@ -152,7 +152,7 @@ func disturb(l limiter, table table) {
 	}
 }
 
-// overlap reports whether two calls on one key were made at once.
+// overlap reports whether two calls on one key overlapped.
 func overlap(ops []porcupine.Operation) bool {
 	for i, a := range ops {
 		for _, b := range ops[:i] {

@@ -69,7 +69,7 @@ func (c call) String() string {
 	return fmt.Sprintf("%v %s(%s, %d)", c.at, [...]string{"Allow", "Take", "Adjust", "Reset"}[c.kind], c.key, c.n)
 }
 
-// oracle computes the results of calls that are made one after the other.
+// oracle computes the results of calls made one after the other.
 type oracle struct {
 	mu    sync.Mutex // guards the fields below, because porcupine checks several keys at once
 	l     *ratelimit.Keyed[string]
@@ -83,14 +83,14 @@ func newOracle(limit ratelimit.Limit) *oracle {
 }
 
 // past is a key's calls since it was fresh, the last one first. Nil is a
-// fresh key. A history must not forget keys more often than it evicts.
+// fresh key. A history must not forget a key more often than it evicts.
 type past struct {
 	before    *past
 	call      call
 	forgotten int
 }
 
-// after returns a call's result on a key with this past, and the key's state after it.
+// after returns a call's result on a key with this past, and the key's state before the call.
 func (o *oracle) after(p *past, c call) (answer, ratelimit.Decision) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -111,8 +111,8 @@ func (o *oracle) replay(p *past) {
 	p.call.on(o.l)
 }
 
-// step returns the pasts that a key may have after the call, if the given
-// answer is possible. A past with an empty call belongs to a forgotten key.
+// step returns the key's possible pasts after the call, or none if the answer
+// is impossible. A past with an empty call belongs to a forgotten key.
 func (o *oracle) step(p *past, c call, a answer, evictions int) (next []any) {
 	for _, from := range o.perhapsForgotten(p, evictions) {
 		want, was := o.after(from, c)
@@ -135,8 +135,7 @@ func (o *oracle) perhapsForgotten(p *past, evictions int) []*past {
 	return []*past{p}
 }
 
-// model is the sequential specification. A negative number of evictions stands for a
-// table that refuses new keys instead.
+// model is the sequential specification. Negative evictions stand for a table that refuses new keys instead.
 func (o *oracle) model(evictions int) porcupine.Model {
 	m := porcupine.NondeterministicModel{
 		Partition: byKey,

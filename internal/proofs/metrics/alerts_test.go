@@ -12,7 +12,7 @@ import (
 )
 
 // TestAlertsUseMetricsThatExist compares docs/alerts.yml with the
-// exported metrics, and with the table of actions in docs/metrics.md.
+// exported metrics, and with docs/metrics.md's table of actions.
 func TestAlertsUseMetricsThatExist(t *testing.T) {
 	alerts, err := os.ReadFile("../../../docs/alerts.yml")
 	require.NoError(t, err)
@@ -43,7 +43,7 @@ func TestAlertsUseMetricsThatExist(t *testing.T) {
 	}
 }
 
-// TestAlertsFire runs promtool, if it is installed, on the tests of the alerts.
+// TestAlertsFire runs promtool on the alerts' tests, if it is installed.
 func TestAlertsFire(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {

@@ -153,8 +153,8 @@ func TestTheVersionIsOneSeriesByOpenTelemetry(t *testing.T) {
 	}
 }
 
-// TestNamesAreThoseOfPrometheus compares the exported metrics with docs/metrics.md, which lists promlimit's metrics.
-// Each metric must have the same kind and labels there, and the name that the conventions of both systems give it.
+// TestNamesAreThoseOfPrometheus compares the exported metrics with docs/metrics.md, where promlimit's metrics
+// stand. Each metric must have the same kind and labels there, and the name given it by both systems' conventions.
 func TestNamesAreThoseOfPrometheus(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/metrics.md")
 	require.NoError(t, err)
@@ -204,7 +204,7 @@ func TestNamesAreThoseOfPrometheus(t *testing.T) {
 	assert.Equal(t, page, exported)
 }
 
-// TestSeriesOfRemovedRulesDisappearByOpenTelemetry takes a rule out of force.
+// TestSeriesOfRemovedRulesDisappearByOpenTelemetry removes a rule from the set in force.
 func TestSeriesOfRemovedRulesDisappearByOpenTelemetry(t *testing.T) {
 	reader := sdk.NewManualReader()
 	m, err := otellimit.New(sdk.NewMeterProvider(sdk.WithReader(reader)).Meter("test"))

@@ -39,7 +39,7 @@ func TestTheMetricsPageListsAllMetrics(t *testing.T) {
 }
 
 // TestDegradedDecisionsAreCounted checks that a failover counts degraded
-// decisions itself, and that a lease over it reports them to OnDecision.
+// decisions itself. A lease over it must report them to OnDecision.
 func TestDegradedDecisionsAreCounted(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m, err := promlimit.New(reg)

@@ -34,7 +34,7 @@ import (
 
 const secret = "a-key-that-must-not-be-seen"
 
-// program runs one limiter of each kind. Each has made decisions.
+// program runs one limiter of each kind, and each makes decisions.
 func program(t testing.TB) *prometheus.Registry {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
@@ -98,7 +98,7 @@ func program(t testing.TB) *prometheus.Registry {
 	return reg
 }
 
-// interceptor returns an interceptor that has served a call on which no decision was possible.
+// interceptor returns an interceptor that has served a call although no decision was possible.
 func interceptor(t testing.TB) *grpclimit.Interceptor {
 	t.Helper()
 	byMethod := ratelimit.Map(ratelimit.Reserver[string](failingReserver{}), grpclimit.Method)
@@ -180,7 +180,7 @@ ratelimit_keys{limiter="api"} 2
 		"ratelimit_policy_requests_total", "ratelimit_breaker_state", "ratelimit_breaker_forced", "ratelimit_failover_decisions_total", "ratelimit_keys"))
 }
 
-// The first request and the first call are served while the second ones find no room.
+// The first request and the first call are served. Meanwhile the second ones find no room.
 func TestMiddlewareWithPermitsIsMeasured(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := ratelimit.Must(promlimit.New(reg))
@@ -256,7 +256,7 @@ func TestOnlySourcesOfFiguresAreRegistered(t *testing.T) {
 	require.NoError(t, m.Register("f", limiter), "the name is still free")
 }
 
-// TestTheDashboardUsesMetricsThatExist compares docs/grafana-dashboard.json with the metrics that a program exports.
+// TestTheDashboardUsesMetricsThatExist compares docs/grafana-dashboard.json with the metrics exported by a program.
 func TestTheDashboardUsesMetricsThatExist(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/grafana-dashboard.json")
 	require.NoError(t, err)
@@ -319,7 +319,7 @@ func TestTheStartOfDegradedDecisionsIsAMetric(t *testing.T) {
 	require.Zero(t, figure(since))
 }
 
-// TestSeriesOfRemovedRulesDisappear takes a rule out of force.
+// TestSeriesOfRemovedRulesDisappear removes a rule from the set in force.
 func TestSeriesOfRemovedRulesDisappear(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m, err := promlimit.New(reg)

@@ -49,8 +49,8 @@ func protect(backend http.Handler, weights map[string]int, metrics *promlimit.Me
 	return limit.Wrap(backend), nil
 }
 
-// Ten servers get twice as many requests as they can serve. Two tenants request pages,
-// and one has paid for a share three times as large. The rest are background jobs.
+// Ten servers get twice as many requests as they can serve. Two tenants request pages, and
+// one of them has paid for a share three times as large. The rest are background jobs.
 func TestRecipeOfOneAdaptiveLimitWithSharesAndPriorities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewPedanticRegistry()
@@ -87,7 +87,7 @@ func TestRecipeOfOneAdaptiveLimitWithSharesAndPriorities(t *testing.T) {
 				retry = w.Header().Get("Retry-After")
 			}
 		}
-		for range 4000 { // 20 s with 600 requests a second, of which 200 can be served
+		for range 4000 { // 20 s with 600 requests a second; 200 of them can be served
 			go send("paying", "paying", "")
 			go send("free", "free", "")
 			go send("job", "paying", "1")

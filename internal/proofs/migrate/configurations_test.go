@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// rulesOf returns the rules of a section of the page.
+// rulesOf returns the rules in one of the page's sections.
 func rulesOf(t *testing.T, section string) *policy.Policies {
 	t.Helper()
 	page, err := os.ReadFile("../../../docs/migrate.md")
@@ -61,7 +61,8 @@ func start(t *testing.T, addr, program string, args ...string) {
 	}, 20*time.Second, 20*time.Millisecond, "%s listens", program)
 }
 
-// passes sends requests one after the other to the server and to the rules. It returns how many pass each, and the duration.
+// passes sends requests one after the other to the server and to
+// the rules. It returns how many pass each, and how long that took.
 func passes(t *testing.T, url string, p *policy.Policies, n int) (theirs, ours int, took time.Duration) {
 	t.Helper()
 	begin := time.Now()
@@ -94,7 +95,7 @@ http {
 	start(t, addr, "nginx", "-p", dir, "-c", file, "-e", filepath.Join(dir, "error.log"))
 	p := rulesOf(t, "nginx: limit_req with a burst")
 	for _, pause := range []time.Duration{0, time.Second} {
-		time.Sleep(pause) // nginx uses real time
+		time.Sleep(pause) // nginx reads the real time
 		theirs, ours, took := passes(t, "http://"+addr+"/api/x", p, 60)
 		assert.InDelta(t, theirs, ours, 2, "within what the two regain in %v", took)
 	}

@@ -1,3 +1,3 @@
-// Package migrate tests the statements of docs/migrate.md. It makes calls to other libraries and the same calls to this
-// library at the same times, and checks where the results differ. The other libraries have the versions in go.mod.
+// Package migrate tests the statements in docs/migrate.md. It makes the same calls to other libraries and to this
+// one, at the same times, and checks where the results differ. The other libraries have the versions in go.mod.
 package migrate

@@ -107,13 +107,13 @@ func TestHTTPRateCosts(t *testing.T) {
 	assert.Equal(t, want, statuses(router(limit.Wrap), 3, r))
 }
 
-// cost returns the cost that a request contains.
+// cost returns the request's cost.
 func cost(r *http.Request) int {
 	n, _ := strconv.Atoi(r.Header.Get("X-Cost"))
 	return n
 }
 
-// TestHTTPRateLimitOfARequest reads the limit from each request, as if it was the limit of the user's plan.
+// TestHTTPRateLimitOfARequest reads the limit from each request, as if it were the user's plan.
 func TestHTTPRateLimitOfARequest(t *testing.T) {
 	plan := func(r *http.Request) int {
 		if r.Header.Get("X-Plan") == "paid" {
@@ -140,7 +140,7 @@ func TestHTTPRateLimitOfARequest(t *testing.T) {
 	}
 }
 
-// TestHTTPRateRetryAfter expects their Retry-After to be the whole window, even if room comes earlier.
+// TestHTTPRateRetryAfter: their Retry-After is the whole window, even if room comes earlier.
 func TestHTTPRateRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit, err := httplimit.PerIP(ratelimit.SlidingLog(ratelimit.PerMinute(1)), nil)
@@ -149,7 +149,7 @@ func TestHTTPRateRetryAfter(t *testing.T) {
 			"60": router(httprate.LimitBy(1, time.Minute, byIP)),
 			"5":  router(limit.Wrap),
 		} {
-			time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute))) // their windows begin at full minutes of the clock
+			time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute))) // their windows begin at the clock's full minutes
 			statuses(h, 1, from("192.0.2.1:1"))
 			time.Sleep(55 * time.Second)
 			w := httptest.NewRecorder()
@@ -160,7 +160,7 @@ func TestHTTPRateRetryAfter(t *testing.T) {
 	})
 }
 
-// TestHTTPRateRoundsDown: with 9.4 of 10 units spent, no whole unit remains.
+// TestHTTPRateRoundsDown: with 9.4 of 10 units spent, no whole unit remains, but theirs lets one pass.
 func TestHTTPRateRoundsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit, err := httplimit.PerIP(ratelimit.SlidingCounter(ratelimit.Per(10, 100*time.Second)), nil)
@@ -169,7 +169,7 @@ func TestHTTPRateRoundsDown(t *testing.T) {
 		r := from("192.0.2.1:1")
 		statuses(theirs, 10, r)
 		statuses(ours, 10, r)
-		time.Sleep(106 * time.Second) // 94 % of the window before still counts
+		time.Sleep(106 * time.Second) // 94 % of the previous window still counts
 		assert.Equal(t, []int{200, 429}, statuses(theirs, 2, r), "the eleventh, where 10.4 would be spent")
 		assert.Equal(t, []int{429, 429}, statuses(ours, 2, r))
 	})
@@ -191,7 +191,7 @@ func TestHTTPRateAnswers428(t *testing.T) {
 	assert.NotContains(t, w.Body.String(), "10.0.0.5")
 }
 
-// TestHTTPRateJoinsKeysWithAColon, so that two pairs can be one key.
+// TestHTTPRateJoinsKeysWithAColon, so two pairs can be one key.
 func TestHTTPRateJoinsKeysWithAColon(t *testing.T) {
 	theirs := httprate.JoinKeys(httprate.Key("a:b"), httprate.Key("c"))
 	one, err := theirs(nil)
@@ -209,7 +209,7 @@ func TestHTTPRateForgetsEverybodyForOneLateIncrement(t *testing.T) {
 	window := time.Now().UTC().Truncate(time.Minute)
 	counter := httprate.NewLocalLimitCounter(time.Minute)
 	require.NoError(t, counter.IncrementBy("ann", window, 10))
-	// the time was read before, and the increment comes after the window's end
+	// the time was read earlier, and the increment comes after the window's end
 	require.NoError(t, counter.IncrementBy("bob", window.Add(-time.Minute), 1))
 	spent, _, err := counter.Get("ann", window, window.Add(-time.Minute))
 	require.NoError(t, err)
@@ -230,7 +230,7 @@ func (c *slowCounter) IncrementBy(key string, window time.Time, n int) error {
 	return c.LimitCounter.IncrementBy(key, window, n)
 }
 
-// TestHTTPRateCallsItsStoreForOneRequestAtATime: a store that is slow for one key delays all keys.
+// TestHTTPRateCallsItsStoreForOneRequestAtATime: a store slow for one key delays all keys.
 func TestHTTPRateCallsItsStoreForOneRequestAtATime(t *testing.T) {
 	counter := &slowCounter{httprate.NewLocalLimitCounter(time.Hour), make(chan struct{}), make(chan struct{})}
 	h := router(httprate.LimitBy(10, time.Hour, byIP, httprate.WithLimitCounter(counter)))
@@ -250,7 +250,7 @@ func TestHTTPRateCallsItsStoreForOneRequestAtATime(t *testing.T) {
 	<-second
 }
 
-// docs/migrate.md has these figures of a client that sends a request each second for an hour.
+// docs/migrate.md has these figures, for a client that sends a request each second for an hour.
 func TestHTTPRateAdmitsMoreOfASmallLimit(t *testing.T) {
 	for n, want := range map[int][2]int{1: {60, 30}, 3: {180, 121}, 100: {6000, 5941}} {
 		synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 
 var code = regexp.MustCompile("`([^`]+)`")
 
-// TestTheCallsOfThePageAreCompiled compares the tables of calls in docs/migrate.md
+// TestTheCallsOfThePageAreCompiled compares docs/migrate.md's tables of calls
 // with this package: each call must occur literally in one of its tests.
 func TestTheCallsOfThePageAreCompiled(t *testing.T) {
 	var tests strings.Builder

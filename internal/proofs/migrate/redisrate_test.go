@@ -18,10 +18,10 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// long is a timeout that a busy machine does not reach.
+// long is a timeout not reached even on a busy machine.
 var long = &redislimit.Options{Timeout: 10 * time.Second}
 
-// about is the maximum time between a call of redis_rate and the same call of this library.
+// about is how much later this library may be called than redis_rate, at most.
 const about = float64(time.Minute)
 
 func TestRedisRateCalls(t *testing.T) {
@@ -80,7 +80,7 @@ func TestRedisRateCalls(t *testing.T) {
 	same(r, d)
 }
 
-// The limit of a call depends on its key or on its request.
+// A call's limit depends on its key or its request.
 func TestRedisRateLimitOfACall(t *testing.T) {
 	ctx, client := t.Context(), redisserver.Start(t)
 	theirs := redis_rate.NewLimiter(client)
@@ -102,7 +102,7 @@ func TestRedisRateLimitOfACall(t *testing.T) {
 	}
 }
 
-// TestRedisRateCostsThatCanNeverPass: redis_rate returns a time to retry after, again and again.
+// TestRedisRateCostsThatCanNeverPass: redis_rate returns a RetryAfter, again and again.
 func TestRedisRateCostsThatCanNeverPass(t *testing.T) {
 	ctx, client := t.Context(), redisserver.Start(t)
 	r, err := redis_rate.NewLimiter(client).AllowN(ctx, "ann", redis_rate.PerSecond(10), 15)
@@ -128,7 +128,7 @@ func TestRedisRateCostsBelowZero(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
 }
 
-// TestRedisRateKeepsOneNumberForAllLimitsOfAKey, so that spending under a slow limit blocks a fast one.
+// TestRedisRateKeepsOneNumberForAllLimitsOfAKey, so spending under a slow limit blocks a fast one.
 func TestRedisRateKeepsOneNumberForAllLimitsOfAKey(t *testing.T) {
 	ctx, client := t.Context(), redisserver.Start(t)
 	theirs := redis_rate.NewLimiter(client)
@@ -150,8 +150,8 @@ func TestRedisRateKeepsOneNumberForAllLimitsOfAKey(t *testing.T) {
 	assert.True(t, d.Allowed)
 }
 
-// TestRedisRateChargesTwiceForALostAnswer: go-redis repeats a command that was not answered. This
-// library's limiter prevents that, and its error states that the call may have been charged.
+// TestRedisRateChargesTwiceForALostAnswer: go-redis repeats a command if it gets no answer.
+// This library's limiter prevents that. Its error states that the call may have been charged.
 func TestRedisRateChargesTwiceForALostAnswer(t *testing.T) {
 	ctx, direct := t.Context(), redisserver.Start(t)
 	proxy := newProxy(t, direct.Options().Addr)
@@ -178,7 +178,7 @@ func TestRedisRateChargesTwiceForALostAnswer(t *testing.T) {
 	assert.Equal(t, 8, d.Remaining, "two calls, two charges")
 }
 
-// proxy is between a client and a server, and drops answers.
+// proxy stands between a client and a server, and drops answers.
 type proxy struct {
 	addr string
 	drop atomic.Bool // drops the next answer and its connection
@@ -224,7 +224,7 @@ func (p *proxy) serve(client net.Conn, addr string) {
 	}
 }
 
-// TestOursAnswersInTimeWhenRedisDoesNot: the limiter's own timeout applies, with any timeouts of the client.
+// TestOursAnswersInTimeWhenRedisDoesNot: the limiter's own timeout applies, whatever the client's timeouts are.
 func TestOursAnswersInTimeWhenRedisDoesNot(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0") // it accepts no connections
 	require.NoError(t, err)

@@ -64,7 +64,7 @@ func twoASecond[K comparable](key func(*http.Request) (K, error)) (ratelimit.Res
 	return ratelimit.Must(ratelimit.New[K](ratelimit.TokenBucket(ratelimit.PerSecond(2), 2), nil)), key
 }
 
-// A limit by key is possible outside of HTTP.
+// Outside of HTTP, a limit may have keys.
 func TestTollboothKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lmt := tollbooth.NewLimiter(2, nil)
@@ -96,7 +96,7 @@ func TestTollboothMethods(t *testing.T) {
 	}
 }
 
-// TestTollboothWithoutAnAddressSource shows that tollbooth then limits nothing, and reports no error.
+// TestTollboothWithoutAnAddressSource: tollbooth then limits nothing, and reports no error.
 func TestTollboothWithoutAnAddressSource(t *testing.T) {
 	theirs := tollbooth.LimitHandler(tollbooth.NewLimiter(1, nil), handler)
 	assert.Equal(t, []int{200, 200, 200}, statuses(theirs, 3, from("192.0.2.1:1")))
@@ -117,7 +117,7 @@ func TestTollboothTakesMappedAddressesForOne(t *testing.T) {
 	assert.Equal(t, []int{200, 200}, append(statuses(ours, 1, a), statuses(ours, 1, b)...))
 }
 
-// TestTollboothCountsEachPath: a client has a budget for every path that it invents.
+// TestTollboothCountsEachPath: a client gets a budget for each path it invents.
 func TestTollboothCountsEachPath(t *testing.T) {
 	lmt := tollbooth.NewLimiter(1, nil).SetIPLookup(limiter.IPLookup{Name: "RemoteAddr"})
 	theirs := tollbooth.LimitHandler(lmt, handler)

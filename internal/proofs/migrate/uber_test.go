@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// takes calls wait n times. It returns the time of each return since the first call.
+// takes calls wait n times, and returns when each call returned, counted from the first call.
 func takes(n int, wait func()) []time.Duration {
 	var at []time.Duration
 	start := time.Now()
@@ -24,7 +24,7 @@ func takes(n int, wait func()) []time.Duration {
 	return at
 }
 
-// TestUberTake compares the instants at which calls pass: from the start, and after a pause.
+// TestUberTake compares when calls pass, from the start and after a pause.
 func TestUberTake(t *testing.T) {
 	for name, make := range map[string]func() (uber.Limiter, *ratelimit.Single, error){
 		"without slack": func() (uber.Limiter, *ratelimit.Single, error) {
@@ -61,8 +61,8 @@ func TestUberTake(t *testing.T) {
 	}
 }
 
-// TestUberSlack: by default, ten calls that were not made can be made at once
-// later, which is a burst of 11. But a new limiter of theirs has no burst yet.
+// TestUberSlack: by default, ten calls left out can be made at once
+// later, so the burst is 11. But their new limiter has no burst yet.
 func TestUberSlack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		theirs := uber.New(100)

@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// ululeStore returns a store without the goroutine that removes old keys.
+// ululeStore returns a store without a goroutine for removing old keys.
 func ululeStore() ulule.Store {
 	return memory.NewStoreWithOptions(ulule.StoreOptions{Prefix: ulule.DefaultPrefix})
 }
@@ -100,7 +100,7 @@ func TestUluleMiddleware(t *testing.T) {
 		assert.Equal(t, want, statuses(ours, 5, from(addr)))
 	}
 
-	// ulule/limiter sends X-RateLimit-* with the reset in Unix seconds, and no Retry-After.
+	// ulule/limiter sends X-RateLimit-*, with the reset in Unix seconds, and no Retry-After.
 	limit, err = httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(1)), &httplimit.Options{Dialect: httplimit.DialectXEpoch})
 	require.NoError(t, err)
 	theirs = stdlib.NewMiddleware(ulule.New(ululeStore(), ulule.Rate{Limit: 1, Period: time.Hour})).Handler(handler)
@@ -134,7 +134,7 @@ func TestUluleChargesDenials(t *testing.T) {
 	assert.True(t, ours.Allow("ann", 2))
 }
 
-// behindProxies returns both sides of a limit of one an hour for each client, behind proxies in 10.0.0.0/8.
+// behindProxies returns both sides of a limit of one request an hour per client, behind proxies in 10.0.0.0/8.
 func behindProxies(t *testing.T) (theirs, ours http.Handler) {
 	theirs = stdlib.NewMiddleware(ulule.New(ululeStore(), ulule.Rate{Limit: 1, Period: time.Hour}, ulule.WithTrustForwardHeader(true))).Handler(handler)
 	proxies := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
@@ -165,7 +165,7 @@ func TestUluleBehindProxies(t *testing.T) {
 	}
 }
 
-// TestUluleBelievesWhatClientsWrite: it uses the first address in the field, whether a proxy or the client has written it.
+// TestUluleBelievesWhatClientsWrite: it uses the first address in the field, even if the client has written it.
 func TestUluleBelievesWhatClientsWrite(t *testing.T) {
 	for name, row := range map[string]struct {
 		requests     []*http.Request

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// TestWaitersWhoGiveUp makes more than 20 calls a second under a limit of 20 a second. Each cancels
-// its context after 2 s. The test counts the calls that succeed, for the table of docs/recipes.md.
+// TestWaitersWhoGiveUp makes more than 20 calls a second under a limit of 20 a second. Each one
+// cancels its context after 2 s. The test counts the successful calls, for a table in docs/recipes.md.
 func TestWaitersWhoGiveUp(t *testing.T) {
 	for _, offered := range []int{21, 22, 25, 30, 40, 200} {
 		ours := served(t, offered, func() func(context.Context) error {
@@ -28,7 +28,7 @@ func TestWaitersWhoGiveUp(t *testing.T) {
 	}
 }
 
-// served counts the calls served in a second, measured over a minute.
+// served returns how many calls are served per second, measured over a minute.
 func served(t *testing.T, offered int, limiter func() func(context.Context) error) (perSecond float64) {
 	synctest.Test(t, func(t *testing.T) {
 		wait := limiter()

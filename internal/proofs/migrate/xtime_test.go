@@ -21,7 +21,7 @@ func single(t *testing.T, limit ratelimit.Limit) *ratelimit.Single {
 	return s
 }
 
-// TestXTimeConstructors makes each limit with both libraries, and counts the requests allowed at once and within a second.
+// TestXTimeConstructors makes each limit with both libraries, and counts how many requests pass at once and within a second.
 func TestXTimeConstructors(t *testing.T) {
 	const d = 125 * time.Millisecond
 	for name, make := range map[string]func() (*rate.Limiter, *ratelimit.Single, error){
@@ -59,7 +59,7 @@ func TestXTimeConstructors(t *testing.T) {
 	}
 }
 
-// TestXTimeCalls makes random calls on both, at random times. With these rates and times, floating point is exact.
+// TestXTimeCalls makes calls to both at random times. With these rates and times, floating point is exact.
 func TestXTimeCalls(t *testing.T) {
 	for seed := range uint64(200) {
 		synctest.Test(t, func(t *testing.T) {
@@ -83,13 +83,13 @@ func TestXTimeCalls(t *testing.T) {
 					assert.Equal(t, r.OK(), err == nil && res.Allowed, "seed %d, call %d: Reserve %d", seed, i, n)
 					if r.OK() {
 						assert.Equal(t, r.Delay(), res.Delay, "seed %d, call %d: Reserve %d", seed, i, n)
-						if rng.IntN(2) == 0 && r.Delay() > 0 { // the reservation is the last one, and its time has not come
+						if rng.IntN(2) == 0 && r.Delay() > 0 { // the last reservation, and its time has not come
 							r.Cancel()
 							require.NoError(t, res.Cancel())
 						}
 					}
 				case 3:
-					// For both libraries, a deadline at a turn's instant may come before or after it.
+					// If a deadline falls on a turn's instant, either may come first, in both libraries.
 					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rng.IntN(16))*125*time.Millisecond+time.Millisecond)
 					theirErr := make(chan error)
 					go func() { theirErr <- theirs.WaitN(ctx, n) }()
@@ -131,7 +131,7 @@ func TestXTimeWaitAndSetLimit(t *testing.T) {
 	})
 }
 
-// Most programs have a map of limiters of x/time/rate.
+// Most programs keep x/time/rate limiters in a map.
 func TestXTimeMapOfLimiters(t *testing.T) {
 	theirs := map[string]*rate.Limiter{}
 	ours := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(8), 4), nil))
@@ -163,7 +163,7 @@ func TestXTimeReadingsOutOfOrder(t *testing.T) {
 		}
 	}
 	assert.Equal(t, 10_000, passed)
-	assert.Equal(t, 3, oursPassed) // one, and the burst that is full again a millisecond later
+	assert.Equal(t, 3, oursPassed) // one, and the whole burst again a millisecond later
 }
 
 func TestXTimeCostsBelowZero(t *testing.T) {
@@ -216,7 +216,7 @@ func TestXTimeWaitErrors(t *testing.T) {
 	theirs, ours := rate.NewLimiter(rate.Every(time.Hour), 1), single(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 1))
 	theirs.Allow()
 	ours.Allow(1)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the context lasts longer than the calls
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the context outlasts the calls
 	defer cancel()
 	err := theirs.Wait(ctx)
 	require.Error(t, err)

@@ -27,7 +27,7 @@ var (
 	only  = flag.String("limit", "", "the only limit to play them with")
 )
 
-// limits are this library's limits and others, with their defaults, except that the highest limit is the cell's.
+// limits are this library's limits and those of others, with their defaults. The highest limit is the cell's.
 var limits = []struct {
 	name string
 	new  func(t *testing.T, c grid.Cell) grid.Gated
@@ -50,7 +50,7 @@ var limits = []struct {
 	}},
 }
 
-// Every limit plays the same cells, and the same rules count the cells that miss the goal.
+// Every limit plays the same cells. The same rules count which cells miss the goal.
 func TestGrid(t *testing.T) {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 1, ' ', tabwriter.Debug)
 	defer w.Flush()
@@ -69,8 +69,8 @@ func TestGrid(t *testing.T) {
 	}
 }
 
-// platinum is a gate with a limit of go-concurrency-limits, in windows as its documentation
-// recommends. It uses the simulated time. A client that leaves counts as dropped.
+// platinum is a gate with one of go-concurrency-limits' limits, in windows, as its documentation
+// recommends. It uses the simulated time. If a client leaves, it counts as dropped.
 type platinum struct {
 	limit    core.Limit
 	inFlight int
@@ -79,7 +79,7 @@ type platinum struct {
 
 func newPlatinum(l core.Limit) *platinum {
 	n := new(int)
-	// with the default of 1e8 ns it would ignore latencies below 100 ms
+	// the default of 1e8 ns would ignore latencies below 100 ms
 	w, err := limit.NewWindowedLimit("", 1e9, 1e9, 10, 1e5, counted{l, n}, core.EmptyMetricRegistryInstance)
 	if err != nil {
 		panic(err)

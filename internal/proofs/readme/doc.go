@@ -1,3 +1,3 @@
-// Package readme compiles and runs the code in README files that needs
+// Package readme compiles and runs code from README files that needs
 // other modules, for example Redis, a router or a registry of metrics.
 package readme

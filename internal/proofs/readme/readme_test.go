@@ -80,7 +80,7 @@ func TestALeaseSavesRoundTrips(t *testing.T) {
 	limiter, err := leased(redisserver.Start(t))
 	require.NoError(t, err)
 	for range 50_000 {
-		for try := 0; !limiter.Allow("tenant:42", 1); try++ { // a busy machine may be too late to answer, but not every time
+		for try := 0; !limiter.Allow("tenant:42", 1); try++ { // a busy machine may answer too late, but not every time
 			require.Less(t, try, 20)
 		}
 	}

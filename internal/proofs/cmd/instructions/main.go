@@ -1,13 +1,13 @@
-// Instructions counts the instructions that a Redis server executes for one call, for redislimit/README.md.
-// Unlike times, these figures do not depend on other load on the machine. It needs valgrind. Run it in proofs:
+// Instructions counts a Redis server's instructions for one call, for redislimit/README.md. Unlike
+// times, these figures do not depend on other load on the machine. It needs valgrind. Run it in proofs:
 //
 //	go run ./cmd/instructions            the table, as Markdown: three to six minutes
 //	go run ./cmd/instructions -calls 500 fewer calls for a row
 //
 // It starts redis-server, or the program in REDIS_SERVER, under valgrind --tool=cachegrind, twice
-// for each row. The same calls warm up both servers. Then the first server executes 1,200 calls, and
-// the second 2,000 more. The figure is the difference, divided by 2,000. So it does not include the
-// start and the end of a server, nor a script's first call. One connection sends one call at a time.
+// for each row. The same calls warm up both servers. Then the first server executes 1,200 calls,
+// and the second 2,000 more. The figure is the difference, divided by 2,000. So it includes neither
+// a server's start and end, nor a script's first call. One connection sends one call at a time.
 package main
 
 import (
@@ -32,8 +32,8 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// row is one kind of call. Prepare returns a function that makes one.
-// The function returns an error if the result does not match the row.
+// row is one kind of call. Prepare returns a function that makes
+// one. The function returns an error if the result is not the row's.
 type row struct {
 	name    string
 	prepare func(*redis.Client) (call func(context.Context) error, err error)
@@ -50,8 +50,8 @@ var rows = []row{
 	{"`redislimit`, eight token buckets, allowed", decision(8, true)},
 }
 
-// Both limiters have two buckets, of which only one is ever exhausted. Units are regained
-// slowly: the stored time to live is long enough for all calls, as for most limits' keys.
+// Both limiters have two buckets, but only one bucket is ever exhausted. Units are regained
+// slowly, so the stored time to live outlasts all calls, as for most limits' keys.
 const (
 	perHour = 10
 	large   = 100_000
@@ -64,7 +64,7 @@ func script(text string) func(*redis.Client) (func(context.Context) error, error
 	}
 }
 
-// burst returns the burst of a bucket that allows all calls, or only the first one.
+// burst returns the burst of a bucket that allows either all calls or only the first one.
 func burst(allowed bool) int {
 	if allowed {
 		return large
@@ -72,7 +72,7 @@ func burst(allowed bool) int {
 	return 1
 }
 
-// decision makes one decision on a number of token buckets, each of which has its own limiter.
+// decision makes one decision on several token buckets. Each one has its own limiter.
 func decision(buckets int, allowed bool) func(*redis.Client) (func(context.Context) error, error) {
 	return func(c *redis.Client) (func(context.Context) error, error) {
 		layers := make([]ratelimit.Layer[string], buckets)
@@ -118,7 +118,7 @@ func expect(is, want bool, first *bool, err error) error {
 	return err
 }
 
-// warm is the number of calls before the counted ones.
+// warm is how many calls precede the counted ones.
 const warm = 200
 
 func main() {
@@ -159,7 +159,7 @@ func run(ctx context.Context, out io.Writer, calls int) error {
 
 var total = regexp.MustCompile(`I\s+refs:\s+([\d,]+)`)
 
-// count starts a server, makes calls, and returns the number of all instructions that the server has executed.
+// count starts a server, makes calls, and returns how many instructions the server has executed in all.
 func count(ctx context.Context, path string, r row, calls int) (int64, error) {
 	dir, err := os.MkdirTemp("", "instructions")
 	if err != nil {
@@ -175,7 +175,7 @@ func count(ctx context.Context, path string, r row, calls int) (int64, error) {
 	if err := l.Close(); err != nil {     // only the port is needed
 		return 0, err
 	}
-	// The server's periodic work should not count. It is set to the minimum of one run a second.
+	// The server's periodic work should not count, so it runs as seldom as possible: once a second.
 	cmd := exec.CommandContext(ctx, "valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", path, "--port", port, "--bind", "127.0.0.1",
 		"--save", "", "--appendonly", "no", "--dir", dir, "--hz", "1", "--dynamic-hz", "no", "--logfile", dir+"/log")
 	var report strings.Builder
@@ -204,7 +204,7 @@ func count(ctx context.Context, path string, r row, calls int) (int64, error) {
 	return strconv.ParseInt(strings.ReplaceAll(found[1], ",", ""), 10, 64)
 }
 
-// send makes the calls when the server answers.
+// send makes the calls once the server answers.
 func send(ctx context.Context, client *redis.Client, r row, calls int) error {
 	up := errors.New("the server does not answer")
 	for try := 0; up != nil; try++ {

@@ -13,13 +13,13 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// The timeouts of decisions on a request.
+// timeouts for decisions on a request
 const (
 	budget99  = time.Millisecond
 	budget999 = 5 * time.Millisecond
 )
 
-// latency prints the duration of single decisions.
+// latency prints how long single decisions take.
 func latency(ctx context.Context, out io.Writer, s settings) error {
 	client, stop, err := server()
 	if err != nil {
@@ -47,7 +47,7 @@ func latency(ctx context.Context, out io.Writer, s settings) error {
 		limiter  ratelimit.Limiter[string]
 		keys     int
 		callers  int
-		pause    time.Duration // the time between two decisions of a caller
+		pause    time.Duration // a caller's pause between two decisions
 		inMemory bool
 	}{
 		{"Allow in memory, 10 000 keys, all cores busy", inMemory, len(keys), runtime.NumCPU(), 0, true},
@@ -110,7 +110,7 @@ func latency(ctx context.Context, out io.Writer, s settings) error {
 }
 
 // sleeper repeatedly sleeps 1 ms until end is closed, and records how much longer
-// each sleep lasts. The machine adds this delay to a decision that has to wait.
+// each sleep lasts. The machine adds this delay to each decision that has to wait.
 func sleeper(end <-chan struct{}) (h histogram) {
 	for {
 		select {
@@ -135,7 +135,7 @@ func (h *histogram) add(d time.Duration) {
 	h.n++
 }
 
-// step returns a duration's index. Each duration below 16 ns has its own index, and each power of two above has 16.
+// step returns a duration's index. Durations below 16 ns have one index each, and each power of two above has 16.
 func step(d time.Duration) int {
 	v := uint64(d)
 	if v < 16 {
@@ -161,7 +161,7 @@ func (h *histogram) merge(o *histogram) {
 	h.n += o.n
 }
 
-// quantile returns the duration that a share q of all durations does not exceed, rounded up to a step.
+// quantile returns the duration not exceeded by a share q of all durations, rounded up to a step.
 func (h *histogram) quantile(q float64) time.Duration {
 	left := int64(q * float64(h.n))
 	for i, n := range h.counts {

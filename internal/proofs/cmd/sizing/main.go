@@ -1,4 +1,4 @@
-// Sizing measures the figures of docs/sizing.md: each key's memory, each core's decisions,
+// Sizing measures the figures in docs/sizing.md: each key's memory, each core's decisions,
 // Redis's memory and processor time, and single decisions' latency. Run it in proofs:
 //
 //	go run ./cmd/sizing                  all tables, as Markdown: some minutes
@@ -19,10 +19,10 @@ import (
 	"time"
 )
 
-// settings is the measurement's size.
+// settings has the measurement's size.
 type settings struct {
 	keys   int           // keys in a large table
-	rounds int           // rounds for a median
+	rounds int           // rounds per median
 	per    time.Duration // how long one round of a row takes
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// memory prints the heap's growth for each key.
+// memory prints how much the heap grows per key.
 func memory(_ context.Context, out io.Writer, s settings) error {
 	keys := table{head: []string{"algorithm", "key", "bytes a key", "keys in 1 GiB"}}
 	row := func(algorithm, key string, bytes float64) {
@@ -44,8 +44,8 @@ func address(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 }
 
-// heap counts the bytes for each key that has spent a number of times.
-// It includes the key's text, because the limiter keeps a copy.
+// heap counts the bytes per key, for keys that have spent several
+// times. It includes the key's text, because the limiter keeps a copy.
 func heap[K comparable](s settings, limit ratelimit.Limit, spent int, key func(int) K) float64 {
 	before := live()
 	l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[K]{MaxKeys: s.keys}))
@@ -68,7 +68,7 @@ func live() int64 {
 	return int64(s.HeapAlloc)
 }
 
-// cores prints decisions a second by GOMAXPROCS.
+// cores prints decisions per second by GOMAXPROCS.
 func cores(_ context.Context, out io.Writer, s settings) error {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	t := table{head: []string{"GOMAXPROCS", "one key", "10 000 keys", count(float64(s.keys)) + " keys"}}
@@ -101,7 +101,7 @@ func cores(_ context.Context, out io.Writer, s settings) error {
 	return nil
 }
 
-// rate returns how many decisions n goroutines make in a second.
+// rate returns how many decisions n goroutines make per second.
 func rate(l *ratelimit.Keyed[string], keys []string, n int, per time.Duration) float64 {
 	var decisions atomic.Int64
 	var group sync.WaitGroup
@@ -111,7 +111,7 @@ func rate(l *ratelimit.Keyed[string], keys []string, n int, per time.Duration) f
 			at, made := uint64(g)*0x9E3779B97F4A7C15, 0
 			for time.Since(start) < per {
 				for range 1000 {
-					at = at*6364136223846793005 + 1442695040888963407 // a cheap random generator, so that keys are picked evenly
+					at = at*6364136223846793005 + 1442695040888963407 // a cheap random generator, which picks keys evenly
 					l.Allow(keys[(at>>33)%uint64(len(keys))], 1)
 				}
 				made += 1000

@@ -17,13 +17,13 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// timeout is longer than any decision, so that no measurement is cut off.
+// timeout is longer than any decision, so no measurement is cut off.
 const timeout = 10 * time.Second
 
 // callers is enough callers to keep a server busy.
 const callers = 64
 
-// onRedis prints the memory and the processor time of redis-server.
+// onRedis prints redis-server's memory and processor time.
 func onRedis(ctx context.Context, out io.Writer, s settings) error {
 	client, stop, err := server()
 	if err != nil {
@@ -31,7 +31,7 @@ func onRedis(ctx context.Context, out io.Writer, s settings) error {
 	}
 	defer stop()
 	t := table{head: []string{"algorithm", "keys", "bytes a key", "memory in all", "server time for a decision", "decisions a second of one core"}}
-	// The rate is so slow that no key expires during the run.
+	// the rate is so slow that no key expires during the run
 	slow, hour := ratelimit.TokenBucket(ratelimit.PerHour(1), 100_000), ratelimit.PerHour(100_000)
 	for _, row := range []struct {
 		limit ratelimit.Limit
@@ -67,21 +67,21 @@ func server() (*redis.Client, func(), error) {
 	return client, func() { stop(); _ = os.RemoveAll(dir) }, nil
 }
 
-// usage is the server's memory and processor time for a limit.
+// usage is a server's memory and processor time under a limit.
 type usage struct {
 	key int64         // one key's bytes
 	all float64       // all keys' bytes, with the server's own tables
 	cpu time.Duration // one decision's processor time
 }
 
-// spend spends once from each key, and measures the server's memory for the keys. Then
-// it makes decisions on the keys in turn, and measures a decision's processor time.
+// spend spends once from each key, and measures the server's memory for the keys.
+// Then it decides on the keys in turn, and measures the processor time per decision.
 func spend(ctx context.Context, client *redis.Client, limit ratelimit.Limit, keys int, s settings) (u usage, err error) {
 	l, err := redislimit.New(client, limit.Named("api"), &redislimit.Options{Timeout: timeout})
 	if err != nil {
 		return u, err
 	}
-	// This first opens the connections, whose buffers should not count.
+	// this opens the connections first, because their buffers should not count
 	if err := each(1000, func(i int) error { return take(ctx, l, i) }); err != nil {
 		return u, err
 	}
@@ -140,7 +140,7 @@ func take(ctx context.Context, l *redislimit.Limiter, i int) error {
 	return err
 }
 
-// each calls do for 0 to n-1 with many goroutines, and returns one of the errors.
+// each calls do for 0 to n-1 from many goroutines, and returns one of the errors.
 func each(n int, do func(i int) error) (err error) {
 	var group sync.WaitGroup
 	var once sync.Once
@@ -158,7 +158,7 @@ func each(n int, do func(i int) error) (err error) {
 	return err
 }
 
-// used returns the processor time that the server has used.
+// used returns the server's processor time so far.
 func used(ctx context.Context, client *redis.Client) (time.Duration, error) {
 	user, err := figure(ctx, client, "cpu", "used_cpu_user_main_thread")
 	if err != nil {

@@ -9,25 +9,25 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// account is the allowed cost of one watched key, with the values at earlier checks.
+// account has one watched key's allowed cost, now and at earlier checks.
 type account struct {
 	key   uint64
 	spent atomic.Int64
 	marks []mark
 }
 
-// mark is the spending at a check, and the lowest reading of the clock since. If a
-// key was not used before the clock was set back, it may spend from this reading on.
+// mark has the spending at a check, and the clock's lowest reading since. If the clock
+// was set back while a key was not used, the key may spend from this reading on.
 type mark struct {
 	low   time.Duration
 	spent int64
 }
 
-// marksKept is the number of earlier checks at which an interval may begin, in addition to the first.
+// marksKept is how many earlier checks an interval may begin at, besides the first.
 const marksKept = 50
 
-// check compares every interval's spending, from an earlier check until now, with the bound. The lowest reading
-// since the last check is low, and the highest reading ever is high. No other goroutine may spend during the check.
+// check compares the spending in each interval, from an earlier check until now, with the bound. low is the
+// lowest reading since the last check, and high the highest ever. No other goroutine may spend meanwhile.
 func (a *account) check(limit ratelimit.Limit, low, high time.Duration) error {
 	spent := a.spent.Load()
 	for i := range a.marks {
@@ -45,7 +45,7 @@ func (a *account) check(limit ratelimit.Limit, low, high time.Duration) error {
 	return nil
 }
 
-// bound returns the maximum spending within any interval t, including both ends.
+// bound returns the maximum spending in an interval of length t, including both ends.
 func bound(l ratelimit.Limit, t time.Duration) *big.Int {
 	units, per := big.NewInt(int64(l.Rate.Units)), big.NewInt(int64(l.Rate.Per))
 	n := big.NewInt(int64(t))
@@ -53,7 +53,7 @@ func bound(l ratelimit.Limit, t time.Duration) *big.Int {
 	case ratelimit.AlgorithmSlidingLog:
 		return n.Div(n, per).Add(n, big.NewInt(1)).Mul(n, units)
 	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmSlidingCounter:
-		return n.Div(n, per).Add(n, big.NewInt(2)).Mul(n, units) // an interval touches that many windows
+		return n.Div(n, per).Add(n, big.NewInt(2)).Mul(n, units) // how many windows an interval touches
 	default:
 		n.Mul(n, units).Div(n, per)
 		return n.Add(n, big.NewInt(int64(l.Burst)))

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// clock is moved by the soak. It records the highest reading ever, and the lowest since the last check.
+// clock is moved by the soak. It records the highest reading ever, and its lowest value since the last check.
 type clock struct {
 	now  atomic.Int64
 	high atomic.Int64
@@ -23,7 +23,7 @@ func (c *clock) Now() time.Duration {
 	return time.Duration(now)
 }
 
-// highest returns the highest reading that any goroutine may have had.
+// highest returns the highest reading that a goroutine may have had.
 func (c *clock) highest() time.Duration { return time.Duration(max(c.high.Load(), c.now.Load())) }
 
 // lowest returns the lowest reading since its last call.
@@ -33,8 +33,8 @@ func (c *clock) lowest() time.Duration {
 	return time.Duration(low)
 }
 
-// tick moves the clock forward by some milliseconds, sometimes by a minute,
-// and sometimes back by up to a second, as happens when a clock is set.
+// tick moves the clock forward by some milliseconds, and sometimes by a minute.
+// Sometimes it moves the clock back by up to a second, as happens when a clock is set.
 func (c *clock) tick(rng *rand.Rand) {
 	step := rng.Int64N(int64(5 * time.Millisecond))
 	switch rng.IntN(500) {

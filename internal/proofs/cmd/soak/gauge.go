@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// gauge records the figures that must not grow when the tables are full.
+// gauge records figures that must not grow once the tables are full.
 type gauge struct {
 	goroutines int
 	heap       uint64
 	now        uint64 // the heap at the last check
 }
 
-// slack returns the heap's permitted growth: a third, and some megabytes for the runtime and the soak itself.
+// slack returns how much the heap may grow: a third, and some megabytes for the runtime and the soak itself.
 func (g *gauge) slack() uint64 { return g.heap/3 + 32<<20 }
 
 func heapInUse() uint64 {
@@ -35,8 +35,8 @@ func (g *gauge) check() error {
 	return nil
 }
 
-// settled counts the goroutines. It waits up to a second until the number has fallen to want,
-// because a goroutine that has finished counts until the scheduler has run it once more.
+// settled counts the goroutines. It waits up to a second until at most want are left,
+// because a goroutine that has ended counts until the scheduler runs it once more.
 func settled(want int) int {
 	for range 100 {
 		if runtime.NumGoroutine() <= want {

@@ -1,10 +1,10 @@
-// Soak runs limiters of five algorithms under load for a given time, with floods of invented
-// keys, sweeps, changes of the limit and a clock that steps. Meanwhile it checks that
+// Soak runs limiters with five algorithms under load for a given time, with floods of
+// invented keys, sweeps, changes of the limit and a clock that steps. Meanwhile it checks:
 //
-//   - no watched key is ever allowed more than its bound, over any interval between checks;
-//   - RetryAfter is true to the nanosecond, in every state of a key;
-//   - no more keys are tracked than MaxKeys;
-//   - the heap and the number of goroutines stay flat.
+//   - No watched key is ever allowed more than its bound, over any interval between checks.
+//   - RetryAfter is true to the nanosecond, in every state of a key.
+//   - No more keys are tracked than MaxKeys.
+//   - The heap and the number of goroutines stay flat.
 //
 // It prints its progress, and exits with status 1 if anything was violated:
 //
@@ -23,7 +23,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// limits has one limit for each algorithm.
+// limits has one limit per algorithm.
 var limits = []ratelimit.Limit{
 	ratelimit.TokenBucket(ratelimit.PerSecond(30), 20),
 	ratelimit.LeakyBucket(ratelimit.PerSecond(30), 20),
@@ -55,7 +55,7 @@ func ours(limit ratelimit.Limit, opts *ratelimit.Options[uint64]) (limiter, erro
 	return ratelimit.New(limit, opts)
 }
 
-// soak runs one stage for each algorithm. A stage releases its memory at the end.
+// soak runs one stage per algorithm. A stage releases its memory at the end.
 func soak(ctx context.Context, s setup) error {
 	if err := s.validate(); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// short returns a soak of little more than one check for each algorithm.
+// short returns a soak of little more than one check per algorithm.
 func short() setup {
 	return setup{limit: limits[0], lasts: testsize.Of[time.Duration](100, 200) * time.Millisecond, keys: 10_000, maxKeys: 1 << 10, workers: 4,
 		every: 25 * time.Millisecond, calm: 50, out: new(bytes.Buffer), make: ours}
@@ -62,7 +62,7 @@ func TestAnIntervalBeginsWhereTheClockWasSetBackTo(t *testing.T) {
 
 type keyed = *ratelimit.Keyed[uint64]
 
-// forgets sometimes gives a key a new budget.
+// forgets gives a key a new budget whenever it is refreshed.
 type forgets struct{ keyed }
 
 func (l forgets) Refresh(keys ...uint64) {
@@ -81,7 +81,7 @@ func (l doublesUp) Reserve(ctx context.Context, key uint64, cost int, maxDelay t
 	}), err
 }
 
-// spawns starts a goroutine for every new plan.
+// spawns starts goroutines for every new limit.
 type spawns struct {
 	keyed
 	until <-chan struct{}
@@ -94,7 +94,7 @@ func (l spawns) SetLimit(limit ratelimit.Limit) error {
 	return l.keyed.SetLimit(limit)
 }
 
-// early returns a RetryAfter that is a nanosecond too short.
+// early returns a RetryAfter one nanosecond too short.
 type early struct{ keyed }
 
 func (l early) Peek(ctx context.Context, key uint64, cost int) (ratelimit.Decision, error) {
@@ -138,7 +138,7 @@ func TestHeapAndGoroutinesAreGauged(t *testing.T) {
 	require.NoError(t, g.check())
 	kept := make([]byte, int(g.slack())+16<<20)
 	assert.ErrorContains(t, g.check(), "the heap has grown to")
-	assert.NotEmpty(t, kept) // keeps the limiter alive until here
+	assert.NotEmpty(t, kept) // keeps the bytes on the heap until here
 	g.goroutines = 0
 	assert.ErrorContains(t, g.check(), "goroutines run, and there were 0")
 }

@@ -28,23 +28,23 @@ type limiter interface {
 type setup struct {
 	limit   ratelimit.Limit
 	lasts   time.Duration
-	keys    uint64 // keys that the flood invents
+	keys    uint64 // how many keys the flood invents
 	maxKeys int
 	workers int
 	every   time.Duration // the time between two checks
-	calm    int           // turns without the driver's sweeps and changes, for each nine with them
+	calm    int           // for nine turns with the driver's sweeps and changes, how many have none
 	out     io.Writer
 	make    func(limit ratelimit.Limit, opts *ratelimit.Options[uint64]) (limiter, error)
 }
 
-// watched is the number of keys whose bound is checked. They are the smallest keys.
+// watched is how many keys are checked against their bound: the smallest ones.
 const watched = 64
 
-// stage runs two limiters of one limit under load. One refuses new keys when
-// it is full, and so must not forget any spending. The other one evicts keys.
+// stage runs two limiters under load, both with one limit. One refuses new keys
+// when it is full, and so must not forget any spending. The other one evicts keys.
 type stage struct {
 	setup
-	world    sync.RWMutex // read-locked while spending, and locked while checking
+	world    sync.RWMutex // read-locked while something is spent, and locked during checks
 	clock    clock
 	refusing limiter
 	evicting limiter
@@ -90,7 +90,7 @@ func (s *stage) build() (err error) {
 	return err
 }
 
-// fill fills both tables, so that the heap has its full size before it is measured.
+// fill fills both tables, so the heap has its full size before it is measured.
 func (s *stage) fill() {
 	for key := range uint64(s.maxKeys) {
 		s.evicting.Allow(key, 1)
@@ -101,7 +101,7 @@ func (s *stage) fill() {
 	s.gauge.heap = heapInUse()
 }
 
-// limitFor returns a changing plan for odd watched keys.
+// limitFor returns a changing plan for watched keys with odd numbers.
 func (s *stage) limitFor(key uint64) (l ratelimit.Limit) {
 	if key < watched && key%2 == 1 && s.lowered.Load() {
 		return half(s.limit)
@@ -154,7 +154,7 @@ func (s *stage) reserve(a *account, cost, actual int) {
 	}
 }
 
-// flood uses invented keys, some again.
+// flood uses invented keys, and some of them again.
 func (s *stage) flood(rng *rand.Rand) {
 	key := watched + rng.Uint64N(s.keys)
 	s.evicting.Allow(key, 1)
@@ -266,8 +266,8 @@ func (s *stage) check() error {
 	return s.gauge.check()
 }
 
-// probe checks RetryAfter in the key's present state. Allow first puts the key under
-// the limit in force. Until then the key regains at the rate of its last limit.
+// probe checks RetryAfter in the key's present state. Until its next decision, the key
+// regains at its last limit's rate. So Allow first puts it under the limit in force.
 func (s *stage) probe(a *account) error {
 	if s.refusing.Allow(a.key, 3) {
 		a.spent.Add(3)

@@ -1,4 +1,4 @@
-// Package callers measures the decisions of many concurrent callers, for benchmarks that compare engines.
+// Package callers measures decisions by many concurrent callers, for benchmarks that compare engines.
 package callers
 
 import (
@@ -12,11 +12,11 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Take charges one unit to a key of an engine.
+// Take charges one unit to an engine's key.
 type Take func(ctx context.Context, key string) (allowed bool, err error)
 
-// Cases returns limits that are never reached and a limit reached
-// at once, by Name, each with the number of keys for the calls.
+// Cases returns limits by Name, each with the number of keys for
+// the calls. One limit is reached at once, and the others never.
 func Cases() []Case {
 	all := []Case{{name: "one key, allowed", most: 1 << 30, keys: 1}, {name: "1000 keys, allowed", most: 1 << 30, keys: 1000}, {name: "one key, denied", most: 1, keys: 1}}
 	for i, c := range all {
@@ -34,7 +34,7 @@ type Case struct {
 	keys int64
 }
 
-// Measure runs 16 callers on an engine, as a sub-benchmark with the names of the case and the engine.
+// Measure runs 16 callers on an engine, as a sub-benchmark named by the case and the engine.
 func (c Case) Measure(b *testing.B, engine string, take Take) {
 	b.Run(c.name+"/"+engine, func(b *testing.B) {
 		var n, allowed atomic.Int64

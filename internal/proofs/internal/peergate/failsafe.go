@@ -10,8 +10,8 @@ import (
 	grid "github.com/weir-go/ratelimit/internal/dev/overload"
 )
 
-// Failsafe is a gate with the adaptive limiter of failsafe-go. The limiter reads the time
-// itself, so the gate must run in a synctest bubble whose clock agrees with the simulation's.
+// Failsafe is a gate with failsafe-go's adaptive limiter. The limiter reads the time itself.
+// So the gate must run in a synctest bubble whose clock agrees with the simulation's.
 type Failsafe struct {
 	limiter adaptivelimiter.AdaptiveLimiter[any]
 	start   time.Time
@@ -20,7 +20,7 @@ type Failsafe struct {
 	began            time.Duration // the window's beginning
 }
 
-// NewFailsafe returns a gate with the defaults of failsafe-go, except for the highest limit. It must be called in the bubble.
+// NewFailsafe returns a gate with failsafe-go's defaults, except for the highest limit. It must be called in the bubble.
 func NewFailsafe(bound int) *Failsafe {
 	return &Failsafe{
 		limiter: adaptivelimiter.NewBuilder[any]().WithLimits(1, uint(bound), uint(min(20, bound))).Build(),

@@ -15,7 +15,7 @@ import (
 )
 
 // Run starts a server without saved data, in a folder. It returns a client
-// with default options, and a function to stop the client and the server.
+// with default options, and a function that stops the client and the server.
 func Run(dir string) (client *redis.Client, stop func(), err error) {
 	path, err := proc.RedisServer()
 	if err != nil {
@@ -50,8 +50,8 @@ func Run(dir string) (client *redis.Client, stop func(), err error) {
 	return nil, nil, err
 }
 
-// Start starts a server that ends with the test, and returns a client with default
-// options. If there is no server, it skips the test, or fails it with CI=true.
+// Start starts a server for one test, and returns a client with default options.
+// If no server is installed, it skips the test, or fails it with CI=true.
 func Start(tb testing.TB) *redis.Client {
 	client := redis.NewClient(&redis.Options{Addr: redistest.Start(tb).Addr})
 	tb.Cleanup(func() { _ = client.Close() })

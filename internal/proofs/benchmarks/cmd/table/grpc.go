@@ -2,7 +2,7 @@ package main
 
 import "strings"
 
-// grpcBase is the row with which the others are compared.
+// grpcBase is the row to which the others are compared.
 const grpcBase = "go-grpc-middleware-address"
 
 func grpcReport(r results) string {

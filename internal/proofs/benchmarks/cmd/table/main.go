@@ -26,7 +26,7 @@ type suite struct {
 	dir   string // the package's folder, relative to proofs/benchmarks
 	bench string // the value of -bench
 	print func(results) string
-	draw  func(results) string // draws a picture, or nil
+	draw  func(results) string // draws a picture; may be nil
 }
 
 var suites = []suite{
@@ -68,7 +68,7 @@ func run(names []string, out, pictures, benchtime string, count int) error {
 	return nil
 }
 
-// file returns the path of the suite's raw output.
+// file returns where the suite's raw output is.
 func (s suite) file(out string) string { return filepath.Join(out, s.name+".txt") }
 
 // report prints and draws the results in the suite's file.

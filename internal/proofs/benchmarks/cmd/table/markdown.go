@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// table is a table of samples. Its rows and columns are in the order in which they were added.
+// table is a table of samples. Rows and columns stand in the order of their addition.
 type table struct {
 	rows, cols []string
 	cells      map[[2]string]samples
 }
 
-// add adds one benchmark's samples in one unit. The values of the row's dimensions name
-// the row, and those of the others name the column. If there are no others, the unit does.
+// add adds one benchmark's samples in one unit. The row's dimensions name the row,
+// and the other dimensions the column. If there are no others, the unit names it.
 func (t *table) add(r results, base, unit string, row ...string) {
 	for _, l := range r.lines {
 		if v, ok := l.values[unit]; ok && l.base == base {
@@ -37,7 +37,7 @@ func (t *table) put(row, col string, v float64) {
 	t.cells[[2]string{row, col}] = append(t.cells[[2]string{row, col}], v)
 }
 
-// label joins the values of the given dimensions if included is set, otherwise of all other dimensions.
+// label joins the values of the dimensions dims. If included is false, it joins those of all other dimensions.
 func (l line) label(dims []string, included bool) string {
 	var values []string
 	for _, key := range []string{"work", "keys", "mix", "run", "call", "layers", "type", "algorithm", "goroutines", "peer"} {
@@ -54,7 +54,7 @@ func (l line) label(dims []string, included bool) string {
 // medians returns the table with each cell's median.
 func (t *table) medians() string { return t.mediansTo(0) }
 
-// mediansTo is medians with a number of digits after the point.
+// mediansTo is medians with digits after the point.
 func (t *table) mediansTo(digits int) string {
 	return t.print(func(row, col string) string {
 		if s := t.cells[[2]string{row, col}]; len(s) > 0 {
@@ -92,7 +92,7 @@ func (t *table) print(cell func(row, col string) string) string {
 	return b.String()
 }
 
-// heading writes out the number of keys with which a column's name may begin.
+// heading writes out a number of keys at the beginning of a column's name.
 func heading(col string) string {
 	first, rest, _ := strings.Cut(col, " ")
 	n, err := strconv.ParseFloat(first, 64)

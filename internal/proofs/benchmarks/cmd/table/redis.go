@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// redisTables are the report's parts on limiters in Redis.
+// redisTables are the report's parts about limiters in Redis.
 var redisTables = []struct {
 	title, base, unit string
 	digits            int
-	ratios            bool // whether to print ratios to redisBase, too
+	ratios            bool // whether ratios to redisBase are printed, too
 }{
 	{"The server's time for one decision while 16 callers keep it at work, µs", "RedisBusy", "server-µs/op", 1, true},
 	{"The server's time for one decision with a single caller, µs", "RedisServer", "server-µs/op", 1, true},
@@ -21,7 +21,7 @@ var redisTables = []struct {
 	{"Memory of one key, bytes (MEMORY USAGE)", "RedisMemory", "B/key", 0, false},
 }
 
-// redisBase is the row with which the others are compared.
+// redisBase is the row to which the others are compared.
 const redisBase = "redis_rate"
 
 func redisReport(r results) string {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// us is the row with which the others are compared.
+// us is the row to which the others are compared.
 const us = "ratelimit"
 
 func (r results) heading(title string) string {
@@ -24,7 +24,7 @@ func peersReport(r results) string {
 	}, "\n")
 }
 
-// ownTables are the tables of this library's own workloads. Each has a benchmark, and the dimensions that name its rows.
+// ownTables are tables of this library's own workloads. Each one has a benchmark, and the dimensions naming its rows.
 var ownTables = []struct {
 	title, base, unit string
 	row               []string

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/perf/benchfmt"
 )
 
-// results are the lines of benchmark output in a file, in order.
+// results has a file's lines of benchmark output, in order.
 type results struct {
 	lines  []line
 	config map[string]string // for example cpu, go and date
@@ -62,7 +62,7 @@ func (r *results) add(rec *benchfmt.Result) {
 	r.lines = append(r.lines, l)
 }
 
-// samples are measurements of one figure.
+// samples are several measurements of one figure.
 type samples []float64
 
 // median returns the median, or 0 if there are no samples.

@@ -16,7 +16,7 @@ const (
 	width, height = 920, 440
 	left, right   = 72.0, width - 196.0
 	top, bottom   = 84.0, height - 64.0
-	lineHeight    = 20.0 // the labels' height at the curves' ends
+	lineHeight    = 20.0 // a label's height at the end of a curve
 )
 
 // contender is a curve of the picture.
@@ -56,7 +56,7 @@ func (t *table) keys(col int) float64 {
 	return n
 }
 
-// grid returns the times at which the picture has lines. They enclose the medians.
+// grid returns the times at which the picture has lines. The medians lie between the first and the last.
 func (t *table) grid() []float64 {
 	var medians []float64
 	for _, c := range contenders {
@@ -67,7 +67,7 @@ func (t *table) grid() []float64 {
 	return steps(slices.Min(medians), slices.Max(medians))
 }
 
-// steps returns 1, 2 and 5 times powers of ten: from the last one not above lowest to the first one not below highest.
+// steps returns 1, 2 and 5 times powers of ten. The first is at most lowest, and the last at least highest.
 func steps(lowest, highest float64) (steps []float64) {
 	for power := 1.0; ; power *= 10 {
 		for _, digit := range []float64{1, 2, 5} {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// target is a goal: a bound for one of this library's figures, or for its ratio to redisBase's.
+// target is a goal: a bound on one of this library's figures, or on its ratio to redisBase's.
 type target struct {
 	what             string
 	base, unit, row  string
@@ -32,7 +32,7 @@ var redisTargets = []target{
 	{"a bucket's key with a short name: bytes", "RedisMemory", "B/key", oneBucket, "B/key", false, true, 136},
 }
 
-// targetsReport prints each target, the measured figure, and whether the figure meets the target.
+// targetsReport prints each target, the measured figure, and whether it meets the target.
 func targetsReport(r results) string {
 	var b strings.Builder
 	b.WriteString("| target | measured | |\n|---|---:|---|\n")
