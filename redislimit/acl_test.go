@@ -14,10 +14,10 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// commands are the commands that an ACL must allow, in addition to "eval", and to "del" for Reset.
+// commands lists what an ACL must allow in addition to "eval", and to "del" for Reset.
 var commands = []string{"evalsha", "time", "get", "getrange", "strlen", "set", "append"}
 
-// slotCommands are the commands that a semaphore needs, in addition to "eval".
+// slotCommands lists what a semaphore needs in addition to "eval".
 var slotCommands = []string{"evalsha", "time", "zadd", "zrem", "zcard", "zscore", "zmscore", "zrange", "zrangebyscore", "zrevrangebyscore", "pexpire"}
 
 // restricted returns a client of a user who may run all the commands except one.
@@ -34,7 +34,7 @@ func (f *fixture) restricted(commands []string, missing string) *redis.Client {
 	return c
 }
 
-// hourlyLimits are five limits under which nothing comes back while a test runs.
+// hourlyLimits returns five limits. Nothing is regained under them while a test runs.
 func hourlyLimits() []ratelimit.Limit {
 	limits := fiveLimits()
 	for i := range limits {
@@ -43,7 +43,7 @@ func hourlyLimits() []ratelimit.Limit {
 	return limits
 }
 
-// several returns a stack that needs commands of all kinds. One of its limits is a log with 150 spendings.
+// several returns a stack whose decisions need commands of all kinds. One of its limits is a log with 150 spendings.
 func (f *fixture) several(client *redis.Client) *ratelimit.Layered[string] {
 	var layers []ratelimit.Layer[string]
 	for _, limit := range append(hourlyLimits(), ratelimit.TokenBucket(ratelimit.PerHour(20), 20).Named("token2"),

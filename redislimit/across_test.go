@@ -17,11 +17,11 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// scriptCalls counts the commands that run scripts, and those of them that declare no key.
+// scriptCalls counts the script calls, and how many of them declare no key.
 type scriptCalls struct {
 	redis.Hook
 	calls, undeclared int
-	refuse            error // the error of calls that declare no key
+	refuse            error // the error of calls without declared keys
 }
 
 func (h *scriptCalls) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -141,7 +141,7 @@ func (c manySlots) testShareACall(t *testing.T) {
 	}
 }
 
-// An unusual key of the call affects no other key: the general case decides on it, or its own call.
+// An unusual key affects no other key of its call. The general case decides on it, or a call of its own.
 func (c manySlots) testKeysThatFail(t *testing.T) {
 	client := clusterClient(t, c.Cluster)
 	for _, limit := range fiveLimits() {
@@ -176,8 +176,8 @@ func (c manySlots) testKeysThatFail(t *testing.T) {
 	}
 }
 
-// While a slot moves, some of its keys are on each server. Moved keys are refused to the call and
-// are charged on their new server; the others are charged on the old one. No budget begins anew.
+// While a slot moves, each of its two servers has some of its keys. The old server refuses the moved keys,
+// and they are charged on the new one. The others are charged on the old one. No budget begins anew.
 func (c manySlots) testMovingSlot(t *testing.T) {
 	client := clusterClient(t, c.Cluster)
 	limits := []ratelimit.Limit{
@@ -191,7 +191,7 @@ func (c manySlots) testMovingSlot(t *testing.T) {
 		on, others := oneNode(t, l, 4)
 		moving, still := tenant(others[0]), others[1:]
 		var keys []string
-		for i := range 6 { // that slot's keys are among keys of others
+		for i := range 6 { // the moving slot's keys stand among other slots' keys
 			keys = append(keys, moving+"/"+strconv.Itoa(i), still[i%len(still)])
 		}
 		charged := map[string]int{}
@@ -227,8 +227,8 @@ func (c manySlots) testMovingSlot(t *testing.T) {
 	}
 }
 
-// Two servers that check nothing are behind a client that treats them as a cluster.
-// Keys that are not declared could be on the other server, so all are declared.
+// The client treats two servers as a cluster, but they refuse no key. An
+// undeclared key could be on the other server, so all keys are declared.
 func TestAServerThatRefusesNoKeyGetsDeclaredKeys(t *testing.T) {
 	a, b := startServer(t), startServer(t)
 	client := redis.NewClusterClient(&redis.ClusterOptions{ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {

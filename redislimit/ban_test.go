@@ -26,7 +26,7 @@ func limiterOn(t testing.TB, client redis.UniversalClient, limit ratelimit.Limit
 	return l
 }
 
-// dial returns a client of a server that ends with the test.
+// dial starts a server and returns its client. Both end with the test.
 func dial(t testing.TB) *redis.Client {
 	t.Helper()
 	client := redis.NewClient(&redis.Options{Addr: startServer(t).addr})
@@ -128,7 +128,7 @@ func TestThePartsOfAPageAreOneStrikeForTheWholeFleet(t *testing.T) {
 	}
 }
 
-// Growing bans whose history the processes share.
+// The processes share the history by which bans grow.
 func TestABanOnRedisGrowsForTheWholeFleet(t *testing.T) {
 	client := dial(t)
 	on := func(limit ratelimit.Limit) *Limiter { return limiterOn(t, client, limit) }

@@ -18,7 +18,7 @@ import (
 
 var perCall = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+),usec=(\d+)`)
 
-// serverTime runs calls and reports the time that the server spent on each script call.
+// serverTime runs calls and reports the server's time for each script call.
 func serverTime(b *testing.B, client *redis.Client, call func(i int)) {
 	call(0) // after this call the server knows the script
 	require.NoError(b, client.ConfigResetStat(context.Background()).Err())

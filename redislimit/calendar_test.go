@@ -28,7 +28,7 @@ func calendarTwins() []ratelimit.Limit {
 	}
 }
 
-// newDatedTwin begins at a random instant. The wall clock in memory then equals the server's.
+// newDatedTwin sets the clock to a random instant, and makes the wall clock in memory equal the server's.
 func newDatedTwin(t *testing.T, w *twin, seed uint64) *twin {
 	w.clock.SetWall(time.UnixMicro(epoch))
 	w.clock.Set(time.Duration(rand.New(rand.NewPCG(testsize.Seed(seed), 5)).Int64N(int64(10*365*24*time.Hour/time.Microsecond))) * time.Microsecond)
@@ -221,8 +221,8 @@ func TestAChangeToAndFromACalendarIsAsInMemory(t *testing.T) {
 	}
 }
 
-// A booking keeps its window when the limit becomes a calendar, even if Redis does not know that
-// window yet. Nothing is spent before the booking, and with it at most what its window holds.
+// A booking keeps its window when the limit becomes a calendar, even if Redis does not know this
+// window yet. No unit is left before the booking, and beside it only what its window has room for.
 func TestABookingKeepsItsWindowWhenTheLimitBecomesACalendar(t *testing.T) {
 	verdicts(t)
 	week := ratelimit.Calendar(3, ratelimit.Week("UTC", time.Monday))
@@ -337,8 +337,8 @@ func TestAReservationOfACalendarThatHasChangedGivesNothingBack(t *testing.T) {
 	}
 }
 
-// A call that spends nothing puts a key under a calendar. Years later the key
-// is used again, and the call has data of none of the windows in between.
+// A call without cost puts a key under a calendar. The next call
+// comes years later, and has no data on the windows in between.
 func TestADebtIsRegainedThoughNothingIsSpentAfterAChangeToACalendar(t *testing.T) {
 	verdicts(t)
 	day, month := ratelimit.Calendar(100, ratelimit.Day("UTC")), ratelimit.Calendar(5, ratelimit.Month("UTC", 31))
@@ -361,7 +361,7 @@ func TestADebtIsRegainedThoughNothingIsSpentAfterAChangeToACalendar(t *testing.T
 	}
 }
 
-// The units that a lowered calendar has set aside come back first. Spending of others still counts.
+// Units set aside by a lowered calendar come back first. Other callers' spending still counts.
 func TestASettlementUnderALoweredCalendarGivesBackOfTheUnitsSetAsideFirst(t *testing.T) {
 	verdicts(t)
 	week := ratelimit.Week("Pacific/Apia", time.Saturday)
@@ -379,7 +379,7 @@ func TestASettlementUnderALoweredCalendarGivesBackOfTheUnitsSetAsideFirst(t *tes
 		require.NoError(t, err)
 		require.True(t, d.Allowed)
 		require.NoError(t, each.SetLimit(ratelimit.Calendar(1, week)))
-		_, err = each.Take(t.Context(), "k", 0) // the time from which the limit applies on Redis
+		_, err = each.Take(t.Context(), "k", 0) // on Redis the limit applies from this call on
 		require.NoError(t, err)
 		require.NoError(t, r.Cancel())
 		d, err = each.Take(t.Context(), "k", 1)
@@ -388,7 +388,7 @@ func TestASettlementUnderALoweredCalendarGivesBackOfTheUnitsSetAsideFirst(t *tes
 	}
 }
 
-// A caller waits for longer than Redis books ahead. It books when its window is near enough.
+// A caller waits longer than Redis books ahead. It books once its window is near enough.
 func TestAWaitReachesBeyondTheNextWindowOfACalendar(t *testing.T) {
 	store := realStore(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -400,7 +400,7 @@ func TestAWaitReachesBeyondTheNextWindowOfACalendar(t *testing.T) {
 		served := func(minute int) {
 			require.WithinDuration(t, begin.Add(time.Duration(minute)*time.Minute), time.Now(), 5*time.Millisecond)
 		}
-		// the units of this window, of the next one, and half of those of the one after it
+		// charges all units of this window and the next, and half of the third one's
 		require.NoError(t, l.Adjust(t.Context(), "k", 5))
 		hurried, leave := context.WithTimeout(t.Context(), 150*time.Second)
 		defer leave()

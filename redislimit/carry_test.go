@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// A sliding counter's previous window was counted with the former length of windows. Spending
-// that had left it before the limit changed does not count in it, even if windows are longer now.
+// After a change of limit, a sliding counter's previous window still has the former length.
+// Spending that left this window before the change does not count, even if windows are longer now.
 func TestACancelAfterAChangeToLongerWindowsGivesBackOnlyUnitsThatCount(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.SlidingCounter(ratelimit.PerSecond(10)), "longer")
@@ -31,7 +31,7 @@ func TestACancelAfterAChangeToLongerWindowsGivesBackOnlyUnitsThatCount(t *testin
 	assert.Equal(t, before, f.left(l, "k"))
 }
 
-// A cancellation gives back a spending that the current window counts, even if the windows are longer now.
+// A cancellation gives back a spending of the current window, even if windows are longer now.
 func TestACancelAfterAChangeOfWindowsGivesBackTheCurrentWindow(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits()[2:] {
@@ -47,7 +47,7 @@ func TestACancelAfterAChangeOfWindowsGivesBackTheCurrentWindow(t *testing.T) {
 	}
 }
 
-// changing are limits whose prices and shares are not whole microseconds.
+// changing returns limits whose prices and shares are not whole microseconds.
 func changing() []ratelimit.Limit {
 	return []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.Per(7, 3*time.Second), 40),
@@ -83,7 +83,7 @@ func (f *fixture) denials(l *Limiter, cost int, what string) {
 	require.True(f.t, d.Allowed, "%s: told %v, and then %v", what, first.RetryAfter, d.RetryAfter)
 }
 
-// Denials leave the state under the old limit, so each carries it over, or uses the note of an earlier one.
+// Denials leave the state under the old limit. So each denial carries the state over, or uses an earlier denial's note.
 func TestRetryAfterIsTrueAfterAChangeOfLimit(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -118,8 +118,8 @@ func TestRetryAfterIsTrueBehindBookingsAfterAChangeOfLimit(t *testing.T) {
 	}
 }
 
-// A booking keeps its instant, and at most the lowered capacity of the
-// earlier spending counts. The booking can be cancelled as before.
+// A booking keeps its instant. Of the earlier spending, at most the
+// lowered capacity counts. The booking can be cancelled as before.
 func TestALoweredLimitBarsNoKeyForTheSpendingBeforeItsBookings(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits() {
@@ -194,7 +194,7 @@ func TestRetryAfterIsTrueAfterLimitForHasChanged(t *testing.T) {
 	}
 }
 
-// The same is true for a stack, which has another script.
+// TestRetryAfterOfAStackIsTrueAfterAChangeOfLimit makes the same check for a stack, which runs another script.
 func TestRetryAfterOfAStackIsTrueAfterAChangeOfLimit(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)

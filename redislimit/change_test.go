@@ -22,7 +22,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// answered is an error that Redis has returned.
+// answered is an error returned by Redis.
 type answered string
 
 func (e answered) Error() string { return string(e) }
@@ -107,8 +107,8 @@ func TestSetLimitKeepsTheSpending(t *testing.T) {
 	}
 }
 
-// TestAGrantTakesBookingsFirstAndUnitsSetAsideLast checks what memory does, too: of
-// a grant of 20, bookings take 5, the counted units 10, and the units set aside 5.
+// TestAGrantTakesBookingsFirstAndUnitsSetAsideLast checks Redis and memory: of a
+// grant of 20, bookings take 5, the counted units 10, and the units set aside 5.
 func TestAGrantTakesBookingsFirstAndUnitsSetAsideLast(t *testing.T) {
 	f := newFixture(t)
 	wide, narrow := ratelimit.FixedWindow(ratelimit.PerHour(100)), ratelimit.FixedWindow(ratelimit.PerHour(10))
@@ -198,8 +198,8 @@ func TestFiguresThatChangedBeforeSettling(t *testing.T) {
 	}
 }
 
-// TestWorkersThatOverestimateWasteNothing makes 5 workers book 400 of 1 000 a second ahead,
-// one after the other, and settle at 100 when they are done. They do 10 jobs a second.
+// TestWorkersThatOverestimateWasteNothing makes 5 workers book ahead, one after the other. Each books 400
+// units of a limit of 1 000 a second, and settles at 100 when its job is done. They do 10 jobs a second.
 func TestWorkersThatOverestimateWasteNothing(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000), ratelimit.FixedWindow(ratelimit.PerSecond(1000)),
 		ratelimit.SlidingLog(ratelimit.PerSecond(1000)), ratelimit.SlidingCounter(ratelimit.PerSecond(1000))} {
@@ -214,7 +214,7 @@ func TestWorkersThatOverestimateWasteNothing(t *testing.T) {
 	}
 }
 
-// jobs runs the workers for 20 s of the clock and counts the jobs that were done. A job takes 50 ms from its booked instant.
+// jobs runs the workers for 20 s of the clock and counts the finished jobs. A job takes 50 ms from its booked instant.
 func jobs(t *testing.T, clock *ratelimittest.Clock, l ratelimit.Reserver[string]) (done int) {
 	type worker struct {
 		r    *ratelimit.Reservation
@@ -241,8 +241,8 @@ func jobs(t *testing.T, clock *ratelimittest.Clock, l ratelimit.Reserver[string]
 	return done
 }
 
-// TestManyBookingsStayWithinTheBound makes more bookings than are kept apart, settles
-// them in any order, and checks every admission against the bound of a token bucket.
+// TestManyBookingsStayWithinTheBound makes more bookings than the script keeps apart,
+// settles them in any order, and checks every admission against a token bucket's bound.
 func TestManyBookingsStayWithinTheBound(t *testing.T) {
 	f := newFixture(t)
 	for seed := range 4 {
@@ -260,7 +260,7 @@ func TestManyBookingsStayWithinTheBound(t *testing.T) {
 				i := rng.IntN(len(open))
 				actual := rng.IntN(9)
 				require.NoError(t, open[i].r.Settle(actual))
-				// The excess above the estimate is a debt, to which the bound does not apply.
+				// The excess over the estimate is a debt. The bound does not apply to it.
 				open[i].spending.cost = min(open[i].spending.cost, actual)
 				open = append(open[:i], open[i+1:]...)
 			}
@@ -328,8 +328,8 @@ func TestACostOfNothingUnderASlowerLimit(t *testing.T) {
 	}
 }
 
-// After a change from a calendar, calls send the dates of that calendar's windows
-// with each key, because states may be from that time. Such calls are not shared.
+// After a change from a calendar, states may still be those of its windows. So calls
+// send the dates of these windows with each key, and do not share a round trip.
 func TestManyNewKeysAfterAChangeFromACalendar(t *testing.T) {
 	l, err := New(startServer(t).client(), ratelimit.Calendar(10, ratelimit.Day("UTC")), &Options{Name: "former", Timeout: 10 * time.Second})
 	require.NoError(t, err)

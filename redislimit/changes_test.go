@@ -24,7 +24,7 @@ type changer struct {
 	*twin
 	client *redis.Client
 	limits []ratelimit.Limit
-	left   bool // since the last reset the limit has changed to one of another kind
+	left   bool // the limit's kind has changed since the last reset
 }
 
 func slowLimits() (all []ratelimit.Limit) {
@@ -41,7 +41,7 @@ func slowLimits() (all []ratelimit.Limit) {
 func newChanger(t *testing.T, client *redis.Client, seed uint64) *changer {
 	rng := rand.New(rand.NewPCG(testsize.Seed(seed), 7))
 	limits, booking := slowLimits(), seed%2 == 1
-	if booking { // in a leaky bucket, a booking is a place in the queue, which Redis does not keep apart
+	if booking { // a leaky bucket's booking is a place in its queue, and Redis does not keep places apart
 		limits = slices.DeleteFunc(limits, func(l ratelimit.Limit) bool { return l.Algorithm == ratelimit.AlgorithmLeakyBucket })
 	}
 	w := newTwin(t, client, limits[rng.IntN(len(limits))], fmt.Sprintf("changer%d", seed), seed)
@@ -59,14 +59,14 @@ func (c *changer) expire() {
 	require.NoError(c.t, err)
 	if len(raw) == 4 && c.remote.store.clock() >= (int64(binary.BigEndian.Uint32(raw))+1)*1e6 {
 		c.note("the key expires")
-		c.open = nil // these would settle nothing in Redis
+		c.open = nil // their settlements would change nothing in Redis
 		require.NoError(c.t, c.client.Del(context.Background(), key).Err())
 	}
 }
 
-// change sets another limit and takes, often some time after the last charge. A charge before the change
-// puts the key under the present limit, because denials have left it under an earlier one. A change
-// rounds up to whole units of the clock, which are 1 ns and 1 µs, and then both limiters begin anew.
+// change sets another limit and takes, often some time after the last charge. It charges once before the change, to
+// put the key under the present limit: denials have left it under an earlier one. A change rounds up to whole units
+// of the clock, 1 ns in memory and 1 µs on Redis. If the two then differ by rounding, both limiters begin anew.
 func (c *changer) change() {
 	limit := c.limits[c.rng.IntN(len(c.limits))]
 	if c.limit.Burst > 0 && c.rng.IntN(3) == 0 {
@@ -116,7 +116,7 @@ func (c *changer) change() {
 	require.NoError(c.t, c.remote.Reset(context.Background(), twinKey))
 }
 
-// fill spends all, and books the capacity ahead the given number of times, less one.
+// fill spends the capacity, and books it ahead times-1 times.
 func (w *twin) fill(times int) {
 	cost := w.limit.Capacity()
 	for range times {
@@ -159,7 +159,7 @@ func TestRandomChangesOfLimitsAgreeWithMemory(t *testing.T) {
 	}
 }
 
-// One process changes its limit, or two have one limit each. Real costs stay within the bound of a limit that is changed back and forth.
+// One process changes its limit back and forth, or two processes have one limit each. The real costs stay within the bound.
 func TestSettlementsAmongChangesOfLimitsPassNoMoreThanTheBound(t *testing.T) {
 	testsize.Sequential(t)
 	client, clock := startServer(t).client(), new(ratelimittest.Clock)
@@ -196,14 +196,14 @@ func TestALogThatFlipsServesAsMuchAsTheLowerLimit(t *testing.T) {
 	require.LessOrEqual(t, served, 750)
 }
 
-// openChanges are limits of a token bucket between which open reservations are converted
-// without rounding: a unit takes 2 to 16 s, and everything happens at multiples of 64 µs.
+// openChanges returns a random limit of a token bucket. Open reservations are converted between these
+// limits without rounding: a unit takes 2 to 16 s, and everything happens at multiples of 64 µs.
 func openChanges(rng *rand.Rand) ratelimit.Limit {
 	return ratelimit.TokenBucket(ratelimit.Per(1, time.Second<<(1+rng.IntN(4))), 1+rng.IntN(24))
 }
 
 // Open reservations survive each change of the limit's figures as in memory, among bookings, grants,
-// debts, units set aside and their end. Their number is at most that which the script keeps apart.
+// debts, and units set aside and regained. At most as many are open as the script keeps apart.
 func TestOpenReservationsSurviveRandomChangesAsInMemory(t *testing.T) {
 	testsize.Sequential(t)
 	client := startServer(t).client()
@@ -252,7 +252,7 @@ func TestOpenReservationsSurviveRandomChangesAsInMemory(t *testing.T) {
 				changes++
 			case op == 10:
 				delta := rng.IntN(9) - 4
-				if w.newest > w.clock.Now() { // a grant takes from bookings, whose reservations the script does not count
+				if w.newest > w.clock.Now() { // a grant takes from bookings, and the script does not count these reservations
 					delta = max(0, delta)
 				}
 				w.note("adjust by %d", delta)

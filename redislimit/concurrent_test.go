@@ -74,7 +74,8 @@ func TestConcurrentUnitsLapseByTheServersTime(t *testing.T) {
 	require.ErrorIs(t, three.Extend(t.Context()), ratelimit.ErrLost)
 }
 
-// heeding returns a client that the limiter uses as it is, so that its hooks see the calls.
+// heeding returns a client with ContextTimeoutEnabled. A limiter
+// uses such a client as it is, so the client's hooks see the calls.
 func heeding(t *testing.T) *redis.Client {
 	client := redis.NewClient(&redis.Options{Addr: startServer(t).addr, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { client.Close() })
@@ -103,7 +104,7 @@ func (h *deaf) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A caller that does not know whether its extension has arrived extends and settles as before.
+// After an extension without an answer, the caller extends and settles as before.
 func TestConcurrentUnitsEndAlsoAfterAnExtensionWithoutAnAnswer(t *testing.T) {
 	client, clock := heeding(t), new(ratelimittest.Clock)
 	unheard := new(deaf)
@@ -225,7 +226,7 @@ func TestNewRefusesConcurrentLimitsThatRedisCannotHold(t *testing.T) {
 	require.ErrorContains(t, err, "cannot be leased")
 }
 
-// This test plays the hour of an LLM gateway with three processes: see model.GatewayHour.
+// Three processes play an LLM gateway's hour: see model.GatewayHour.
 func TestAnHourOfStreamsUsesTheCapsAndNoMore(t *testing.T) {
 	testsize.Sequential(t)
 	client, clock := startServer(t).client(), new(ratelimittest.Clock)

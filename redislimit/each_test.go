@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// visited returns the keys that Each visits, each key once.
+// visited returns the decisions of Each, and checks that it visits each key once.
 func visited(t *testing.T, l *Limiter) map[string]ratelimit.Decision {
 	t.Helper()
 	all := make(map[string]ratelimit.Decision)

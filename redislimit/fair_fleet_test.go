@@ -19,7 +19,7 @@ import (
 )
 
 // virtual plays a scenario in virtual time on a real server. Each process has its
-// own limiter. Time passes only while all wait, and not while a call is under way.
+// own limiter. Time passes only while all goroutines wait, and not during a call.
 func virtual(t *testing.T, limit ratelimit.Limit, processes int, weight func(string) int, play func(t *testing.T, fleet []*Fair, calls func() int64)) {
 	server := startServer(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestAFleetServesItsTenantsByTheirMaxMinShares(t *testing.T) {
 	})
 }
 
-// gathering is a fleet with tenants, of which some join and some leave in each phase.
+// gathering is a fleet whose tenants join and leave from phase to phase.
 type gathering struct {
 	burst, rate int
 	refill      time.Duration
@@ -200,8 +200,8 @@ func (g *gathering) between(tenant int, from, to time.Duration) (units float64) 
 	return units
 }
 
-// Units that a tenant used while nobody else wanted them do not count against it later,
-// in any process. From 1.2 refills after each change, all that wait get their shares.
+// Units used while nobody else wanted them do not count against a tenant later, in any
+// process. From 1.2 refills after each change, all waiting tenants get their shares.
 func TestAFleetsTenantsGetTheirSharesSoonAfterOthersJoinAndLeave(t *testing.T) {
 	worst, least := 10.0, 10.0
 	for i := range testsize.Of(3, 100) {
@@ -216,7 +216,7 @@ func TestAFleetsTenantsGetTheirSharesSoonAfterOthersJoinAndLeave(t *testing.T) {
 			g.start = time.Now()
 			var all sync.WaitGroup
 			for tenant := range g.weights {
-				for caller := range 16 { // enough callers for the share between two calls of a process
+				for caller := range 16 { // enough callers to use the share between two calls of a process
 					f := fleet[(tenant+caller)%len(fleet)]
 					r := rand.New(rand.NewPCG(seed, uint64(10*tenant+caller)))
 					all.Go(func() {
@@ -372,7 +372,7 @@ func TestAFleetsSettledReservationsUseTheRate(t *testing.T) {
 	})
 }
 
-// A process that dies loses the units that it held, and its callers' places. A second later the others have the whole rate.
+// When a process dies, the units it held and its callers' places are lost. A second later the others have the whole rate.
 func TestAFleetLosesLittleWithAProcess(t *testing.T) {
 	const rate = 1000
 	virtual(t, ratelimit.TokenBucket(ratelimit.PerSecond(rate), 500), 3, nil, func(t *testing.T, fleet []*Fair, _ func() int64) {

@@ -113,12 +113,12 @@ func TestMisusedReservationsOfAFairChargeAtMostOnce(t *testing.T) {
 	assert.Equal(t, int64(10), spentOf(t, server))
 	r, err = f.Reserve(ctx, "b", 5, 0)
 	require.NoError(t, err)
-	require.NoError(t, r.Settle(math.MaxInt)) // takes all that is left, and makes a debt of this tenant alone
+	require.NoError(t, r.Settle(math.MaxInt)) // takes the rest of the budget, and leaves a debt to this tenant alone
 	require.NoError(t, f.Flush(ctx))
 	assert.Equal(t, int64(80), spentOf(t, server))
 }
 
-// spentOf counts the units that are granted and not regained.
+// spentOf returns the shared budget's spending: the units granted and not regained.
 func spentOf(t *testing.T, server *server) (spent int64) {
 	text, err := server.Do("HGET", "ratelimit:{f}!fair", "spent")
 	require.NoError(t, err)
@@ -158,7 +158,8 @@ func TestALimitOfAFairChangesForCallersInLine(t *testing.T) {
 	assert.NoError(t, <-waits)
 }
 
-// holdUp is a hook that holds a call back while it is on: the call is sent to entered, and goes on after a receipt from next.
+// holdUp is a hook. Once on is set, it holds the next call back: it
+// sends to entered, and the call goes on after a receipt from next.
 type holdUp struct {
 	on            atomic.Bool
 	entered, next chan struct{}
@@ -261,7 +262,7 @@ func TestAFairFailsOverToAPartOfTheLimit(t *testing.T) {
 	assert.GreaterOrEqual(t, passed, 10)
 }
 
-// A state of another type, or a server that refuses the script, is no decision.
+// A state of another type is an error, and no decision.
 func TestAFairReportsAStateThatIsNotItsOwn(t *testing.T) {
 	server := startServer(t)
 	f := newTestFair(t, server, ratelimit.TokenBucket(ratelimit.PerSecond(100), 80))

@@ -23,10 +23,10 @@ const (
 	killedCallers   = 20 // callers in each process
 )
 
-// killedLimit is the fleet's limit: about 60 calls a second, whose costs are at most 8.
+// killedLimit is the fleet's limit: about 60 calls a second, at a cost of up to 8 each.
 var killedLimit = ratelimit.TokenBucket(ratelimit.PerSecond(200), 20)
 
-// turnOf is one served call of a fleet's process.
+// turnOf is a served call of a process in the fleet.
 type turnOf struct{ process, caller, cost int }
 
 // Processes of a fleet are killed while their callers wait. Other processes' callers are
@@ -63,7 +63,7 @@ func TestAFleetServesItsWaitersThoughProcessesAreKilled(t *testing.T) {
 		all = append(all, c)
 	}
 	used := 0
-	// everyone waits until each caller of the processes from a number on has been served some times.
+	// everyone waits until each caller has been served the given number of times, in the processes numbered from or higher.
 	everyone := func(from, times int) {
 		t.Helper()
 		counts, missing := map[turnOf]int{}, (killedProcesses-from)*killedCallers
@@ -121,8 +121,8 @@ func waitInFleet(addr string) {
 	select {}
 }
 
-// A process that is killed while its caller waits for an instant far ahead bars the others for no longer than a second: those who do not wait,
-// and those who wait behind it.
+// If a process is killed while its caller waits for an instant far ahead, it bars
+// the others for at most a second, whether they wait behind it or do not wait.
 func TestAKilledProcessBarsNobodyLongerThanASecond(t *testing.T) {
 	limit := ratelimit.TokenBucket(ratelimit.PerHour(3600), 1000).Named("slow")
 	if addr := os.Getenv("REDISLIMIT_KILLED_FAR"); addr != "" {
@@ -167,7 +167,7 @@ func TestAKilledProcessBarsNobodyLongerThanASecond(t *testing.T) {
 	assert.LessOrEqual(t, d.RetryAfter, 1100*time.Millisecond)
 }
 
-// The places of killed processes in a leaky bucket bar nobody longer than a second either: those behind them move up.
+// In a leaky bucket, killed processes' places bar nobody longer than a second either: the callers behind them move up.
 func TestKilledProcessesLeaveNoPlacesInAQueue(t *testing.T) {
 	limit := ratelimit.LeakyBucket(ratelimit.PerSecond(1), 1000).Named("queue")
 	if addr := os.Getenv("REDISLIMIT_KILLED_QUEUE"); addr != "" {

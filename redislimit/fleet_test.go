@@ -31,18 +31,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fleetCapacity is the cost that a fleet's processes may spend together under each limit.
+// fleetCapacity is the cost that all processes of a fleet may spend under each limit.
 const fleetCapacity = 500
 
-// fleetLimits are limits that regain so slowly that nothing is regained during a test.
+// fleetLimits returns limits too slow to regain anything during a test.
 func fleetLimits() []ratelimit.Limit {
 	r := ratelimit.Per(fleetCapacity, 24*time.Hour)
 	return []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerDay(20), fleetCapacity), ratelimit.LeakyBucket(ratelimit.PerDay(20), fleetCapacity),
 		ratelimit.FixedWindow(r), ratelimit.SlidingLog(r), ratelimit.SlidingCounter(r)}
 }
 
-// worker takes from one key of each limit, from several goroutines, until it is denied.
-// Then it prints how much it was allowed. For each limit it waits for the other processes.
+// worker takes from one key of each limit, in several goroutines, until it is denied.
+// Then it prints the allowed cost. Before each limit it waits for the other processes.
 func worker(addr string) {
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	for _, limit := range fleetLimits() {
@@ -197,7 +197,7 @@ func TestCluster(t *testing.T) {
 
 type clusterFixture struct{ *redis.ClusterClient }
 
-// layer returns a limiter as a layer whose key is the request's, or always the same one.
+// layer makes a limiter a layer. Its key is always key, or the request if key is empty.
 func (c clusterFixture) layer(t *testing.T, limit ratelimit.Limit, o Options, key string) ratelimit.Layer[string] {
 	o.Timeout = 20 * time.Second
 	l, err := New(c, limit, &o)

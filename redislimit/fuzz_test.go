@@ -50,8 +50,8 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// correctedStates are stored states with open reservations. One is booked. Some states
-// have a debt, or units that a lowered limit has set aside, with or without bookings.
+// correctedStates returns stored states with open reservations. One is booked. Some
+// states have a debt, or units set aside by a lowered limit, with or without bookings.
 func correctedStates(t testing.TB, client *redis.Client, limit ratelimit.Limit) (states [][]byte) {
 	ctx := context.Background()
 	lower := limit

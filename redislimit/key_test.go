@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// tagOf returns the part of a Redis key that a cluster hashes.
+// tagOf returns the part of a key hashed by a Redis Cluster.
 func tagOf(key string) string {
 	_, rest, ok := strings.Cut(key, "{")
 	tag, _, closed := strings.Cut(rest, "}")

@@ -21,7 +21,7 @@ import (
 
 func identity(key string) (string, error) { return key, nil }
 
-// stackOfOne is a stack of one layer, with the methods of its limiter that a stack lacks.
+// stackOfOne is a stack of one layer. It adds its limiter's methods that a stack lacks.
 type stackOfOne struct {
 	*ratelimit.Layered[string]
 	l *Limiter
@@ -33,8 +33,8 @@ func (s stackOfOne) Adjust(ctx context.Context, key string, delta int) error {
 func (s stackOfOne) Reset(ctx context.Context, key string) error { return s.l.Reset(ctx, key) }
 func (s stackOfOne) SetLimit(limit ratelimit.Limit) error        { return s.l.SetLimit(limit) }
 
-// TestSuiteThroughAStack leaves out the cases in which a stack differs:
-// it books nothing ahead, and its Wait tries again if the queue is full.
+// TestSuiteThroughAStack skips the cases where a stack differs: a stack
+// books nothing ahead, and its Wait tries again if the queue is full.
 func TestSuiteThroughAStack(t *testing.T) {
 	testsize.Extra(t)
 	testsize.Sequential(t)
@@ -69,7 +69,7 @@ type stackTwin struct {
 	log    []string
 
 	twice   bool         // two layers charge one key
-	shadows map[int]bool // the layers that are shadows
+	shadows map[int]bool // which layers are shadows
 }
 
 func newStackTwin(t *testing.T, client redis.UniversalClient, seed uint64) *stackTwin {
@@ -98,7 +98,7 @@ func newStackTwin(t *testing.T, client redis.UniversalClient, seed uint64) *stac
 	}
 	all := func(_ string, which []int) []int {
 		for i := range memory {
-			which = append(which, i, i/2) // a layer that is picked twice counts once
+			which = append(which, i, i/2) // a layer picked twice counts once
 		}
 		return which
 	}

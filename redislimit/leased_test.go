@@ -58,7 +58,7 @@ func TestALeasedLayerIsAllOrNothingWithTheOthers(t *testing.T) {
 		require.NoError(t, err)
 		return d.Remaining
 	}
-	for i := range 20 { // the tenant's limit denies 15 of them, which are not charged to the total
+	for i := range 20 { // the tenant's limit denies 15 of them, and these are not charged to the total
 		d, err := stack.Take(t.Context(), visit{tenant: "a"}, 1)
 		require.NoError(t, err)
 		assert.Equal(t, i < 5, d.Allowed)
@@ -303,7 +303,7 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 							failed.Add(1)
 						}
 						if !admitted {
-							// the end of the test consists of denials and the wait for a new master
+							// toward the end there are only denials, and the wait for a new master
 							time.Sleep(testsize.Of[time.Duration](5, 1) * time.Millisecond)
 						}
 					}
@@ -315,8 +315,8 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 
 	before, start := serverCalls(t, cluster), time.Now()
 	run(125 * size).Wait()
-	// A batch lasts for 50 ms, so a slow machine fetches more of them for each
-	// decision: in each process the batches of the total and of two routes.
+	// A batch lasts for 50 ms, so a slow machine fetches more batches for each
+	// decision. Each process fetches batches for the total and two routes.
 	fetches := max(0.1*float64(calls.Load()), 3*processes*time.Since(start).Seconds()/0.05)
 	after := serverCalls(t, cluster)
 	require.Zero(t, failed.Load())
@@ -337,7 +337,7 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 	assert.Zero(t, failed.Load(), "nobody sees that slots move")
 	require.Eventually(t, func() bool { return int(allowed.Load()) >= totalLimit*9/10 }, 2*time.Minute, 10*time.Millisecond, "the budget is used")
 	calling.Lock()
-	require.NoError(t, cluster.Replicated(0)) // otherwise the cost of lost charges would be admitted again
+	require.NoError(t, cluster.Replicated(0)) // otherwise lost charges would be admitted again
 	cluster.Kill(t, 0)
 	calling.Unlock()
 	time.Sleep(3 * time.Second)
@@ -371,8 +371,8 @@ func serverCalls(t *testing.T, cluster *redistest.Cluster) (calls []int) {
 	return calls
 }
 
-// This is a random history of a stack with a leased layer, checked against plain sums. Each
-// reported charge is charged in all layers alike, even if one settled, cancelled or denied.
+// A random history of a stack with leased layers is checked against plain sums. Each
+// reported charge counts alike in all layers, even if a layer settles, cancels or denies.
 func TestRandomHistoriesOfLeasedLayersAddUp(t *testing.T) {
 	client := startServer(t).client()
 	begin := time.Now()
@@ -448,7 +448,7 @@ func TestRandomHistoriesOfLeasedLayersAddUp(t *testing.T) {
 	}
 }
 
-// heldUnits returns the cost charged to a key above the admitted cost, under a limit that regains nothing.
+// heldUnits returns the cost charged to a key beyond the admitted cost, under a limit without regain.
 func heldUnits(t *testing.T, l *Limiter, key string, admitted int) int {
 	d, err := l.Peek(t.Context(), key, 0)
 	require.NoError(t, err)
@@ -504,7 +504,7 @@ func TestAKeyUnderSeveralLimitsHoldsOneBatch(t *testing.T) {
 	assert.True(t, d.Allowed, "no limit's denial is that of another one")
 }
 
-// A plan changes seldom. Its requests are leased again as soon as nothing is left of the earlier plan's batches.
+// A plan rarely changes. Requests are leased again once the earlier plan's batches are gone.
 func TestAKeyIsLeasedUnderItsNewLimitAfterAWhile(t *testing.T) {
 	l := newOn(t, redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), ratelimit.FixedWindow(ratelimit.PerDay(1_000_000)), "plans", Options{Timeout: time.Millisecond})
 	s, err := newLeases(l, 100)
@@ -528,8 +528,8 @@ func TestAKeyIsLeasedUnderItsNewLimitAfterAWhile(t *testing.T) {
 	assert.LessOrEqual(t, len(s.limits), minSweep+1, "idle keys are forgotten")
 }
 
-// TestALeasedLimiterByItself checks that most calls of each method are
-// decided without a round trip, and that each decision is reported.
+// TestALeasedLimiterByItself checks that a leased limiter decides most
+// calls of each method without a round trip, and reports each decision.
 func TestALeasedLimiterByItself(t *testing.T) {
 	client := startServer(t).client()
 	var events []ratelimit.Event[string]

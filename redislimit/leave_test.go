@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// everyClient are clients of every type on one server.
+// everyClient returns a client of each type, all on one server.
 func everyClient(t *testing.T, addr string) map[string]redis.UniversalClient {
 	dial := func(context.Context, string, string) (net.Conn, error) { return net.Dial("tcp", addr) }
 	clients := map[string]redis.UniversalClient{
@@ -58,7 +58,7 @@ func TestACancelledContextEndsACallAtOnce(t *testing.T) {
 					defer s.resume(t)
 					ctx, cancel := context.WithCancel(t.Context())
 					var calls []func() error
-					for range 5 { // one call alone, one that leads a batch, one in flight and one in the queue
+					for range 5 { // alone, leading a batch, in flight and in the queue
 						calls = append(calls,
 							func() error { _, err := l.Take(ctx, "k", 1); return err },
 							func() error { _, err := l.Peek(ctx, "k", 1); return err },
@@ -89,7 +89,7 @@ func TestACancelledContextEndsACallAtOnce(t *testing.T) {
 	}
 }
 
-// If the caller has left before the call was sent, the call is never sent, and so has certainly charged nothing.
+// A call whose caller has left in time is never sent, so it has certainly charged nothing.
 func TestACallThatIsNotSentInTimeIsNeverSent(t *testing.T) {
 	t.Parallel()
 	s := startSole(t)
@@ -128,7 +128,7 @@ func notSentInTime(t *testing.T, l, direct *Limiter, key string) {
 	}
 }
 
-// newSlowProxy delays each connection's first answer, which is the answer to HELLO, and passes everything else on at once.
+// newSlowProxy delays each connection's first answer, the reply to HELLO, and passes everything else on at once.
 func newSlowProxy(t *testing.T, addr string, delay time.Duration) net.Listener {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -251,7 +251,7 @@ func TestALaneKeepsItsOrder(t *testing.T) {
 	assert.True(t, l.isEmpty())
 }
 
-// counting is a hook that counts calls.
+// counting is a hook that counts calls and pipelines.
 type counting struct {
 	redis.Hook
 	calls, pipelines atomic.Int64
@@ -268,7 +268,7 @@ func (h *counting) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 func (h *counting) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		_ = fmt.Sprint(cmds) // formats the commands, as a tracer does, which does not send them
+		_ = fmt.Sprint(cmds) // like a tracer, formats the commands without sending them
 		h.pipelines.Add(1)
 		return next(ctx, cmds)
 	}
@@ -303,7 +303,7 @@ func TestHooksRunForCalls(t *testing.T) {
 	}
 }
 
-// A client that heeds deadlines is used as it is, and its calls are bounded nevertheless.
+// A client that heeds deadlines is used as it is. Its calls are bounded nevertheless.
 func TestAClientThatHeedsDeadlinesIsBounded(t *testing.T) {
 	s := startServer(t)
 	client := redis.NewClient(&redis.Options{Addr: s.addr, ContextTimeoutEnabled: true})
@@ -314,7 +314,7 @@ func TestAClientThatHeedsDeadlinesIsBounded(t *testing.T) {
 	s.resume(t)
 }
 
-// A caller that leaves takes its batch back only if no other caller waits for it.
+// A caller takes its batch back when it leaves, but only if no other caller waits for the batch.
 func TestACallerThatLeavesTakesNothingFromTheOthers(t *testing.T) {
 	shared := &batch{staying: 1}
 	assert.True(t, shared.mayArrive())
@@ -324,8 +324,8 @@ func TestACallerThatLeavesTakesNothingFromTheOthers(t *testing.T) {
 	assert.False(t, deserted.write(), "nobody does")
 }
 
-// If the server has slots, decisions share a call only if their keys
-// share a slot. Otherwise they would be refused together, and sent again.
+// On a cluster, decisions share a call only if their keys share a slot.
+// Otherwise the server would refuse them together, and they would be sent again.
 func TestDecisionsOfOneSlotShareACall(t *testing.T) {
 	b := new(batch)
 	for _, key := range []string{"x{a}", "x{b}", "y{a}"} {
@@ -338,7 +338,7 @@ func TestDecisionsOfOneSlotShareACall(t *testing.T) {
 	assert.Len(t, gather(b, shareAll), 1)
 }
 
-// silentConn is a connection that passes on no answers once something is written while its server is silent.
+// silentConn is a connection to a server that may fall silent. After a write during the silence it passes no answers on.
 type silentConn struct {
 	net.Conn
 	silent     *atomic.Bool
@@ -365,7 +365,7 @@ func (c *silentConn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// A client that does not heed deadlines continues with calls whose callers have left. Later calls are sent nevertheless.
+// If a client does not heed deadlines, calls go on after all their callers have left. Later calls are sent nevertheless.
 func TestCallsThatAllHaveLeftHoldUpNoOther(t *testing.T) {
 	s := startServer(t)
 	var silent atomic.Bool

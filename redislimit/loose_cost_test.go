@@ -66,8 +66,8 @@ func TestADenialAmongFarBookingsReadsThemOnce(t *testing.T) {
 	}
 }
 
-// A denied Take reads a state's beginning, and of a long one the end,
-// too. It runs no other command, however many bookings there are.
+// A denied Take reads a state's beginning, and if the state is long its
+// end, too. It runs no other command, however many bookings there are.
 func TestADeniedTakeRunsFewCommandsHoweverManyBookings(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -101,8 +101,8 @@ func TestADeniedTakeRunsFewCommandsHoweverManyBookings(t *testing.T) {
 	}
 }
 
-// So does a denied Take of a calendar, by its window's spending or by bookings,
-// which all begin with the next one. The answer is that of the general case.
+// A denied Take of a calendar reads the state once, too, whether its window's spending denies
+// it or bookings, which all begin with the next window. The answer is the general case's.
 func TestADeniedTakeOfACalendarReadsTheStateOnce(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -121,7 +121,7 @@ func TestADeniedTakeOfACalendarReadsTheStateOnce(t *testing.T) {
 			}
 			for _, cost := range []int{1, 30, 40} {
 				f.clock.Advance(time.Second)
-				f.deny(l, 1) // it may look for bookings of dead processes, as one of four a second does
+				f.deny(l, 1) // it may look for dead processes' bookings, as one denial does every quarter of a second
 				f.resetStats()
 				d, err := l.Take(t.Context(), "k", cost)
 				require.NoError(t, err)
@@ -134,7 +134,8 @@ func TestADeniedTakeOfACalendarReadsTheStateOnce(t *testing.T) {
 	}
 }
 
-// A token bucket that has no room once all its bookings are due denies a limiter's first call, too, without the whole state.
+// If a token bucket has no room once all its bookings are due, a
+// limiter's first call, too, is denied without the whole state.
 func TestADenialBehindDueBookingsReadsNoWholeState(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -169,7 +170,7 @@ func (f *fixture) book(t *testing.T, limit ratelimit.Limit, n int) {
 	}
 }
 
-// wholeReads counts the whole states that the server has read.
+// wholeReads counts how often the server has read a whole state.
 func (f *fixture) wholeReads(t *testing.T) int {
 	info, err := f.client.Info(t.Context(), "commandstats").Result()
 	require.NoError(t, err)
@@ -201,7 +202,8 @@ func TestADenialAmongBookingsNeedsNoRightToNoteIt(t *testing.T) {
 	}
 }
 
-// stepping returns scripts that count in the key "steps" how often they look for an instant or spend a cost.
+// stepping returns scripts with a count of their steps. In the key
+// "steps" they count how often they look for an instant or spend a cost.
 func stepping(t *testing.T) *scripts {
 	files := fstest.MapFS{}
 	require.NoError(t, fs.WalkDir(luaFiles, "lua", func(path string, d fs.DirEntry, err error) error {
@@ -229,8 +231,8 @@ end
 	return newScripts(files)
 }
 
-// The first call after a change books each booking again once, and
-// determines at the same time whether it still fits at its instant.
+// The first call after a change books each booking again once. At the
+// same time it determines whether the booking still fits at its instant.
 func TestTheFirstCallAfterAChangeWeighsEachBookingOnce(t *testing.T) {
 	f := newFixture(t)
 	scripts := stepping(t)

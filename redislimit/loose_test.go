@@ -110,8 +110,8 @@ func TestKeysWithBookingsFromBeforeARaiseAnswerAsInMemory(t *testing.T) {
 	}
 }
 
-// After a change to a log, a key has bookings and a debt. A denial names the first instant after the
-// debt at which there is room before a booking, as in memory, and not the last booking.
+// After a change to a log, a key has bookings and a debt. A denial names the first instant
+// after the debt with room before a booking, as in memory, and not the last booking's instant.
 func TestADenialByADebtAmongBookingsRetriesAsInMemory(t *testing.T) {
 	client := startServer(t).client()
 	early := 0
@@ -150,7 +150,7 @@ func TestADenialByADebtAmongBookingsRetriesAsInMemory(t *testing.T) {
 	require.Positive(t, early)
 }
 
-// pester repeats a call again and again, as callers do that poll.
+// pester repeats a call again and again, like a polling caller.
 func (w *twin) pester() {
 	for range w.rng.IntN(4) {
 		w.clock.Advance(time.Duration(w.rng.Int64N(w.per().Microseconds()/100)) * time.Microsecond)

@@ -25,7 +25,7 @@ type twin struct {
 	limit   ratelimit.Limit
 	open    []openPair
 	booking bool // it books ahead
-	silent  bool // the script does not report the debt and the next unit of a log
+	silent  bool // the script does not report a log's debt and its next unit
 	nearby  bool // it books no further than the next window, as Redis does with a calendar
 	solvent bool // it makes no debts
 	log     []string
@@ -69,8 +69,7 @@ func (w *twin) same(what string, memory, remote ratelimit.Decision, err1, err2 e
 	}
 }
 
-// inMicroseconds rounds times up as Redis does: after a change of
-// limits a share of a window may not be a whole number of them.
+// inMicroseconds rounds times up, as Redis does. After a change of limits, a window's share may not be whole microseconds.
 func inMicroseconds(d ratelimit.Decision) ratelimit.Decision {
 	for _, x := range []*time.Duration{&d.RetryAfter, &d.ResetAfter, &d.NextAfter, &d.Delay} {
 		*x = (*x + time.Microsecond - 1).Truncate(time.Microsecond)
@@ -135,7 +134,7 @@ func (w *twin) reserve(cost int) {
 	q, err2 := w.remote.Reserve(context.Background(), twinKey, cost, ahead)
 	w.same(fmt.Sprintf("Reserve(%d, %v)", cost, ahead), r.Decision, q.Decision, err, err2)
 	if due := w.clock.Now() + r.Delay; r.Allowed && cost > 0 {
-		// the script does not keep apart reservations of an instant with a grant
+		// the script does not keep reservations apart at a grant's instant
 		if w.limit.Algorithm != ratelimit.AlgorithmTokenBucket || due >= w.granted {
 			w.open = append(w.open, openPair{r, q, cost, due})
 		}
@@ -173,8 +172,7 @@ func (w *twin) settle() {
 	}
 }
 
-// entered records that a cost has entered a queue and stays, so
-// that an earlier reservation is not at the queue's end any more.
+// entered records that a cost has entered a queue and stays. Earlier reservations are then no longer at the queue's end.
 func (w *twin) entered() {
 	if w.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		w.open = nil
@@ -198,7 +196,7 @@ func (w *twin) adjustBy(delta int) {
 		w.granted = w.clock.Now() + 1
 	}
 	if delta < 0 && w.limit.Algorithm == ratelimit.AlgorithmCalendar {
-		w.open = nil // it is not known whether a booking that the grant gave back is given back again
+		w.open = nil // the grant may have given these bookings back already
 	}
 }
 
@@ -221,8 +219,7 @@ func (w *twin) pause(d ratelimit.Decision) {
 	}
 }
 
-// twinLimits returns limits under which all prices and all shares of windows are whole microseconds. So both limiters
-// book the same instants.
+// twinLimits returns limits whose prices and window shares are whole microseconds. So both limiters book the same instants.
 func twinLimits() (all []ratelimit.Limit) {
 	rates := []ratelimit.Rate{ratelimit.PerSecond(10), ratelimit.Per(4, 10*time.Millisecond), ratelimit.PerMinute(100), ratelimit.Per(1, time.Second)}
 	for _, r := range rates {

@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// spreadClients are clients of several servers.
+// spreadClients returns a Ring and a cluster's client, each for several servers.
 func spreadClients(t *testing.T) map[string]redis.UniversalClient {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": startServer(t).addr, "b": startServer(t).addr}})
 	t.Cleanup(func() { assert.NoError(t, ring.Close()) })
@@ -132,7 +132,7 @@ func TestAServerThatHangsHoldsUpNoOther(t *testing.T) {
 	require.Eventually(t, func() bool { return l.Allow(hanging, 1) }, 20*time.Second, 10*time.Millisecond)
 }
 
-// books counts the results that callers received for keys.
+// books holds the callers' results by key.
 type books struct {
 	mu   sync.Mutex
 	keys map[string]*received
@@ -155,8 +155,8 @@ func (b *books) note(key string, cost int, d ratelimit.Decision, err error) {
 	}
 }
 
-// Slots move while callers decide, and then a master dies. No decision is charged twice,
-// and only decisions that the replica of the dead master had not received are lost.
+// Slots move while callers decide, and then a master dies. No decision is charged
+// twice. Decisions are lost only if the dead master's replica had not received them.
 func TestAClusterOfSixWhileSlotsMoveAndAMasterDies(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, true)
@@ -265,8 +265,7 @@ func TestAClusterOfSixWhileSlotsMoveAndAMasterDies(t *testing.T) {
 	t.Logf("%d calls failed while a master was gone; %d of %d keys have lost nothing", failed.Load(), exact, len(b.keys))
 }
 
-// closingHash makes a Ring find shards. At the first call after
-// armed is set it closes the Ring, as early as the Ring permits.
+// closingHash finds a Ring's shards. At the first call after armed is set it closes the Ring, as early as the Ring permits.
 type closingHash struct {
 	shards []string
 	armed  *atomic.Bool

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// changedLimits are pairs of limits. A key has spent the first one of a pair.
+// changedLimits returns pairs of limits. A key spends under a pair's first limit, and then changes to the second.
 func changedLimits() (pairs [][2]ratelimit.Limit) {
 	for _, from := range fiveLimits() {
 		for _, to := range fiveLimits() {
@@ -85,7 +85,7 @@ func TestADenialBesideUnitsSetAsideReadsTheStateOnce(t *testing.T) {
 	}
 }
 
-// The same is true for denials of a window in debt, although nothing is noted there.
+// A window in debt notes nothing. Its denials read the state once nevertheless.
 func TestADenialOfAWindowInDebtReadsTheStateInTheUsualCase(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -126,8 +126,8 @@ func TestDenialsByTwoLimitsDoNotWriteInTurn(t *testing.T) {
 	}
 }
 
-// A state has one note. With three limits, of which two differ
-// from the stored one, the note is replaced at most once a second.
+// A state has one note. If denials use three limits, and two of these
+// differ from the stored one, the note is replaced at most once a second.
 func TestDenialsByThreeLimitsReplaceANoteOnceASecond(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -149,7 +149,8 @@ func TestDenialsByThreeLimitsReplaceANoteOnceASecond(t *testing.T) {
 	assert.LessOrEqual(t, stats["get"], 410)
 }
 
-// Of two processes, one has put the limit in force earlier. It must not use the note of the other, by which less is regained.
+// Two processes put one limit in force, one of them earlier. The earlier
+// one must not use the later one's note: by that note less is regained.
 func TestANoteAnswersNoProcessThatHadTheLimitEarlier(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// TestEveryAlgorithmIsCounted checks all algorithms of the root package:
-// one that is missing here would count nothing, and so allow everything.
+// TestEveryAlgorithmIsCounted checks all algorithms of the root package.
+// An algorithm missing here would count nothing and allow everything.
 func TestEveryAlgorithmIsCounted(t *testing.T) {
 	counted := 0
 	for a := range ratelimit.Algorithm(64) {

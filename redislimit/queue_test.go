@@ -23,7 +23,8 @@ import (
 // queueOfTenSeconds lets a unit out in ten seconds.
 var queueOfTenSeconds = ratelimit.LeakyBucket(unitInTenSeconds, 20)
 
-// stands is a tentative place of a limiter's process, as a Wait makes it. moved is the time by which it has moved up.
+// stands takes a tentative place in the queue, like a Wait. in is
+// the time until the place, and moved is how far it has moved up.
 func (l *Limiter) stands(t *testing.T, cost int) (p *place, in time.Duration, moved *time.Duration) {
 	t.Helper()
 	plan, err := l.planFor("k")
@@ -41,7 +42,7 @@ func (l *Limiter) stands(t *testing.T, cost int) (p *place, in time.Duration, mo
 	return p, d.Delay, moved
 }
 
-// next returns the delay of a unit that would enter the queue now.
+// next returns the delay of a unit entering the queue now.
 func (l *Limiter) next(t *testing.T) time.Duration {
 	t.Helper()
 	d, err := l.Peek(t.Context(), "k", 1)
@@ -82,7 +83,7 @@ func TestThePlaceOfADeadProcessIsGivenBackAndThoseBehindMoveUp(t *testing.T) {
 	require.Equal(t, 3*ten, first.next(t))
 }
 
-// A process whose callers wait is denied by a full queue, and so learns that it has places of a dead process.
+// A full queue denies a process. If the process has waiting callers, it then gives back a dead process's places.
 func TestAFullQueueGivesBackThePlacesOfADeadProcess(t *testing.T) {
 	f := newFixture(t)
 	dead, other := f.limiter(queueOfTenSeconds, "x"), f.limiter(queueOfTenSeconds, "x")
@@ -102,7 +103,7 @@ func TestAFullQueueGivesBackThePlacesOfADeadProcess(t *testing.T) {
 	assert.Equal(t, 20*time.Second-tentative.Holds, d.Delay)
 }
 
-// A place that has no record stays where it is. So the places of dead processes before it stay taken.
+// A place without a record stays where it is, so dead processes' places before it stay taken.
 func TestNoPlaceMovesBeforeOneThatStays(t *testing.T) {
 	const ten = 10 * time.Second
 	f := newFixture(t)
@@ -124,7 +125,7 @@ func TestNoPlaceMovesBeforeOneThatStays(t *testing.T) {
 	require.Equal(t, 4*ten, live.next(t))
 }
 
-// A place moves to no instant that its process might learn too late, and nobody claims one whose instant has passed.
+// A place does not move to an instant if its process might learn of it too late. Nobody claims a place after its instant.
 func TestAPlaceIsClaimedBeforeItsInstant(t *testing.T) {
 	f := newFixture(t)
 	dead, live := f.limiter(queueOfTenSeconds, "x"), f.limiter(queueOfTenSeconds, "x")
@@ -142,7 +143,7 @@ func TestAPlaceIsClaimedBeforeItsInstant(t *testing.T) {
 	require.False(t, lasts)
 }
 
-// Whatever stands in the queue, no two places come closer together than the rate allows, and what can be given back is.
+// Whatever is in the queue, no two places are closer together than the rate allows. Places are given back where possible.
 func TestAQueueKeepsItsRateThoughProcessesDie(t *testing.T) {
 	f := newFixture(t)
 	closed := 0
@@ -219,7 +220,8 @@ func TestAQueueKeepsItsRateThoughProcessesDie(t *testing.T) {
 	require.Greater(t, closed, 20)
 }
 
-// A process that stands still finds its place given back, or later than it was, and enters the queue again. One that is only slow keeps it.
+// If a process stands still, its place is given back or moves to a later instant, and
+// the process enters the queue again. A process that is only slow keeps its place.
 func TestAProcessThatStandsStillLosesItsPlaceInAQueue(t *testing.T) {
 	s := startServer(t)
 	for i, c := range []struct{ at, slow, other time.Duration }{

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// slowly is a hook that makes each round trip of a script take some time. It does not sleep while the client greets the
-// server, because the client holds a lock then, and in a bubble time stands still while another goroutine waits for a lock.
+// slowly is a hook. It makes each script's round trip take some time, but not the client's greeting to the server:
+// the client then holds a lock, and a bubble's time stands still while another goroutine waits for a lock.
 type slowly time.Duration
 
 func (s slowly) half() { time.Sleep(time.Duration(s) / 2) }
@@ -43,8 +43,8 @@ func (s slowly) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// realStore is a real server that counts by the bubble's time. That time passes only while all wait, and
-// not while a call is under way. A decision takes one call, or two if the server does not know the script.
+// realStore is a real server, with limiters on the bubble's time. This time passes only while all goroutines
+// wait, and not during a call. A decision takes one call, or two if the server does not know the script.
 func realStore(t *testing.T) linetest.Bubble {
 	server, names := startServer(t), 0
 	return linetest.Bubble{Calls: 2, Open: func(t *testing.T, takes time.Duration) func(ratelimit.Limit) linetest.Process {
@@ -61,7 +61,7 @@ func realStore(t *testing.T) linetest.Bubble {
 	}}
 }
 
-// Far from the server many callers hang up while their calls are under way: the next ones take what these book.
+// Far from the server, many callers hang up during their calls. The next callers take over the bookings of these calls.
 func TestCallersThatHangUpDuringACallUseTheRateOnRedis(t *testing.T) {
 	testsize.Sequential(t)
 	s := realStore(t)

@@ -44,7 +44,7 @@ type moodyProxy struct {
 	conns []net.Conn
 }
 
-// hangUp closes all connections, because go-redis forgets a connection whose caller leaves while it is made.
+// hangUp closes all connections. go-redis does not close a connection itself if its caller leaves while it is made.
 func (p *moodyProxy) hangUp() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,7 +107,7 @@ func (p *moodyProxy) copy(to, from net.Conn) {
 	}
 }
 
-// randomClients are clients of every type that reach one server through a proxy.
+// randomClients returns a client of each type. All reach one server through a proxy.
 func randomClients(t *testing.T, s *server, proxy *moodyProxy) map[string]redis.UniversalClient {
 	addr := proxy.Addr().String()
 	direct := func(context.Context, string, string) (net.Conn, error) { return net.Dial("tcp", addr) }
@@ -124,15 +124,15 @@ func randomClients(t *testing.T, s *server, proxy *moodyProxy) map[string]redis.
 	return clients
 }
 
-// received holds the results that one key's callers have received.
+// received holds the results received by one key's callers.
 type received struct {
 	mu                      sync.Mutex
 	cost                    int
 	calls, allowed, perhaps int
 }
 
-// Each key has its own cost. A spending that is no multiple of the cost shows a charge that was
-// meant for another key. A spending above the calls' results shows a charge without a caller.
+// Each key has its own cost. If the spending is no multiple of this cost, a charge was meant
+// for another key. If the spending exceeds the calls' results, a charge has no caller.
 func TestRandomTimeoutsChargeEachCallerItsOwn(t *testing.T) {
 	testsize.Client(t)
 	t.Parallel()

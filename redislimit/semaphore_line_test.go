@@ -136,8 +136,8 @@ func TestAWaiterThatStopsRightAfterACallKeepsItsSlotsForHold(t *testing.T) {
 	f.clock.Advance(freshFor)
 	require.NoError(t, held.Release(t.Context()))
 	assert.Equal(t, "p", (<-messages).Payload[:1])
-	// A beat carries the test's time. If it was sent before the clock advanced and
-	// arrives now, it looks as if the clock had stepped back, and bounds the slot's end.
+	// A beat carries the test's time. If a beat was sent before the clock advanced and
+	// arrives now, the clock seems to have stepped back, and the slot's end is bounded.
 	f.clock.Advance(s.hold - 2*freshFor)
 	assert.Equal(t, 1, f.snapshot(s).InFlight)
 	f.clock.Advance(2 * freshFor)
@@ -276,7 +276,7 @@ func TestALineOutlivesAClockThatLeaps(t *testing.T) {
 	}
 	f.clock.Advance(-time.Hour)
 	release := func(p *Permit) {
-		if err := p.Release(t.Context()); err != nil { // a call that read the clock during the leap arrived later, and ended the slot again
+		if err := p.Release(t.Context()); err != nil { // a late call with the leap's time ended the slot again
 			require.ErrorIs(t, err, ErrLost)
 		}
 	}
@@ -294,7 +294,7 @@ func TestALineOutlivesAClockThatLeaps(t *testing.T) {
 	f.nothingStays(s)
 }
 
-// After a script that failed midway the summary is missing.
+// The summary is missing after a script has failed midway.
 func TestASemaphoreCountsAnewAfterAScriptThatFailedMidway(t *testing.T) {
 	f := newFixture(t)
 	s := f.semaphore(3)
@@ -305,7 +305,7 @@ func TestASemaphoreCountsAnewAfterAScriptThatFailedMidway(t *testing.T) {
 	one.of = few
 	require.Error(t, one.Release(t.Context()))
 	if summary, err := f.client.ZScore(t.Context(), s.space.key("k"), "u").Result(); assert.NoError(t, err) && summary != 0 {
-		// the state that a failing script leaves
+		// a failing script leaves this state
 		require.NoError(t, f.client.ZAdd(t.Context(), s.space.key("k"), redis.Z{Member: "u"}).Err())
 	}
 	_, err = s.TryAcquire(t.Context(), "k", 2)
@@ -369,7 +369,7 @@ func TestALimitForThatFallsBelowAWaitersSlotsEndsItsWait(t *testing.T) {
 	require.NoError(t, served(t, behind, "the line is blocked").Release(t.Context()))
 }
 
-// A call that arrives after its caller has left takes nothing, even if it was not revoked.
+// A call that arrives after its caller has left takes nothing, even without a revocation.
 func TestACallThatArrivesTooLateTakesNothing(t *testing.T) {
 	f := newFixture(t)
 	s := f.semaphore(1)
@@ -424,7 +424,7 @@ func TestResetEndsPermitsAndPlacesButNotRevocations(t *testing.T) {
 	assert.ErrorIs(t, s.Reset(t.Context(), "k"), ratelimit.ErrInvalidLimit)
 }
 
-// logged returns a logger and the text that it has written.
+// logged returns a logger, and a function returning the text written so far.
 func logged() (*slog.Logger, func() string) {
 	var mu sync.Mutex
 	var b bytes.Buffer
@@ -444,7 +444,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// work makes callers of two semaphores share a slot.
+// work makes callers of all the semaphores share one slot.
 func work(t *testing.T, all []*Semaphore, callers, each int) {
 	t.Helper()
 	var inFlight atomic.Int64

@@ -37,7 +37,7 @@ func (m *slotModel) expire(now time.Duration) {
 	}
 }
 
-// serve grants slots to the line. The requests have to claim them, which in this model they do at once.
+// serve grants slots to the line. In this model the requests claim their slots at once.
 func (m *slotModel) serve(t *testing.T, now time.Duration) {
 	for len(m.line) > 0 && m.used()+m.line[0].n <= m.limit {
 		p := m.line[0]
@@ -49,7 +49,7 @@ func (m *slotModel) serve(t *testing.T, now time.Duration) {
 	}
 }
 
-// Random calls, without goroutines that wait, are compared with the model.
+// Random calls, without waiting goroutines, are compared with the model.
 // After each call, the scripts' summary is the sum over the permits.
 func TestRandomCallsOnASemaphoreAgreeWithAModel(t *testing.T) {
 	for i := range testsize.Of(6, 60) {

@@ -338,7 +338,7 @@ func TestASemaphoreWithoutAnAnswer(t *testing.T) {
 	assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
 	assert.ErrorIs(t, promptly(t, func() error { _, err := s.Acquire(t.Context(), "k", 1); return err }), ratelimit.ErrUnavailable)
 	server.resume(t)
-	require.Eventually(t, func() bool { // by then the calls of callers that had left have arrived
+	require.Eventually(t, func() bool { // by then the late calls have arrived
 		stats, err := s.Snapshot(t.Context(), "k")
 		return err == nil && stats.InFlight == 1 && stats.Waiting == 0
 	}, 20*time.Second, time.Millisecond)

@@ -31,10 +31,10 @@ func (f *fixture) capped(limit, total int, o SemaphoreOptions) *Semaphore {
 	return s
 }
 
-// poll repeats a request that waits, and reports whether it has its slots.
+// poll repeats a waiting request, and reports whether it has its slots.
 func (f *fixture) poll(p *Permit) bool {
 	f.t.Helper()
-	f.clock.Advance(10 * time.Microsecond) // each script takes some time, by which tokens rise
+	f.clock.Advance(10 * time.Microsecond) // each script takes some time, so tokens rise
 	limit, err := p.of.limitOf(p.key, p.n)
 	require.NoError(f.t, err)
 	state, err := p.take(f.t.Context(), limit, howPoll)
@@ -42,7 +42,7 @@ func (f *fixture) poll(p *Permit) bool {
 	return state == slotsTaken
 }
 
-// state returns the figures of keys of a semaphore, and their sum.
+// state returns each key's figures, and the sum of the slots in use.
 func (f *fixture) state(s *Semaphore, keys []string) (sum int, each map[string]SemaphoreStats) {
 	f.t.Helper()
 	each = map[string]SemaphoreStats{}
@@ -129,7 +129,7 @@ func TestPriorityComesBeforeTurns(t *testing.T) {
 	assert.Empty(t, f.dump())
 }
 
-// A stream of new keys does not keep a request for many slots waiting.
+// A request for many slots is served even if new keys keep coming.
 func TestUnderTotalARequestForManySlotsIsServedAmongNewKeys(t *testing.T) {
 	f := newFixture(t)
 	s := f.capped(4, 4, SemaphoreOptions{})
@@ -148,8 +148,8 @@ func TestUnderTotalARequestForManySlotsIsServedAmongNewKeys(t *testing.T) {
 	assert.True(t, f.poll(large))
 }
 
-// Three processes make random calls on several keys. No limit is exceeded, and no slot is idle while a caller
-// that may have it waits. The scripts' sum is right, and nothing stays behind. Scripts fail midway now and then.
+// Three processes make random calls on several keys. No limit is exceeded, and no slot is idle while a waiting
+// caller may have it. The scripts' sum is right, and nothing stays behind. Scripts fail midway now and then.
 func TestRandomCallsUnderTotalExceedNothingAndLeaveNoSlotIdle(t *testing.T) {
 	for i := range testsize.Of(6, 60) {
 		seed := testsize.Seed(uint64(i))
@@ -199,7 +199,7 @@ func TestRandomCallsUnderTotalExceedNothingAndLeaveNoSlotIdle(t *testing.T) {
 					}
 				default:
 					f.clock.Advance(time.Duration(rng.IntN(1_500_000)) * time.Microsecond)
-					if rng.IntN(4) == 0 { // the state that a failing script leaves
+					if rng.IntN(4) == 0 { // a failing script leaves this state
 						f.client.HSet(t.Context(), all[0].shared[0], "", "x")
 					}
 				}
@@ -480,7 +480,7 @@ func TestStatsForgetPermitsThatAreNeverReleased(t *testing.T) {
 	require.Eventually(t, func() bool { return s.Stats() == SemaphoreStats{} }, 20*time.Second, time.Millisecond)
 }
 
-// For callers that wait for many keys, the number of calls depends on the servers, and not on the keys.
+// However many keys callers wait for, the number of calls depends on the servers alone.
 func TestWaitersOfManyKeysShareTheirBeats(t *testing.T) {
 	t.Parallel()
 	for name, total := range map[string]int{"each key alone": 0, "with a total": 150} {

@@ -77,7 +77,7 @@ func (l *lateConn) deliver() {
 	}
 }
 
-// dialLate returns a dialer whose connections delay.
+// dialLate returns a dialer. Its connections delay their writes.
 func dialLate(delay func() time.Duration) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		var d net.Dialer
@@ -122,8 +122,8 @@ func startSlotServers(t *testing.T, kind string) (s slotServers) {
 	return s
 }
 
-// Callers give up after at most 20 ms, while the servers stop now and then, or some of
-// the requests arrive late. A slot that one left behind would be taken for a minute.
+// Callers give up after at most 20 ms, while the servers stop now and then, or some
+// of the requests arrive late. A slot left behind would stay taken for a minute.
 func TestCallersThatGiveUpLeaveNoSlots(t *testing.T) {
 	lasts := testsize.Of(time.Second, 10*time.Second)
 	for _, kind := range []string{"single", "ring", "cluster"} {

@@ -19,8 +19,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 )
 
-// startSentinel starts a Sentinel that promotes a replica when the master
-// has been silent for half a second. It returns the Sentinel's address.
+// startSentinel starts a Sentinel and returns its address. The Sentinel
+// promotes a replica when the master has been silent for half a second.
 func startSentinel(t *testing.T, master string) string {
 	host, port, err := net.SplitHostPort(master)
 	require.NoError(t, err)
@@ -52,7 +52,7 @@ sentinel failover-timeout main 5000
 	return cmd
 }
 
-// answers reports whether a certain process answers on a port.
+// answers reports whether the process pid answers on the port.
 func answers(t *testing.T, port, pid int) bool {
 	client := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", port)})
 	defer client.Close()
@@ -65,8 +65,8 @@ func answers(t *testing.T, port, pid int) bool {
 	return false
 }
 
-// If the client finds the master through Sentinel, a failover means some seconds
-// of ErrUnavailable. Only data that was not replicated is lost: none here.
+// If the client finds the master through Sentinel, a failover means some
+// seconds of ErrUnavailable. Only data not yet replicated is lost: none here.
 func TestAFailoverBySentinelKeepsReplicatedSpending(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// past is the key of a token bucket on Redis, and all its events in the order of their instants.
+// past is a token bucket's key on Redis, with all its events in the order of their instants.
 type past struct {
 	t      *testing.T
 	rng    *rand.Rand
@@ -30,18 +30,18 @@ type past struct {
 	open   []*happened
 
 	still, grants bool // many calls come within one instant, and some are grants
-	passes        bool // some charges are given back, at once or later, as by a call that another limiter denies
+	passes        bool // some charges are given back at once or later, as if another limiter had denied the call
 
-	// The history begins with this number of reservations, and their settlements. Each is made
-	// at a higher debt than the one before, so that each gives back at most a little more.
+	// The history begins with crowd reservations and their settlements. Each reservation is made
+	// at a higher debt than the last one, so each settlement gives back at most a little more.
 	crowd int
 	level int64
 
 	kept  map[int64]bool // the instants of reservations since the debt was last paid
-	exact bool           // the script keeps all data that it needs
+	exact bool           // the script keeps all data it needs
 }
 
-// happened is a charge, or a grant, whose real cost is below 0.
+// happened is a charge or a grant. A grant's real cost is below 0.
 type happened struct {
 	at, cost, real int64
 	res            *ratelimit.Reservation
@@ -70,8 +70,8 @@ func (p *past) plan() *plan { return p.l.plan.Load() }
 
 func (p *past) now() int64 { return p.l.store.clock() }
 
-// owed returns the time in which all is regained: in Redis, and for a key that was
-// charged the real costs. It is in parts of a microsecond, 1/units of the plan.
+// owed returns the time until the key has regained all: as stored in Redis, and as
+// replayed with the real costs. Both are in parts of a microsecond, 1/units of the plan.
 func (p *past) owed() (stored, replayed int64) {
 	units, now := p.plan().units, p.now()*p.plan().units
 	b, err := p.client.Get(context.Background(), p.l.space.key(p.key)).Bytes()
@@ -109,8 +109,8 @@ func (p *past) newest() int64 {
 	return at
 }
 
-// cost returns a cost that is small compared with the burst, so
-// that many reservations are open at the same time, or any cost.
+// cost returns a random cost. In a crowd always, and otherwise half of the time, it
+// is small compared with the burst, so many reservations are open at the same time.
 func (p *past) cost() int {
 	most := p.plan().capacity
 	if p.crowd > 0 || p.rng.IntN(2) == 0 {
@@ -177,7 +177,7 @@ func (p *past) step() {
 			e.real = actual
 			require.NoError(p.t, e.res.Settle(int(actual)))
 		}
-	case op < 19 && p.grants && p.newest() == p.now(): // otherwise the grant takes from bookings
+	case op < 19 && p.grants && p.newest() == p.now(): // otherwise the grant would take from bookings
 		n := 1 + p.rng.Int64N(p.plan().capacity)
 		require.NoError(p.t, p.l.Adjust(ctx, p.key, -int(n)))
 		p.exact = p.exact && !p.kept[p.now()] // the script does not keep reservations of one instant apart
@@ -190,14 +190,14 @@ func (p *past) step() {
 	}
 }
 
-// pass reserves a cost and gives it back, as a call does that is denied elsewhere.
+// pass reserves a cost and gives it back, like a call denied by another limiter.
 func (p *past) pass() {
 	at := p.now()
 	r, err := p.l.Reserve(new(optional.Passing).From(context.Background()), p.key, p.cost(), 0)
 	require.NoError(p.t, err)
 	if p.rng.IntN(4) == 0 {
 		p.clock.Advance(time.Duration(p.rng.Int64N(5)) * time.Microsecond)
-		p.exact = p.exact && at == p.now() // the part that would have been regained since stays charged
+		p.exact = p.exact && at == p.now() // units regained in between stay charged
 	}
 	require.NoError(p.t, r.Cancel())
 }
@@ -209,9 +209,9 @@ func (p *past) String() (text string) {
 	return fmt.Sprintf("%v, now %d\n%s", p.plan().limit, p.now(), text)
 }
 
-// A key whose reservations are settled owes as much as a key that was charged their real costs from the beginning. It
-// never owes less. It may owe more because the script rounds. The script drops the fraction of a microsecond of a least
-// debt, and the order of the reservations of an instant with a grant. It also merges two of many open reservations.
+// A key with settled reservations owes as much as one charged the real costs from the beginning. It never owes
+// less. It may owe more because the script rounds: it drops a fraction of a microsecond from a least debt, and
+// the order of the reservations made at a grant's instant. It also merges two reservations if many are open.
 func TestASettledKeyOwesTheRealCosts(t *testing.T) {
 	client := startServer(t).client()
 	exact, whole := 0, 0
@@ -234,8 +234,8 @@ func TestASettledKeyOwesTheRealCosts(t *testing.T) {
 	require.Greater(t, exact, 20*whole, "most of the time nothing is rounded")
 }
 
-// Two reservations of an instant are followed by a grant, and by a settlement that gives back the rest
-// of the debt. A third reservation of that instant still owes its cost after the second is settled.
+// After two reservations at one instant, a grant and a settlement give back the whole debt.
+// A third reservation at that instant still owes its cost after the second one is settled.
 func TestASettledReservationGivesBackNothingOfALaterOneOfItsInstant(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.TokenBucket(ratelimit.PerMinute(1), 100), "instant")
@@ -253,8 +253,8 @@ func TestASettledReservationGivesBackNothingOfALaterOneOfItsInstant(t *testing.T
 	require.Equal(t, 90, f.left(l, "k"))
 }
 
-// A charge beyond the maximum debt is cut. Reservations from before it give
-// back nothing, because with their real costs the debt would be as large.
+// A charge is cut at the maximum debt. Earlier reservations then give
+// nothing back, because with their real costs the debt would be as large.
 func TestAReservationGivesBackNothingOfADebtThatIsCut(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.TokenBucket(ratelimit.Per(1, 8766*time.Hour), 20), "cut") // 100 units take a century
@@ -270,7 +270,7 @@ func TestAReservationGivesBackNothingOfADebtThatIsCut(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
-// A leaky bucket on Redis keeps no place of its queue apart. So it gives back only from the queue's
+// On Redis a leaky bucket does not keep its queue's places apart, so it gives back only from the queue's
 // end. In memory a place in the middle comes back, too, once all later places have come back. The queue
 // on Redis is never shorter than in memory. If places are given back only from the end, both are equal.
 func TestAQueueOnRedisIsNeverShorterThanInMemory(t *testing.T) {
@@ -300,7 +300,7 @@ func TestAQueueOnRedisIsNeverShorterThanInMemory(t *testing.T) {
 	require.Positive(t, equal)
 }
 
-// queueStep makes a call that both limiters allow. If fromTheEnd is set, reservations are settled in the reverse order.
+// queueStep makes a call allowed by both limiters. If fromTheEnd is set, it settles reservations in reverse order.
 func (w *twin) queueStep(fromTheEnd bool) {
 	ctx, cost := context.Background(), 1+w.rng.IntN(4)
 	d, err := w.memory.Peek(context.Background(), twinKey, cost)

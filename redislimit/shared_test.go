@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// queued is a decision that is about to be sent together with others.
+// queued is a decision to be sent together with others.
 type queued struct {
 	request
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// fiveLimits are one limit of each algorithm that counts, with a capacity of 10.
+// fiveLimits returns a limit of each algorithm except Calendar, with a capacity of 10.
 func fiveLimits() []ratelimit.Limit {
 	return []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerMinute(10), 10).Named("token"),
@@ -274,7 +274,7 @@ func TestAReservationOfALostKeySettlesNothing(t *testing.T) {
 	}
 }
 
-// foreign are values that this package has not stored, at least not in this form.
+// foreign returns values never stored by this package, at least not in this form.
 func foreign(good string) map[string]string {
 	mutate := func(i int, b byte) string { return good[:i] + string([]byte{b}) + good[i+1:] }
 	return map[string]string{
@@ -321,8 +321,8 @@ func TestForeignValuesAreErrorsAndStayAsTheyAre(t *testing.T) {
 	assert.Equal(t, 10, f.left(other, "k"), "the other keys of the calls are untouched")
 }
 
-// A bucket's debt contains a part of a microsecond in 1/units. If whole
-// microseconds deny a cost, the script does not read that part, but Go has to.
+// A bucket's debt includes a part of a microsecond, in 1/units. If whole
+// microseconds deny a cost, the script does not read this part, but Go has to.
 func TestAPartOfAMicrosecondIsLessThanOne(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits()[:2] {
@@ -346,7 +346,7 @@ func TestAPartOfAMicrosecondIsLessThanOne(t *testing.T) {
 // now returns the fixture's time in the scripts' form.
 func (f *fixture) now() int64 { return epoch + int64(f.clock.Now())/1000 }
 
-// refuses checks that every call returns the error, which names the limit.
+// refuses checks that every call returns an error with the limit's name and without the key.
 func (f *fixture) refuses(l *Limiter, stack *ratelimit.Layered[string], key, name string) {
 	f.t.Helper()
 	ctx := f.t.Context()
@@ -380,7 +380,7 @@ func TestAGeneralDecisionIsTheQuickOne(t *testing.T) {
 	verdicts(t)
 	config := suiteOf(startServer(t).client(), new(ratelimittest.Clock))
 	config.Histories = histories(6)
-	config.Accepts = func(l ratelimit.Limit) bool { // stacks, which use only the general case, play the other limits
+	config.Accepts = func(l ratelimit.Limit) bool { // stacks play the other limits, and use only the general case
 		some := l.Algorithm == ratelimit.AlgorithmSlidingLog || l.Algorithm == ratelimit.AlgorithmCalendar
 		return (some || testsize.Long()) && accepts(l)
 	}
@@ -396,8 +396,8 @@ func TestShortKeysTakeLittleMemory(t *testing.T) {
 	assert.LessOrEqual(t, f.client.StrLen(t.Context(), l.space.key("user:42")).Val(), int64(44), "a value of up to 44 bytes is kept within its object")
 }
 
-// Redis must not drop a key before it is fresh, at any time after any
-// call. The test permits a second, because whole seconds are stored.
+// Redis must not drop a key before it is fresh, whatever its last call was.
+// The test permits a second, because the state's expiry is in whole seconds.
 func TestAKeyStaysUntilItIsFreshAsTimePasses(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits() {
@@ -442,7 +442,7 @@ func TestAKeyStaysUntilItIsFreshAsTimePasses(t *testing.T) {
 	}
 }
 
-// Units that a grant has given back already are not given back again.
+// A settlement does not give back units already given back by a grant.
 func TestASettlementAfterAGrantLeavesNoMoreThanTheLimit(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits() {
@@ -502,7 +502,7 @@ func TestCorrectionsRecordNoEarlierTime(t *testing.T) {
 	}
 }
 
-// The running sum of a log begins again before it exceeds what a script can count.
+// A log's running sum starts again before it becomes too large for a script.
 func TestALogThatIsNeverIdleCountsOn(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -518,7 +518,7 @@ func TestALogThatIsNeverIdleCountsOn(t *testing.T) {
 	}
 }
 
-// The debt and the cost may each contain a part of a microsecond, and the sum of the parts may exceed one.
+// The debt and the cost may each contain a part of a microsecond, and the parts may add up to more than one.
 func TestPartsOfAMicrosecondAddUp(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(7), 7), "sevenths")

@@ -25,15 +25,15 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// ledger holds the spending that a key must have by its callers' results: between two figures, and a multiple of
-// its own unit, so that a charge for another key shows. late is the cost that unanswered calls may still charge.
+// ledger bounds a key's spending by its callers' results: it lies between least and most. It is a multiple of unit,
+// and each key has its own unit, so a charge for another key shows. Unanswered calls may still charge up to late.
 type ledger struct {
 	unit              int
 	least, most, late int
 }
 
-// stormed has callers of all methods of limiters and stacks. Their servers are paused,
-// cut off, full, read-only, or forget scripts, or are clusters whose slots move.
+// stormed calls all methods of limiters and stacks. The servers are paused,
+// cut off, full or read-only, forget their scripts, or move a cluster's slots.
 type stormed struct {
 	t       *testing.T
 	timeout time.Duration
@@ -45,8 +45,8 @@ type stormed struct {
 
 	mu                          sync.Mutex
 	books                       map[string]*ledger // both limiters' ledgers
-	losing                      bool               // the servers are just losing all their data
-	lost                        time.Time          // when they last had lost it
+	losing                      bool               // the servers are losing all their data right now
+	lost                        time.Time          // when they last lost it
 	longest                     time.Duration
 	calls, unavailable, perhaps int
 }
@@ -72,7 +72,7 @@ func newStormed(t *testing.T, client redis.UniversalClient, name string, timeout
 
 var stormUnits = []int{3, 5, 7, 11, 13, 17, 19, 23}
 
-// bookLocked records that a key may have spent between least and most more, and late of that only later.
+// bookLocked records that a key has spent between least and most more, and may be charged late units later.
 func (s *stormed) bookLocked(limiter, key string, unit, least, most, late int) {
 	l := s.books[limiter+key]
 	if l == nil {
@@ -84,8 +84,8 @@ func (s *stormed) bookLocked(limiter, key string, unit, least, most, late int) {
 	l.late += late
 }
 
-// outcome records a charge in each limiter. began is the time of the call that
-// charged: servers may have lost the charge since, so that there is nothing to settle.
+// outcome records a charge in each limiter. began is the time of the charging
+// call. If servers have lost the charge since, there is nothing to settle.
 func (s *stormed) outcome(limiters, key string, unit, delta int, began time.Time, done bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,8 +105,8 @@ func (s *stormed) outcome(limiters, key string, unit, delta int, began time.Time
 	}
 }
 
-// lose makes the servers lose all their data. A concurrent charge may be
-// lost or not, and a call whose caller had left may be charged after it.
+// lose makes the servers lose all their data. A concurrent charge may be lost or
+// not. A call may still be charged after the loss, although its caller has left.
 func (s *stormed) lose(servers []*redistest.Server) {
 	s.mu.Lock()
 	s.losing = true
@@ -211,7 +211,7 @@ func (s *stormed) one(rng *rand.Rand) {
 	}
 }
 
-// unsure marks an error of a Wait that has failed to give its booking back.
+// unsure turns a Wait's error into ErrUnanswered if the Wait has failed to give its booking back.
 func unsure(err error) error {
 	if errors.Is(err, ratelimit.ErrUnavailable) && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
 		return ratelimit.ErrUnanswered
@@ -230,13 +230,13 @@ func (s *stormed) settle(rng *rand.Rand, r *ratelimit.Reservation, reserved time
 	ran := s.running.Now()
 	err := r.Settle(actual)
 	s.class(context.Background(), err, s.running.Now()-ran, 4)
-	if err != nil && limiters == "ac" { // the call concerns a limiter and leases, of which either may have failed
+	if err != nil && limiters == "ac" { // the call concerns a limiter and leases, and either may have failed
 		err = ratelimit.ErrUnanswered
 	}
 	s.outcome(limiters, key, unit, actual-cost, reserved, err == nil, err)
 }
 
-// sky is a set of servers, their clients, and the faults that they suffer.
+// sky is a set of servers, with their clients and their faults.
 type sky struct {
 	servers []*redistest.Server
 	client  func() redis.UniversalClient
@@ -261,7 +261,7 @@ func moves(t *testing.T, c *redistest.Cluster, rng *rand.Rand, stop *atomic.Bool
 	}
 }
 
-// trouble makes one trouble after the other, while all servers run.
+// trouble causes one fault after the other, while all servers run.
 func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
 	for !stop.Load() {
 		s := servers[rng.IntN(len(servers))]
@@ -295,9 +295,9 @@ func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
 	}
 }
 
-// TestInAStormCallersKnowTheirCharges makes all calls at the same time on servers in trouble. No caller is charged twice
-// or for another one. An error that does not wrap ratelimit.ErrUnanswered has charged nothing. No caller waits much longer
-// than the timeout, and nothing stays behind. The test counts goroutines, so no other test may run at the same time.
+// TestInAStormCallersKnowTheirCharges makes all calls at the same time on servers in trouble. No caller is charged twice or
+// for another one. A call has charged nothing unless its error wraps ratelimit.ErrUnanswered. No caller waits much longer
+// than the timeout, and no goroutine is left behind. The test counts goroutines, so no other test may run at the same time.
 func TestInAStormCallersKnowTheirCharges(t *testing.T) {
 	testsize.Client(t)
 	for _, kind := range []string{"plain", "cut", "ring", "losing", "cluster", "moving"} {
@@ -321,7 +321,7 @@ func stormServers(t *testing.T, kind string) (where sky) {
 	case "plain", "cut":
 		s := startServer(t)
 		addr := s.addr
-		if kind == "cut" { // cut connections, too, in the middle of a call or of its answer
+		if kind == "cut" { // cut connections, too, in the middle of a call or an answer
 			proxy := newMoodyProxy(t, addr, 2*time.Millisecond)
 			addr, where.end = proxy.Addr().String(), proxy.hangUp
 		}
@@ -402,7 +402,7 @@ func playStorm(t *testing.T, where sky, name string, timeout time.Duration, batc
 			if book == nil {
 				continue
 			}
-			if limiter == "c" { // this limiter is charged in batches, of which some are lost
+			if limiter == "c" { // this limiter is charged in batches, and some of them are lost
 				if where.loses { // a batch from before the loss may be spent after it
 					continue
 				}
@@ -422,7 +422,7 @@ func playStorm(t *testing.T, where sky, name string, timeout time.Duration, batc
 	crowd.Gone(t, before+2)
 }
 
-// warmAll makes connections, and makes the servers know the scripts.
+// warmAll opens connections and loads the scripts into the servers.
 func warmAll(t *testing.T, s *stormed) {
 	for i := range stormUnits {
 		key := strconv.Itoa(i)

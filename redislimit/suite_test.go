@@ -40,8 +40,8 @@ func verdicts(t testing.TB) {
 	t.Cleanup(func() { checkVerdict = nil })
 }
 
-// accepts leaves out limits that take longer than 40 years to regain, or have a longer Per. For these the suite's
-// clock goes on for centuries, beyond the 2^53 µs that a script counts, or back by a Per to before the Unix epoch.
+// accepts leaves out limits with a Per or a time to regain all of 40 years or more. For these the suite's
+// clock goes on for centuries, beyond the scripts' 2^53 µs, or back by a Per to before the Unix epoch.
 func accepts(l ratelimit.Limit) bool {
 	const most = 40 * 365 * 24 * time.Hour
 	_, err := newPlan(l, defaultMaxLog)
@@ -128,7 +128,7 @@ func TestAnHourOfCallsOfSeveralProcessesUsesAsMuchAsInMemory(t *testing.T) {
 	assert.InEpsilon(t, inMemory, used, 0.005)
 }
 
-// A leased layer holds units for later calls. They are used up like the units that calls give back.
+// A leased layer holds units for later calls. These are used up, like units given back by calls.
 func TestCallsThatOverlapUseTheWholeLimitThroughALeasedLayer(t *testing.T) {
 	clock, client := new(ratelimittest.Clock), startServer(t).client()
 	l, err := New(client, model.TokensPerMinute, &Options{Name: "leased", Timeout: 10 * time.Second})

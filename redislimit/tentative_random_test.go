@@ -98,7 +98,7 @@ func TestNoMoreIsServedThoughProcessesStandStillAndReturn(t *testing.T) {
 				for i := range served {
 					require.LessOrEqual(t, i+1, burst+int((served[i]+10*time.Millisecond)/per), "seed %d: %v", seed, served)
 					for j := i; j < len(served); j++ {
-						span := served[j] - served[i] + 5100*time.Millisecond // those who stood still are recorded late
+						span := served[j] - served[i] + 5100*time.Millisecond // processes that stood still record their calls late
 						require.LessOrEqual(t, j-i+1, burst+int(span/per)+1, "seed %d: %v", seed, served)
 					}
 				}
@@ -106,7 +106,7 @@ func TestNoMoreIsServedThoughProcessesStandStillAndReturn(t *testing.T) {
 			}
 			if limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 				slices.SortFunc(calls, func(a, b call) int { return cmp.Compare(a.at, b.at) })
-				for i := range calls { // a call that has taken the units of leavers may have had one of its two units before
+				for i := range calls { // a call that took a leaver's units may have had one of its two units before
 					sum := -1
 					for j := i + 1; j < len(calls); j++ {
 						sum += calls[j-1].cost

@@ -23,7 +23,8 @@ import (
 // unitInTenSeconds is one unit in ten seconds.
 var unitInTenSeconds = ratelimit.Rate{Units: 1, Per: 10 * time.Second}
 
-// limitsOfTenSeconds are limits under which the second unit comes after ten seconds or more, by algorithm. A leaky bucket has its own tests: see queue_test.go.
+// limitsOfTenSeconds are limits by algorithm. Under each, the second unit comes
+// after ten seconds or more. A leaky bucket has its own tests: see queue_test.go.
 var limitsOfTenSeconds = map[string]ratelimit.Limit{
 	"token bucket":    ratelimit.TokenBucket(unitInTenSeconds, 1),
 	"fixed window":    ratelimit.FixedWindow(unitInTenSeconds),
@@ -32,7 +33,7 @@ var limitsOfTenSeconds = map[string]ratelimit.Limit{
 	"calendar":        ratelimit.Calendar(1, ratelimit.Minute("UTC")),
 }
 
-// diesWaiting books as a Wait does that is the first of its line, and whose process then beats no more.
+// diesWaiting books like a Wait that is first in its line. Its process then sends no further beat.
 func (l *Limiter) diesWaiting(t *testing.T, cost int) (d ratelimit.Decision, r *request) {
 	t.Helper()
 	p, err := l.planFor("k")
@@ -47,7 +48,7 @@ func (l *Limiter) diesWaiting(t *testing.T, cost int) (d ratelimit.Decision, r *
 	return d, r
 }
 
-// confirm confirms a booking that a process has made, late.
+// confirm confirms a process's booking, late.
 func (l *Limiter) confirm(t *testing.T, r *request) bool {
 	b, err := l.store.tentative.Begin(t.Context(), time.Second)
 	require.NoError(t, err)
@@ -83,7 +84,7 @@ func TestTheBookingOfADeadProcessIsGivenBack(t *testing.T) {
 	}
 }
 
-// Exactly one succeeds: who confirms a booking, or who gives it back.
+// A booking is either confirmed or given back, whichever comes first.
 func TestAConfirmedBookingIsNotGivenBack(t *testing.T) {
 	for name, limit := range limitsOfTenSeconds {
 		f := newFixture(t)
@@ -108,7 +109,7 @@ func TestAConfirmedBookingIsNotGivenBack(t *testing.T) {
 	}
 }
 
-// What a command cannot do that an ACL forbids: a booking far ahead lasts, as one of an earlier version.
+// If an ACL forbids the commands for tentative bookings, a booking far ahead lasts at once, as in earlier versions.
 func TestWithoutItsCommandsABookingLasts(t *testing.T) {
 	f := newFixture(t)
 	limit := ratelimit.TokenBucket(ratelimit.Rate{Units: 1, Per: 3 * time.Second}, 1)
@@ -123,7 +124,7 @@ func TestWithoutItsCommandsABookingLasts(t *testing.T) {
 	assert.False(t, d.Allowed)
 }
 
-// In a stack of limits, too, a denied decision gives back what bars it.
+// A stack, too, gives back a dead process's booking when the booking makes it deny.
 func TestAStackGivesBackTheBookingOfADeadProcess(t *testing.T) {
 	f := newFixture(t)
 	limit := ratelimit.TokenBucket(unitInTenSeconds, 1)
@@ -141,7 +142,7 @@ func TestAStackGivesBackTheBookingOfADeadProcess(t *testing.T) {
 	assert.True(t, stack.Allow("k", 1))
 }
 
-// losing is a hook by which answers of some calls are lost on the way, after the server has done what they request.
+// losing is a hook that loses the answers of some calls on the way, after the server has run them.
 type losing struct {
 	slowly
 	lost func(*command) bool
@@ -162,7 +163,7 @@ func (h losing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // runs reports whether a command runs a script.
 func (c *command) runs(s *script) bool { return c.Args()[1] == s.shaArg || c.Args()[1] == s.textArg }
 
-// onBubble opens limiters on a server that count by a bubble's time.
+// onBubble opens limiters on a server. They use the synctest bubble's time.
 func onBubble(t *testing.T, addr string, limit ratelimit.Limit) (open func(redis.Hook) *Limiter) {
 	return func(hook redis.Hook) *Limiter {
 		client := redis.NewClient(&redis.Options{Addr: addr})
@@ -174,7 +175,7 @@ func onBubble(t *testing.T, addr string, limit ratelimit.Limit) (open func(redis
 	}
 }
 
-// nothingStays tests that a key of a unit in ten seconds has nothing but one unit spent at an instant.
+// nothingStays checks a key with one unit in ten seconds: it has spent one unit at an instant, and nothing else.
 func (l *Limiter) nothingStays(t *testing.T, key string, spent time.Time) {
 	t.Helper()
 	d, err := l.Peek(t.Context(), key, 1)
@@ -189,7 +190,7 @@ func (l *Limiter) nothingStays(t *testing.T, key string, spent time.Time) {
 	require.Zero(t, n, "records and beats")
 }
 
-// Whenever a caller hangs up, nothing of its booking stays: before a call, during one, or while it waits.
+// When a caller hangs up before a call, during one, or while it waits, nothing of its booking stays.
 func TestACallerMayHangUpAtAnyStageOfABookingFarAhead(t *testing.T) {
 	s := startServer(t)
 	limit := ratelimit.TokenBucket(unitInTenSeconds, 1)
@@ -201,7 +202,7 @@ func TestACallerMayHangUpAtAnyStageOfABookingFarAhead(t *testing.T) {
 			l, other := open(hook), open(slowly(0))
 			for after := 50 * time.Millisecond; after < 10*time.Second; after += 50 * time.Millisecond {
 				if after == time.Second {
-					after = 9 * time.Second // the booking is confirmed then
+					after = 9 * time.Second // by then the booking is confirmed
 				}
 				key := fmt.Sprint(lost, after)
 				require.True(t, l.Allow(key, 1))
@@ -224,7 +225,7 @@ func TestACallerMayHangUpAtAnyStageOfABookingFarAhead(t *testing.T) {
 	require.Equal(t, 2*(19+20), stages)
 }
 
-// The caller behind one that hangs up during the call has what that call books.
+// If a caller hangs up during its call, the next caller in line takes over the booking.
 func TestTheNextCallerTakesABookingFarAhead(t *testing.T) {
 	s := startServer(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -246,7 +247,7 @@ func TestTheNextCallerTakesABookingFarAhead(t *testing.T) {
 	})
 }
 
-// standing is a hook that lets no call pass before an instant.
+// standing is a hook that holds up every call until an instant.
 type standing struct{ until *atomic.Pointer[time.Time] }
 
 func (h standing) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -282,13 +283,13 @@ func (h standing) stand(cmds ...redis.Cmder) {
 	}
 }
 
-// A process that stands still for longer than others wait for it finds its booking given back, and books again behind those who came meanwhile.
-// What it had confirmed stays.
+// If a process stands still for longer than the others wait for it, its booking is given back.
+// It books again, behind the callers that came meanwhile. A booking confirmed before stays.
 func TestAProcessThatStandsStillIsServedOnceAndNotTooEarly(t *testing.T) {
 	s := startServer(t)
 	for i, c := range []struct{ at, slow, other time.Duration }{
 		{5 * time.Second, 20 * time.Second, 10 * time.Second},
-		{8200 * time.Millisecond, 20 * time.Second, 10 * time.Second}, // while it would confirm the booking
+		{8200 * time.Millisecond, 20 * time.Second, 10 * time.Second}, // when it is about to confirm the booking
 		{9500 * time.Millisecond, 10 * time.Second, 20 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {

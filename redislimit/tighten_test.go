@@ -191,7 +191,7 @@ func TestBookingsAheadOutliveAChangeOfRate(t *testing.T) {
 	}
 }
 
-// A booking on a log that is denied is decided as a Take is: by a search on the server.
+// A denied booking on a log is decided like a denied Take: by a search on the server.
 func TestADeniedBookingOnALogReadsAPartOfIt(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.SlidingLog(ratelimit.PerHour(2000)), "bookings")

@@ -67,14 +67,14 @@ func (s *server) resume(t *testing.T) {
 	require.NoError(t, s.Resume())
 }
 
-// warm makes a connection and makes the server know the scripts, even on a slow machine.
+// warm opens a connection and loads the scripts into the server, even on a slow machine.
 func warm(t *testing.T, l *Limiter) {
 	t.Helper()
 	require.Eventually(t, func() bool { return l.Allow("warm", 1) }, 20*time.Second, 10*time.Millisecond)
 }
 
-// unanswered pauses a server and makes a call whose error states that the call was sent. A
-// busy machine may be too late to send it; then it begins anew. The server stays paused.
+// unanswered pauses a server, and makes a call until its error is that of a call sent
+// without an answer. On a busy machine a call may time out unsent. The server stays paused.
 func unanswered(t *testing.T, s *server, l *Limiter, call func() error) error {
 	t.Helper()
 	for range 20 {
@@ -142,7 +142,7 @@ func TestAServerThatIsGoneIsUnavailable(t *testing.T) {
 
 func TestAnUnansweredDialEndsInTime(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "192.0.2.1:6379", Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		<-ctx.Done() // this is like a SYN without an answer
+		<-ctx.Done() // like a SYN without an answer
 		return nil, &net.OpError{Op: "dial", Err: ctx.Err()}
 	}})
 	defer client.Close()
@@ -150,8 +150,8 @@ func TestAnUnansweredDialEndsInTime(t *testing.T) {
 	unavailableUnsent(t, promptly(t, taking(l)))
 }
 
-// TestTheErrorOfATimeoutNamesTheOption uses the client's default options. With these a refused connection
-// is dialled again until after the timeout, so that the client can only report that a context has ended.
+// TestTheErrorOfATimeoutNamesTheOption uses the client's default options. The client then dials a
+// refused connection again until after the timeout, and can only report that a context has ended.
 func TestTheErrorOfATimeoutNamesTheOption(t *testing.T) {
 	refused := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer refused.Close()
@@ -280,7 +280,7 @@ func TestAForgottenScriptIsTaughtAgain(t *testing.T) {
 	assert.Equal(t, 1_000_000-2-64*20, f.left(l, "k"), "each was charged once")
 }
 
-// Redis 7.4 and Valkey 8 keep at most 500 scripts that were not loaded by SCRIPT LOAD, and forget further ones.
+// Redis 7.4 and Valkey 8 keep at most 500 scripts, unless they are loaded by SCRIPT LOAD, and forget the others.
 func TestScriptsOfOthersPushOursOut(t *testing.T) {
 	f := newFixture(t)
 	l := f.real(ratelimit.FixedWindow(ratelimit.PerDay(1_000_000)))

@@ -32,8 +32,8 @@ func TestTwoVersionsOfTheScriptsShareAState(t *testing.T) {
 	}
 }
 
-// A state with units set aside, and a bucket in debt, has its own format. The older version refuses it and leaves it as
-// it is. Once the units have lapsed, or the debt is paid, the next spending stores the format that both versions know.
+// States with units set aside, and of buckets in debt, have their own format. The older version refuses them and leaves them
+// as they are. Once the units have lapsed, or the debt is paid, the next spending stores the format known to both versions.
 func TestAnOlderVersionLeavesUnknownStatesAlone(t *testing.T) {
 	version1 := newScripts(os.DirFS("testdata/version1"))
 	f := newFixture(t)
@@ -100,7 +100,7 @@ func TestADebtOfAnOlderVersionCountsAsALoweredLimit(t *testing.T) {
 	}
 }
 
-// The first byte of a later format is another one.
+// A later format has another first byte.
 func TestAStateOfALaterVersionIsLeftAlone(t *testing.T) {
 	f := newFixture(t)
 	for i, limit := range append(fiveLimits(), fiveLimits()...) {

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// waits are the methods Wait that share a budget in Redis, by the package of the process.
+// waits are the Wait methods of processes sharing a budget in Redis, by package.
 var waits = map[string]func(t *testing.T, l *Limiter) func(context.Context) error{
 	"redislimit": func(_ *testing.T, l *Limiter) func(context.Context) error {
 		return func(ctx context.Context) error { return l.Wait(ctx, "k", 1) }
@@ -70,7 +70,7 @@ func TestTheRateIsServedThoughCallersLeave(t *testing.T) {
 	}
 }
 
-// A budget that comes back by the hour shows each booking that stays.
+// The budget regains a unit an hour, so each booking left behind shows.
 func TestCallersThatLeaveGiveEveryBookingBack(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
