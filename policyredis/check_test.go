@@ -13,7 +13,8 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// TestACheckFindsWhatRedisWouldRefuse, also what a Tenant and several servers cannot have, and asks no server. New refuses the same.
+// TestACheckFindsWhatRedisWouldRefuse also checks rules impossible with a Tenant,
+// or with several servers. Check calls no server, and New refuses the same rules.
 func TestACheckFindsWhatRedisWouldRefuse(t *testing.T) {
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, MaxRedirects: -1})
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1", "b": "127.0.0.1:2"}})
@@ -83,7 +84,7 @@ func TestNothingIsSentBeforeTheFirstDecision(t *testing.T) {
 	assert.True(t, p.Allow(policy.Attributes{}, 1), "no rule, no server")
 }
 
-// A limit that is leased refuses to become a leaky bucket.
+// A leased limit cannot become a leaky bucket.
 func TestRulesWithoutTheTenantAreLeased(t *testing.T) {
 	for name, row := range map[string]struct {
 		opts   policyredis.Options

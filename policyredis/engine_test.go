@@ -24,7 +24,8 @@ import (
 	"github.com/weir-go/ratelimit/policyredis"
 )
 
-// A denial of a rule that is charged always takes one more round trip, or two if its budgets differ from what the script returns.
+// With charge: always, a rule's denial takes one more round trip. It takes
+// two more if the budgets to charge differ from those in the script's answer.
 func TestADecisionIsOneRoundTrip(t *testing.T) {
 	client := local(t)
 	for limit, denial := range map[string]int64{
@@ -51,7 +52,7 @@ func TestADecisionIsOneRoundTrip(t *testing.T) {
 	}
 }
 
-// TestThePageScansRedisOnceForAllRules: 200 rules and 100,000 keys, most of them others', with and without leases.
+// TestThePageScansRedisOnceForAllRules has 200 rules and 100,000 keys, most of them others', with and without leases.
 func TestThePageScansRedisOnceForAllRules(t *testing.T) {
 	const rules, keys, perCall = 200, 100_000, 1000
 	for name, opts := range map[string]policyredis.Options{"plain": {}, "leased": {Tenant: "tenant", MaxBatch: 1}} {
@@ -91,8 +92,8 @@ func TestThePageScansRedisOnceForAllRules(t *testing.T) {
 	}
 }
 
-// Calls wait at 6/m. Then a set raises the limit to 20/s. Each set has its own limiters on Redis, and so lines of its own:
-// the calls change to those in the order of their arrival, and only the first of a line calls Redis.
+// Calls wait at 6/m. Then a set raises the limit to 20/s. Each set has its own limiters on Redis, with lines of their
+// own. The calls change to the new lines in the order of their arrival, and only the first call in a line calls Redis.
 func TestCallsInLineOnRedisFollowASetThatComesIntoForce(t *testing.T) {
 	const calls = 40
 	count := new(sent)
@@ -120,8 +121,8 @@ func TestCallsInLineOnRedisFollowASetThatComesIntoForce(t *testing.T) {
 	require.Less(t, count.all.Load()-before, int64(2*calls+calls/2), "round trips")
 }
 
-// TestAFleetHasOneNoticeOfEachCrossing plays hours of takes, reservations that another process settles beside, adjustments, resets and changes
-// of plan, by eight processes. Their time is virtual: it passes only while all wait, and not while a call is under way.
+// TestAFleetHasOneNoticeOfEachCrossing makes eight processes take, reserve, settle, adjust, reset and change
+// plans for hours. Their time is virtual: it passes only while all goroutines wait, and not during a call.
 func TestAFleetHasOneNoticeOfEachCrossing(t *testing.T) {
 	testsize.Sequential(t)
 	server := redistest.Start(t)

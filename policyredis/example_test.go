@@ -23,7 +23,8 @@ func exampleSet() *policy.Set {
 	return set
 }
 
-// While Redis is down, each of eight processes enforces its share of the same rules: of two units an hour one, as a share is rounded up.
+// While Redis is down, each of eight processes enforces its share of the
+// same rules: one of two units an hour, because a share is rounded up.
 func Example_redisIsDown() {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1}) // no server listens there
 	defer client.Close()
@@ -51,7 +52,7 @@ func Example_redisIsDown() {
 	// false true <nil>
 }
 
-// caller is a request that can be compared, as a lease needs it: one value for each budget.
+// caller is a comparable request, as a lease needs it: one value for each budget.
 type caller struct{ user, plan string }
 
 func (c caller) Attribute(name string) (string, bool) {

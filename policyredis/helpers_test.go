@@ -20,17 +20,17 @@ var ann = policy.Attributes{"user": "ann"}
 
 func parsed(text string) *policy.Set { return ratelimit.Must(policy.Parse([]byte(text))) }
 
-// dial returns a client of a server that may be slow.
+// dial returns a client with time for a slow server.
 func dial(t *testing.T, addr string) *redis.Client {
 	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute, MaxRetries: -1})
 	t.Cleanup(func() { client.Close() })
 	return client
 }
 
-// local returns a client of a server that it starts.
+// local starts a server and returns its client.
 func local(t *testing.T) *redis.Client { return dial(t, redistest.Start(t).Addr) }
 
-// nowhere returns a client of a server that does not exist.
+// nowhere returns a client without a server.
 func nowhere(t *testing.T) *redis.Client { return dial(t, "127.0.0.1:1") }
 
 // over returns policies on a client. Decisions have a minute, unless o differs.
@@ -40,7 +40,7 @@ func over(client redis.UniversalClient, text string, o policyredis.Options, opts
 	return ratelimit.Must(policy.New(parsed(text), &opts))
 }
 
-// shared returns policies on a server, as one more process has them.
+// shared returns policies on a server, like one more process.
 func shared(t *testing.T, addr, text string) *policy.Policies {
 	return over(dial(t, addr), text, policyredis.Options{}, policy.Options{})
 }
@@ -69,7 +69,7 @@ func peek(t *testing.T, p *policy.Policies, rule, plan string, key ...string) ra
 	return d
 }
 
-// sent is a hook that counts the commands that are sent, and those among them that scan.
+// sent is a hook. It counts the commands sent to the server, and how many of them scan.
 type sent struct{ all, scans atomic.Int64 }
 
 func (s *sent) DialHook(next redis.DialHook) redis.DialHook { return next }

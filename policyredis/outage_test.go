@@ -15,7 +15,8 @@ import (
 	"github.com/weir-go/ratelimit/policyredis"
 )
 
-// failingOver returns policies on a server, their stand-in in memory, and the limiter that changes between them. A forced state remains.
+// failingOver returns policies on a server, their stand-in in memory, and the
+// limiter changing between them. Once forced to a state, the limiter stays in it.
 func failingOver(t *testing.T, addr, text string, processes int) (shared, local *policy.Policies, l *failover.Limiter[policy.Request]) {
 	local = ratelimit.Must(policy.New(parsed(text), &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{Processes: processes})}))
 	shared = over(dial(t, addr), text, policyredis.Options{}, policy.Options{StandIn: local})
@@ -23,8 +24,8 @@ func failingOver(t *testing.T, addr, text string, processes int) (shared, local 
 	return shared, local, ratelimit.Must(failover.New[policy.Request](shared, local, opts))
 }
 
-// Four processes decide by rules with limits by the day, of plans and attributes, while Redis is out of use. When it
-// is back, it is charged with what they let pass, under the same limits, and a rule with its own cost with that cost.
+// While Redis is out of use, four processes decide by rules with daily limits, some of them by plan or attribute. Once Redis
+// is back, it is charged with the allowed costs, under the same limits. A rule with its own cost is charged with this cost.
 func TestRedisIsChargedWithAnOutage(t *testing.T) {
 	const processes = 4
 	const text = `
@@ -73,8 +74,8 @@ rules:
 	assert.Equal(t, processes*3, used("seen", "bob", ""), "a shadow counts what it would have let pass")
 }
 
-// Tenants that share a limit owe nothing for an outage: what they spent of it lay idle or was contested at the time. The rules beside it are
-// charged, and the log has no failure.
+// Tenants sharing a limit owe nothing for an outage: the units they spent lay idle or
+// were contested at the time. The other rules are charged, and no failure is logged.
 func TestARuleWithShareOwesNothingForAnOutage(t *testing.T) {
 	shared, local, l := failingOver(t, redistest.Start(t).Addr,
 		"rules:\n- {name: calls, key: user, limit: fixed-window 1000/d}\n- {name: up, key: user, limit: token-bucket 100/s burst 100, share: 1}\n", 1)

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// All rules that match are charged, or none: the share is asked after the rules that one script decides. Package policy tests how keys share a
-// limit, and package redislimit how a fleet does.
+// All matching rules are charged, or none. One script decides by the other rules, and then the Fair
+// decides. Package policy tests how keys share a limit, and package redislimit how a fleet shares it.
 func TestAShareBesideOtherRulesOnRedisIsAllOrNone(t *testing.T) {
 	const text = `
 rules:
@@ -46,7 +46,7 @@ rules:
 	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
 }
 
-// Tenants share a limit by weight, also when the limit changes: the units that a process holds stay with it.
+// Tenants share a limit by weight, also after the limit changes: a process keeps the units it holds.
 func TestARuleWithShareIsAFairOfRedis(t *testing.T) {
 	weighed, count := "", new(sent)
 	b := policy.Budget{Name: "Up", Key: []string{"tenant"}, Limit: ratelimit.TokenBucket(ratelimit.PerHour(1), 400), Share: 1}
@@ -67,7 +67,7 @@ func TestARuleWithShareIsAFairOfRedis(t *testing.T) {
 	}
 	b.Limit.Burst = 600
 	assert.Same(t, l, ratelimit.Must(engine(b, l)))
-	b.Limit.Algorithm = ratelimit.AlgorithmFixedWindow // of which no keys share
+	b.Limit.Algorithm = ratelimit.AlgorithmFixedWindow // no keys can share a fixed window
 	_, err = engine(b, l)
 	assert.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
 }

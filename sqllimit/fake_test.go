@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fakeDB is a database in memory that knows only this package's statements. Its driver fails where a test makes it fail.
+// fakeDB is a database in memory. It knows only this package's statements, and its driver fails where a test makes it fail.
 type fakeDB struct {
 	sql statements
 	now func() int64 // its clock, in µs
@@ -25,7 +25,7 @@ type fakeDB struct {
 	freed     *sync.Cond
 	rows      map[string]row
 	locked    map[string]*fakeConn
-	writes    int // statements that have changed something
+	writes    int // how many statements have changed something
 	requested []string
 	fail      func(step string) error // is called before a step; the steps are connect, begin, commit and the names of statements
 	lose      func(step string) error // is called after a step: the step is done, but its answer is lost
@@ -55,7 +55,7 @@ func at(step string, err error) func(string) error {
 	}
 }
 
-// counted counts the statements that have changed something, and the number of steps.
+// counted returns how many statements have changed something, and how many steps there were.
 func (f *fakeDB) counted() (writes, steps int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -302,7 +302,7 @@ func (r *fakeRows) Next(dest []driver.Value) error {
 	return nil
 }
 
-// fakeClock is a clock that stands still until it is moved.
+// fakeClock stands still until a test moves it.
 type fakeClock struct {
 	mu sync.Mutex
 	at time.Time

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// Each process has one or two callers in line, most of whom hang up while they have a booking: other processes book in the gaps.
+// Each process has one or two callers in line. Most hang up while they have a booking, and other processes book in the gaps.
 func TestCallersOfMixedCostsThatHangUpUseTheRateOfADatabase(t *testing.T) {
 	testsize.Sequential(t)
 	for _, c := range []struct {
@@ -168,7 +168,7 @@ func TestWhatACallBooksWhoseCallerHasLeftGoesToTheNextCaller(t *testing.T) {
 		require.ErrorIs(t, l.Wait(ctx, "k", 1), ratelimit.ErrUnanswered)
 		require.NoError(t, l.Wait(t.Context(), "k", 1))
 		require.InDelta(t, 1, time.Since(begin).Seconds(), .2)
-		time.Sleep(time.Second) // what the second caller had booked is given back
+		time.Sleep(time.Second) // the second caller's own booking is given back
 		d, err := l.Peek(t.Context(), "k", 1)
 		require.NoError(t, err)
 		require.True(t, d.Allowed)

@@ -61,7 +61,7 @@ func (g *gate) hold(step string) error {
 	return nil
 }
 
-// requests counts the operations that wait for the next decision on a key.
+// requests counts the operations waiting for the next decision on a key.
 func (l *Limiter) requests(key string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -607,7 +607,7 @@ func TestAReservationOfNothingChargesTheActualCost(t *testing.T) {
 	require.Equal(t, 4, d.Remaining)
 }
 
-// A denial after a change of limit names an instant that does not move, although nothing is written.
+// After a change of limit, all denials name the same instant, although nothing is written.
 func TestAChangeOfLimitIsAsOfOneInstant(t *testing.T) {
 	clock := newClock()
 	f, db := newFake(t, clock.now)
@@ -835,7 +835,7 @@ func TestARowIsNotDeletedBeforeItIsOverUnderItsPresentLimit(t *testing.T) {
 	})
 }
 
-// A process that has not received a longer limit yet must not judge a row by its own limit.
+// A process may not have received a longer limit yet. It must not judge a row by its own limit.
 func TestARowIsNotDeletedBeforeItIsOverUnderTheLimitThatItNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, db := newFake(t, func() int64 { return time.Now().UnixMicro() })
@@ -879,7 +879,7 @@ func TestARowIsNotDeletedBeforeTheUnitsSetAsideLapse(t *testing.T) {
 	})
 }
 
-// A clock that leaps forward and is set right again deletes nothing.
+// No row is deleted because a clock leaps forward and is set right again.
 func TestALeapOfTheClockDeletesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var leap atomic.Int64
@@ -939,7 +939,8 @@ func TestEach(t *testing.T) {
 	require.ErrorIs(t, l.Each(ctx, func(string, ratelimit.Decision) bool { return true }), context.Canceled)
 }
 
-// Random processes, keys, costs and clocks: a window's spending is never above the limit, and uses it up whenever it could.
+// Callers of several processes reserve and settle random costs on random keys.
+// Their spending never exceeds the limit, and the rest of it can be used up.
 func TestManyCallersOfManyProcessesSpendExactly(t *testing.T) {
 	seed := rand.Uint64()
 	t.Log("seed", seed)

@@ -37,7 +37,7 @@ func stackOfTwo(t testing.TB, db *sql.DB, limit ratelimit.Limit) (stack *ratelim
 	return stack, users, all
 }
 
-// steps counts the times that a step was done.
+// steps counts how often a step was done.
 func (f *fakeDB) steps(name string) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -101,7 +101,7 @@ func TestRequestsThatShareAKeyShareATransaction(t *testing.T) {
 	assert.Equal(t, 60, charged, "whoever was denied by the limit for all was charged nothing")
 }
 
-// queues are the queues of the stacks whose queues a test examines.
+// queues holds the queues examined by tests.
 var queues sync.Map // *queue by *Limiter
 
 func queueOf(l *Limiter) *queue {

@@ -35,7 +35,8 @@ func TestCallersInLineAreChargedAgainAfterAnotherProcessHasResetTheirKey(t *test
 	fakeStore.Reset(t)
 }
 
-// Each minute an operator raises, lowers, grants, resets, blocks or lifts while the reservations of three processes wait.
+// Each minute an operator raises, lowers, blocks or lifts the limit,
+// or grants or resets, while the reservations of three processes wait.
 func TestAnHourOfReservationsThatWaitUsesTheLimitOfADatabase(t *testing.T) {
 	testsize.Arithmetic(t)
 	fakeStore.Hour(t, 60, .95)

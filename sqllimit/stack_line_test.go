@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// A stack's calls in line follow at once what the stack gives back. The line waits for hours otherwise.
+// When a stack gives units back, its calls in line follow at once. Otherwise they would wait for hours.
 func TestAStacksLineFollowsWhatItGivesBackAtOnce(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, stack *ratelimit.Layered[pair], open *ratelimit.Reservation){
 		"settlement": func(t *testing.T, _ *ratelimit.Layered[pair], open *ratelimit.Reservation) {

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// hashed hashes the keys that are too long for a row, as a user would.
+// hashed hashes keys too long for a row, as a user would.
 type hashed struct{ *Limiter }
 
 func short(key string) string {
@@ -38,7 +38,7 @@ func (l hashed) Peek(ctx context.Context, key string, cost int) (ratelimit.Decis
 	return l.Limiter.Peek(ctx, short(key), cost)
 }
 
-// Join works only for keys that are not hashed.
+// Join does not hash keys, so they must be short enough for a row.
 func (l hashed) Join(limiters []ratelimit.Joining) (ratelimit.Joint, error) {
 	for i := range limiters {
 		if other, ok := limiters[i].Limiter.(hashed); ok {
@@ -130,7 +130,7 @@ func TestALoweredLimitBarsNoKeyForLongerThanItsOwnRefill(t *testing.T) {
 	assert.Equal(t, 500_000, d.Remaining, "what was set aside counts again")
 }
 
-// One process changes its limit, or two have one limit each. Real costs stay within the bound of a limit that is changed back and forth.
+// One process changes its limit back and forth, or two processes have one limit each. The real costs stay within the bound.
 func TestSettlementsAmongChangesOfLimitsPassNoMoreThanTheBound(t *testing.T) {
 	testsize.Sequential(t)
 	clock := new(ratelimittest.Clock)

@@ -16,7 +16,7 @@ import (
 // unitInTenSeconds is a slow rate.
 var unitInTenSeconds = ratelimit.Rate{Units: 1, Per: 10 * time.Second}
 
-// limitsOfTenSeconds are limits under which the second unit comes after ten seconds or more, by algorithm.
+// limitsOfTenSeconds are limits by algorithm. Under each, the second unit comes after ten seconds or more.
 var limitsOfTenSeconds = map[string]ratelimit.Limit{
 	"token bucket":    ratelimit.TokenBucket(unitInTenSeconds, 1),
 	"fixed window":    ratelimit.FixedWindow(unitInTenSeconds),
@@ -25,7 +25,7 @@ var limitsOfTenSeconds = map[string]ratelimit.Limit{
 	"calendar":        ratelimit.Calendar(1, ratelimit.Minute("UTC")),
 }
 
-// diesWaiting books as a Wait does that is the first of its line, and whose process then beats no more.
+// diesWaiting books like a Wait that is first in its line. Its process then sends no further beat.
 func (l *Limiter) diesWaiting(t *testing.T, cost int) (d ratelimit.Decision, record []byte) {
 	t.Helper()
 	d, o, err := l.decide(t.Context(), "k", cost, &operation{ahead: math.MaxInt64 / 1000, keep: meter.Booked, far: l.tentative.ID + "1234"})
@@ -68,7 +68,7 @@ func TestTheBookingOfADeadProcessIsGivenBack(t *testing.T) {
 	}
 }
 
-// Exactly one succeeds: who confirms a booking, or who gives it back.
+// A booking is either confirmed or given back, whichever comes first.
 func TestAConfirmedBookingIsNotGivenBack(t *testing.T) {
 	for name, limit := range limitsOfTenSeconds {
 		clock := newClock()
@@ -93,7 +93,7 @@ func TestAConfirmedBookingIsNotGivenBack(t *testing.T) {
 	}
 }
 
-// In a stack of limits, too, a denied decision gives back what bars it.
+// A stack, too, gives back a dead process's booking when the booking makes it deny.
 func TestAStackGivesBackTheBookingOfADeadProcess(t *testing.T) {
 	clock := newClock()
 	_, db := newFake(t, clock.now)

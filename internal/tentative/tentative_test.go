@@ -16,14 +16,14 @@ import (
 	"github.com/weir-go/ratelimit/internal/tentative"
 )
 
-// beats is a store that records a process's calls, and returns what a test sets.
+// beats is a store. It records a process's calls, and returns a test's values.
 type beats struct {
 	mu     sync.Mutex // guards the fields below
 	begin  time.Time
 	calls  []string
 	silent []string
 	err    error
-	takes  time.Duration // the time that a call takes
+	takes  time.Duration // how long a call takes
 }
 
 func (b *beats) call(format string, args ...any) ([]string, error) {
@@ -61,7 +61,7 @@ func (b *beats) taken() []string {
 
 func lasts() (bool, error) { return true, nil }
 
-// begun returns a booking that is being made.
+// begun begins a booking.
 func begun(t *testing.T, p *tentative.Process, due time.Duration) *tentative.Booking {
 	t.Helper()
 	b, err := p.Begin(t.Context(), due)
@@ -69,7 +69,7 @@ func begun(t *testing.T, p *tentative.Process, due time.Duration) *tentative.Boo
 	return b
 }
 
-// made returns a booking that is due after a time.
+// made makes a booking due in the given time.
 func made(t *testing.T, p *tentative.Process, due time.Duration, confirm func() (bool, error), advance func()) *tentative.Booking {
 	t.Helper()
 	b := begun(t, p, due)
@@ -137,7 +137,8 @@ func TestEachBookingFollowsABeat(t *testing.T) {
 	})
 }
 
-// A process that makes another booking at once goes on beating, and the end of the one before does not make others forget it.
+// A process makes another booking at once and goes on beating. The
+// earlier booking's end does not make others forget the process.
 func TestABookingRightAfterTheLastKeepsItsProcessKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &beats{begin: time.Now(), takes: 10 * time.Millisecond}
@@ -205,7 +206,7 @@ func TestABookingIsConfirmedOnce(t *testing.T) {
 	}
 }
 
-// A booking that does not last yet is canceled in one call, which is repeated after each beat if it fails.
+// A tentative booking is canceled in one call. If the call fails, it is repeated after each beat.
 func TestABookingIsCanceledInOneCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed, s := errors.New("no answer"), &beats{begin: time.Now()}
@@ -231,7 +232,7 @@ func TestABookingIsCanceledInOneCall(t *testing.T) {
 	})
 }
 
-// A booking of which it is unknown whether it was made is looked for, until it would be due.
+// If it is unknown whether a booking was made, the process looks for it until it would be due.
 func TestALostBookingIsLookedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &beats{begin: time.Now()}
@@ -247,7 +248,7 @@ func TestALostBookingIsLookedFor(t *testing.T) {
 	})
 }
 
-// A process beats although its bookings take long to move up: else it would seem to be dead, too.
+// A process beats even if its bookings take long to move up. Otherwise it would seem to be dead, too.
 func TestAProcessBeatsWhileItsBookingsMoveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &beats{begin: time.Now()}
@@ -312,7 +313,7 @@ func TestOthersAreLookedForRarely(t *testing.T) {
 	for i, c := range []struct {
 		key     string
 		reading int64
-		silent  []string // from then on
+		silent  []string // from this reading on
 		err     error
 		want    []string
 		looks   int

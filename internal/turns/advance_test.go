@@ -12,18 +12,18 @@ import (
 	"github.com/weir-go/ratelimit/internal/turns"
 )
 
-// far is a store that books an instant three seconds ahead, and later moves the booking.
+// far is a store. It books an instant three seconds ahead, and later moves the booking.
 type far struct {
 	pace     turns.Pace
-	takes    time.Duration // the call that moves the booking takes it
-	to       time.Duration // after that call the booking is so far ahead
+	takes    time.Duration // how long the call takes to move the booking
+	to       time.Duration // how far ahead the booking is after this call
 	denied   bool
 	err      error
 	unsure   bool
 	panics   bool
 	requests []turns.Request
-	at       []time.Duration // of the requests
-	back     []string        // the bookings that were given back
+	at       []time.Duration // the requests' times
+	back     []string        // the bookings given back
 	begin    time.Time
 }
 
@@ -51,7 +51,7 @@ func (f *far) call(q turns.Request) (turns.Answer[string], error) {
 	return f.booking("moved", f.to), nil
 }
 
-// wait returns when a line's caller was served, or has left.
+// wait returns once a line's caller is served, or has left.
 func (f *far) wait(t *testing.T, patience time.Duration) (time.Duration, error) {
 	f.begin = time.Now()
 	ctx, leave := context.WithCancel(t.Context())

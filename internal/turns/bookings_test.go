@@ -167,7 +167,7 @@ func (s *shop) reset() {
 	s.visit(func(now int64) { s.state, s.life = meter.State{At: now}, s.life+1 })
 }
 
-// crew is a group of reservations that wait.
+// crew is a group of waiting reservations.
 type crew struct {
 	*testing.T
 	*shop
@@ -184,7 +184,7 @@ type crew struct {
 	errs   []error
 }
 
-// comes adds reservations, which begin to wait.
+// comes adds reservations. They begin to wait.
 func (c *crew) comes(ctx context.Context, n, cost int) {
 	trip := c.trip
 	defer func() { c.trip = trip }()
@@ -233,7 +233,7 @@ func (c *crew) requireFailed(n int, target error) {
 	}
 }
 
-// requireServed checks that n calls were served since the last check, in their order, and the time of the last one.
+// requireServed checks that n calls were served in order since the last check, and when the last one was served.
 func (c *crew) requireServed(n int, last time.Duration) {
 	c.Helper()
 	synctest.Wait()
@@ -435,8 +435,8 @@ func TestReservationsThatWaitMoveUp(t *testing.T) {
 	}
 }
 
-// Calls come, leave, settle, change the limit and reset the key at random. No waiting reservation is served
-// later than it was booked, unless the key was reset. Nothing passes beyond the bound, and nothing stays booked.
+// Calls come, leave, settle, change the limit and reset the key at random. No waiting reservation is served later
+// than booked, unless the key was reset. No more is served than the bound allows, and nothing stays booked.
 func TestNoReservationThatWaitsIsLate(t *testing.T) {
 	for seed := range uint64(testsize.Of(30, 300)) {
 		synctest.Test(t, func(t *testing.T) {

@@ -13,9 +13,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/turns"
 )
 
-// scripted is a caller whose calls to a store get a test's answers.
+// scripted is a caller. Its calls to a store get a test's answers.
 type scripted struct {
-	comes, leaves time.Duration // the caller leaves if that is above 0
+	comes, leaves time.Duration // if leaves is above 0, the caller leaves then
 	cost          int
 	answers       []answer
 }
@@ -37,7 +37,7 @@ type scriptedLine struct {
 	mu     sync.Mutex
 	order  []int           // the served callers
 	at     []time.Duration // their times
-	settle int             // calls that have given a booking back
+	settle int             // how many calls have given a booking back
 }
 
 func (s *scriptedLine) wait(t *testing.T, i int, c scripted) {
@@ -209,7 +209,7 @@ func TestASmallCostIsServedAtOnceWhenALargeOneBeforeItLeaves(t *testing.T) {
 	}
 }
 
-// One booking was made for both, so they would be let out at once otherwise.
+// The callers share one booking, so otherwise they would be let out at the same instant.
 func TestCallersOfAQueueThatShareABookingAreLetOutOneAfterTheOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRemote(ratelimit.LeakyBucket(ratelimit.PerSecond(10), 100), time.Millisecond)
@@ -238,7 +238,7 @@ func TestCallersOfAQueueThatShareABookingAreLetOutOneAfterTheOther(t *testing.T)
 	})
 }
 
-// Otherwise the next window would begin with calls for which this one still has room.
+// Otherwise calls would begin the next window although this one still has room for them.
 func TestRoomInAWindowServesACallThatHasBookedTheNextOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRemote(ratelimit.FixedWindow(ratelimit.PerSecond(4)), time.Millisecond)
@@ -258,8 +258,8 @@ func TestRoomInAWindowServesACallThatHasBookedTheNextOne(t *testing.T) {
 	})
 }
 
-// Two answers may come in another order than the one in which the store decided. The one that was decided first knows of more room than there
-// is. A small cost must not use that to overtake a large one.
+// Two answers may arrive in another order than the store's decisions. The earlier decision then
+// reports more room than there is. A small cost must not use this room to overtake a large one.
 func TestAnAnswerThatIsLateMakesNoRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var line turns.Lines[string]
@@ -279,7 +279,7 @@ func TestAnAnswerThatIsLateMakesNoRoom(t *testing.T) {
 						a.Allowed, a.Delay, a.Retry = true, time.Minute, 0
 					}
 					a.Remaining = remaining
-					late := answers == 1 // the second call, which is decided before the third one
+					late := answers == 1 // the second call, decided before the third one
 					answers++
 					mu.Unlock()
 					time.Sleep(time.Millisecond)

@@ -14,14 +14,15 @@ import (
 	"github.com/weir-go/ratelimit/internal/turns"
 )
 
-// tentatively is a store that makes one booking a time ahead, which is confirmed after a time, and then others that last.
+// tentatively is a store. Its first booking is tentative: it is due after
+// ahead, and its confirmation takes some time. Later bookings last at once.
 type tentatively struct {
 	mu        sync.Mutex // guards the fields below
 	ahead     time.Duration
 	takes     time.Duration
 	lasts     bool
 	fails     error
-	failures  int // confirmations that fail
+	failures  int // how many confirmations fail
 	confirmed []time.Duration
 	back      []int
 	calls     int
@@ -55,7 +56,7 @@ func (s *tentatively) call(turns.Request) (a turns.Answer[string], err error) {
 	return a, nil
 }
 
-// wait returns when a line's caller was served, or has left.
+// wait returns once a line's caller is served, or has left.
 func (s *tentatively) wait(t *testing.T, patience time.Duration) (time.Duration, error) {
 	s.begin = time.Now()
 	ctx, leave := context.WithCancel(t.Context())
@@ -114,7 +115,7 @@ func TestABookingThatCannotBeConfirmedEndsTheWaitAtItsInstant(t *testing.T) {
 	})
 }
 
-// A booking of a caller that has left serves the next one, which confirms it.
+// If a caller leaves, its booking serves the next caller, and this one confirms it.
 func TestATentativeBookingPassesToTheNextCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &tentatively{ahead: 5 * time.Second, lasts: true, begin: time.Now()}
@@ -136,7 +137,8 @@ func TestATentativeBookingPassesToTheNextCaller(t *testing.T) {
 	})
 }
 
-// The store may move a booking up. Then it is confirmed, and its caller served, at that time: whether it has been confirmed or not.
+// The store may move a booking up, before or after its confirmation. The caller
+// is then served at the earlier time, and the booking confirmed by then.
 func TestAStoreMovesABookingUp(t *testing.T) {
 	for moves, confirmed := range map[time.Duration]time.Duration{time.Second: 5 * time.Second, 5500 * time.Millisecond: 5500 * time.Millisecond, 9500 * time.Millisecond: 9 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {

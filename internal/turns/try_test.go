@@ -58,7 +58,7 @@ func (s *tries) made() int {
 	return s.calls
 }
 
-// come lets n callers come one after the other, and returns a function that waits for the last of them.
+// come starts n callers, one after the other, and returns a function to wait for their end.
 func (s *tries) come(ctx context.Context, n int) (wait func()) {
 	var all sync.WaitGroup
 	for i := range n {
@@ -81,7 +81,7 @@ func TestTriesBehindOthersCallWhenTheBudgetHasTheirCost(t *testing.T) {
 	})
 }
 
-// Moved lets the first caller try before the time that its denial has named, and marks the call as an early one.
+// After Moved the first caller tries before the time in its denial, and the call is marked as an early one.
 func TestTheFirstTriesAtOnceWhenTheBudgetMayHaveGrown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTries(ratelimit.TokenBucket(ratelimit.PerHour(1), 10), 0)
@@ -101,7 +101,8 @@ func TestTheFirstTriesAtOnceWhenTheBudgetMayHaveGrown(t *testing.T) {
 	})
 }
 
-// A limit that is lowered while calls wait ends those that cannot be served any more, within the second in which the first one tries.
+// A limit is lowered while calls wait. Calls that can no longer be
+// served in time fail within a second, when the first one tries.
 func TestTriesThatBecomeTooLateFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTries(ratelimit.TokenBucket(ratelimit.PerMinute(6), 1), 0)

@@ -115,8 +115,8 @@ func ratesOf(t *testing.T, rate, processes int, trip time.Duration, most int) {
 	t.Logf("%.1f %% used, %.2f round trips for each caller that was served", 100*used, float64(r.trips.Load())/float64(served.Load()))
 	least := .95
 	if trip > 100*time.Millisecond && most > 1 && processes > 1 && rate/processes < 10 {
-		// Each line has one or two callers. A booking that one gives back leaves a gap before other processes'
-		// bookings, which keep their instants. This limiter books behind these: see [turns.Request].
+		// Each line has one or two callers. If one of them gives a booking back, a gap stays before other
+		// processes' bookings, which keep their instants. This limiter books behind these: see [turns.Request].
 		least = .8
 	}
 	require.GreaterOrEqual(t, used, least)
@@ -412,14 +412,14 @@ func TestProcessesTakeTurns(t *testing.T) {
 	})
 }
 
-// stub is a store that gives a test's answers, in their order, and records the requests.
+// stub is a store. It returns a test's answers in order, and records the requests.
 type stub struct {
 	pace    turns.Pace
 	answers []turns.Answer[string]
 
 	mu       sync.Mutex // guards the fields below
 	requests []turns.Request
-	back     map[int64]int // the remaining cost of each booking that was given back, by its instant
+	back     map[int64]int // the remaining cost of each booking given back, by the booking's instant
 }
 
 func (s *stub) call(q turns.Request) (turns.Answer[string], error) {
@@ -438,7 +438,7 @@ func (s *stub) call(q turns.Request) (turns.Answer[string], error) {
 	return a, nil
 }
 
-// comes starts a caller that leaves if it is not served within its patience.
+// comes starts a caller. It leaves if it is not served within its patience.
 func (s *stub) comes(line *turns.Lines[string], cost int, patience time.Duration) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -458,7 +458,7 @@ func (s *stub) received() []turns.Request {
 	return slices.Clone(s.requests)
 }
 
-// returned returns the booking's remaining cost at an instant, and whether that booking was given back.
+// returned returns the remaining cost of the booking at an instant, and whether the booking was given back.
 func (s *stub) returned(at int64) (left int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -491,8 +491,8 @@ func TestACallGoesBeforeBookingsOfOtherProcessesAlone(t *testing.T) {
 	})
 }
 
-// A bucket takes back less of a booking the longer that booking has been due. So units
-// that are due, and will soon be worth nothing, stay for the next caller for a second.
+// The longer a booking has been due, the less of it a bucket takes back. So units
+// already due stay a second for the next caller: they would soon be worth nothing.
 func TestWhatIsDueStaysForTheNextCaller(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -513,7 +513,7 @@ func TestWhatIsDueStaysForTheNextCaller(t *testing.T) {
 				var line turns.Lines[string]
 				first := s.comes(&line, 3, 200*time.Millisecond)
 				time.Sleep(100 * time.Millisecond)
-				second := s.comes(&line, 5, 400*time.Millisecond) // it takes the units that the first one leaves, and books the rest
+				second := s.comes(&line, 5, 400*time.Millisecond) // it takes the first one's units, and books the rest
 				require.ErrorIs(t, <-first, context.Canceled)
 				require.ErrorIs(t, <-second, context.Canceled)
 				time.Sleep(50 * time.Millisecond)
@@ -532,7 +532,8 @@ func TestWhatIsDueStaysForTheNextCaller(t *testing.T) {
 	}
 }
 
-// A caller that leaves during its call does not wait for the answer. The next one takes what the call books, or it goes back.
+// If a caller leaves during its call, it does not wait for the answer.
+// The next caller takes the call's booking, or the booking goes back.
 func TestTheNextCallerTakesWhatTheCallOfALeaverBooks(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -1,5 +1,6 @@
-// Package crossings plays random traffic of a fleet under a rule with notices for spent shares of its limit. It compares
-// the notices with a model's. The model adds up the settled costs. Packages policy and policyredis test with it.
+// Package crossings plays a fleet's random traffic. A rule sends notices when shares
+// of its limit are spent, and the package compares them with the notices of a model.
+// The model adds up the settled costs. Packages policy and policyredis test with it.
 package crossings
 
 import (
@@ -22,7 +23,7 @@ type Process struct {
 	Reset   func(user string)
 }
 
-// Rules are rules of which one, named "quota", is the process's.
+// Rules are all rules of a process. The one named "quota" is the process's rule with notices.
 type Rules[R any] interface {
 	ratelimit.Reserver[R]
 	ratelimit.Adjuster[R]

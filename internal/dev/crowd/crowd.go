@@ -1,4 +1,4 @@
-// Package crowd plays callers that wait for a limiter in real time and leave before their turn.
+// Package crowd plays crowds of callers. They wait for a limiter in real time, and some leave before their turn.
 package crowd
 
 import (
@@ -17,24 +17,24 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// Crowd is a crowd of callers that arrive at random instants (Poisson). Each uses one of several processes.
+// Crowd is a crowd of callers, arriving at random instants (Poisson). Each uses one of several processes.
 type Crowd struct {
-	PerSecond float64       // callers that arrive per second
-	Patience  time.Duration // the time after which a caller cancels its context
+	PerSecond float64       // how many callers arrive per second
+	Patience  time.Duration // how long a caller waits before it cancels its context
 	Warm      time.Duration // the time before callers count in Result.PerSecond
-	For       time.Duration // the time during which callers count; after it, all waiting callers leave at once
+	For       time.Duration // how long callers count; then all waiting callers leave at once
 	Seed      uint64
 }
 
 // Result contains a crowd's counts.
 type Result struct {
-	PerSecond float64       // the rate at which callers were served after the warm-up
+	PerSecond float64       // how many callers were served per second after the warm-up
 	Callers   int           // all callers
 	Served    int           // served callers
-	Unsure    int           // callers whose errors mean that a booking may have stayed
+	Unsure    int           // callers with an error after which a booking may have stayed
 	Took      time.Duration // the time until the last caller returned
 	Steady    bool          // whether this process ran nearly all the time after the warm-up, so that PerSecond is meaningful
-	Errors    []error       // errors other than that of a caller's own context
+	Errors    []error       // errors, except that of a caller's own context
 }
 
 // Play plays the crowd, and returns 100 ms after the last caller has left. Each element of processes is one process's Wait.
@@ -101,7 +101,7 @@ func Twice(rate int) Crowd {
 	return c
 }
 
-// Check fails the test if the result of a crowd of Twice is not as under a token
+// Check fails the test if a crowd of Twice was not served as under a token
 // bucket. RetryAfter is the time until one unit is free after the crowd has left.
 func (r Result) Check(t testing.TB, name string, limit ratelimit.Limit, retryAfter time.Duration, processes int) {
 	t.Helper()
@@ -126,7 +126,7 @@ func (r Result) String() string {
 	return fmt.Sprintf("%.1f per second, %d of %d callers served, %d unsure, steady %v", r.PerSecond, r.Served, r.Callers, r.Unsure, r.Steady)
 }
 
-// isOwnEnd reports whether an error is that of a cancelled context, and joins no other error.
+// isOwnEnd reports whether an error is a context's cancellation alone, not joined with other errors.
 func isOwnEnd(err error) bool {
 	for err != nil && err != context.Canceled {
 		err = errors.Unwrap(err) // nil for joined errors

@@ -28,8 +28,7 @@ func Moody(oneIn int, err error, late time.Duration) func(context.Context) error
 	}
 }
 
-// Gone waits until at most the given number of goroutines run,
-// because a goroutine that has no more work needs a moment to end.
+// Gone waits until at most the given number of goroutines run: a goroutine without further work needs a moment to end.
 func Gone(t testing.TB, most int) {
 	t.Helper()
 	for begin := time.Now(); runtime.NumGoroutine() > most; time.Sleep(time.Millisecond) {
@@ -40,8 +39,8 @@ func Gone(t testing.TB, most int) {
 	}
 }
 
-// Unlocked reports whether a lock is free, or becomes free within 0.4 s. Another goroutine that
-// holds it only has to run again. If the caller's goroutine holds it, it never becomes free.
+// Unlocked reports whether a lock is free, or becomes free within 0.4 s. If another goroutine holds
+// the lock, it only has to run again. If the caller's goroutine holds it, the lock never becomes free.
 func Unlocked(mu *sync.Mutex) bool {
 	for range 2_000_000 {
 		if mu.TryLock() {

@@ -71,8 +71,8 @@ func (b *bookings) restart() {
 	b.begin = time.Now()
 }
 
-// requireServed waits until n callers were served. It checks that no
-// others were, and checks their order and the time of the last one.
+// requireServed waits until n callers were served. It checks their
+// order, the time of the last one, and that no others were served.
 func (b *bookings) requireServed(n int, last time.Duration) {
 	b.Helper()
 	var served int
@@ -96,7 +96,7 @@ func (b *bookings) requireServed(n int, last time.Duration) {
 	time.Sleep(200 * time.Millisecond)
 	count()
 	require.Equal(b, n, served)
-	require.GreaterOrEqual(b, at, last-late/3) // a shorter time than a slow start may take
+	require.GreaterOrEqual(b, at, last-late/3) // the start of the time may be late
 	require.LessOrEqual(b, at, last+late)
 }
 
@@ -119,7 +119,7 @@ func (b *bookings) set(limit ratelimit.Limit) { require.NoError(b, b.here.SetLim
 
 func hourly(n int) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerHour(n), n) }
 
-// booked are changes of a budget that is completely spent.
+// booked are changes of a fully spent budget.
 var booked = []struct {
 	name  string
 	limit ratelimit.Limit
@@ -316,7 +316,7 @@ func (s Opener) Booked(t *testing.T) {
 	})
 }
 
-// Dead is a process that dies after it has booked ahead, under 10 units a second with a burst of 1.
+// Dead is a process that has booked ahead and died. The limit is 10 units a second, with a burst of 1.
 type Dead struct {
 	Limiter, Other Budget
 	Advance        func(time.Duration)

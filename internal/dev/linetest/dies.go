@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// dying are limits under which a call books far ahead, with two costs: one uses the limit up, the other one is the call's.
+// dying are limits under which a call books far ahead. Each has two costs: spent uses the limit up, and cost is the call's.
 var dying = map[string]struct {
 	limit       ratelimit.Limit
 	spent, cost int
@@ -24,9 +24,9 @@ var dying = map[string]struct {
 	"sliding counter": {ratelimit.SlidingCounter(ratelimit.Rate{Units: 3, Per: 20 * time.Second}), 3, 3},
 }
 
-// Dies tests a process that dies while its call waits for an instant far ahead. It must
-// bar the others for no longer than a second: a call waiting behind it is served when one
-// unit fits without it, and so is another call. The function kill ends a process's calls.
+// Dies tests a process that dies while its call waits for an instant far ahead. The dead
+// process may bar others for a second at most. Then a call waiting behind it, or another
+// call, is served once one unit fits without it. The function kill ends a process's calls.
 func (s Bubble) Dies(t *testing.T, kill func(Process)) {
 	for name, c := range dying {
 		for _, waits := range []bool{true, false} {
@@ -58,7 +58,7 @@ func (s Bubble) Dies(t *testing.T, kill func(Process)) {
 					require.NoError(t, <-served)
 				} else {
 					time.Sleep(time.Until(killed.Add(time.Second)))
-					if !other.Allow("k", 1) { // which gives the booking back
+					if !other.Allow("k", 1) { // this call gives the booking back
 						require.True(t, fits.After(time.Now()), "%s: a second after the end", name)
 						time.Sleep(time.Until(fits.Add(20 * time.Millisecond)))
 						require.True(t, other.Allow("k", 1), "%s: %v after the end", name, time.Since(killed))

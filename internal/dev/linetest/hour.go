@@ -33,8 +33,8 @@ type hour struct {
 
 	mu    sync.Mutex // guards the fields below
 	used  float64
-	gives float64            // the units that calls under way will give back
-	open  [hourFleet]float64 // for each process, the units that its open reservations have charged but not used
+	gives float64            // how many units the calls under way will give back
+	open  [hourFleet]float64 // for each process, the units charged and not used by its open reservations
 	dead  [hourFleet]bool
 }
 
@@ -57,7 +57,8 @@ func (h *hour) calls(ctx context.Context, p int, rng *rand.Rand) {
 	}
 }
 
-// charged adds units to those of a process's open reservations. It reports whether the process is alive.
+// charged adds units to those of a process's open reservations, unless
+// the process is dead. It reports whether the process is alive.
 func (h *hour) charged(p, units int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -68,7 +69,8 @@ func (h *hour) charged(p, units int) bool {
 	return true
 }
 
-// kill kills a process with its callers. It returns the units that their reservations have charged and will not give back.
+// kill kills a process with its callers. It returns the units charged
+// by their reservations, because nobody will give these back.
 func (h *hour) kill(p int, kill func(Process)) float64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -111,7 +113,7 @@ func (h *hour) add(used, gives int) {
 	h.gives += float64(gives)
 }
 
-// reset resets the key. It returns the freed units, without those that calls under way would have given back.
+// reset resets the key. It returns the freed units, except those that calls under way would have given back anyway.
 func (h *hour) reset(p Process) float64 {
 	d, err := p.Peek(h.Context(), "k", 1)
 	require.NoError(h, err)
@@ -131,7 +133,7 @@ func (h *hour) alive(rng *rand.Rand) Process {
 	return h.fleet[i]
 }
 
-// operate raises or lowers the limit, grants, resets, blocks or unblocks. It returns the units that this frees.
+// operate raises or lowers the limit, grants, resets, blocks or unblocks. It returns how many units this frees.
 func (h *hour) operate(rng *rand.Rand) (free float64) {
 	now := *h.limit.Load()
 	bucket := func(tokens int) ratelimit.Limit {
@@ -157,13 +159,12 @@ func (h *hour) operate(rng *rand.Rand) (free float64) {
 	return 0
 }
 
-// Hour plays an hour, or some minutes. Calls of three processes reserve estimates,
-// wait and settle. Each minute an operator changes the limit or the budget. The calls
-// must use at least a given part of what the limits allow, and no more than the bound.
+// Hour plays an hour, or some minutes. Calls of three processes reserve estimates, wait and settle. Each minute an operator
+// changes the limit or the budget. The calls must use at least a given part of the limits' units, and no more than the bound.
 func (s Bubble) Hour(t *testing.T, minutes int, least float64) { s.hour(t, minutes, least, nil) }
 
-// Killed is Hour with one process killed after a third of the time. From then on its calls
-// to the store fail. The units that its open reservations have charged count as used.
+// Killed is Hour with one process killed after a third of the time. From then on its
+// calls to the store fail. The units charged by its open reservations count as used.
 func (s Bubble) Killed(t *testing.T, minutes int, least float64, kill func(Process)) {
 	s.hour(t, minutes, least, kill)
 }

@@ -42,7 +42,7 @@ func (s Bubble) Leavers(t *testing.T, l Leavers) (used float64) {
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		units := 0
-		all, leave := context.WithCancel(context.Background()) // has no deadline, which a limiter could see
+		all, leave := context.WithCancel(context.Background()) // without a deadline, because a limiter could see one
 		time.AfterFunc(time.Until(end), leave)
 		call := func(p Process, cost int, patience time.Duration) {
 			ctx, hangUp := context.WithCancel(all)

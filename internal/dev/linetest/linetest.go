@@ -26,9 +26,9 @@ type Way struct {
 	// New returns a budget, and a function that waits for it.
 	New func(t *testing.T, limit ratelimit.Limit) (Budget, func(ctx context.Context, cost int) error)
 
-	Late   time.Duration // the maximum time after which a call notices a change
+	Late   time.Duration // the maximum time until a call notices a change
 	Booked time.Duration // how far ahead a booking keeps its instant
-	Kept   int           // the units of a burst that a shared budget keeps for others; such a budget has only a rate and a burst
+	Kept   int           // how many units of a burst a shared budget keeps for others; such a budget has only a rate and a burst
 }
 
 // queue is one test's waiting calls.
@@ -78,11 +78,11 @@ func bucket(rate, burst int) ratelimit.Limit {
 	return ratelimit.TokenBucket(ratelimit.PerSecond(rate), burst)
 }
 
-// changes are changes of a budget that is completely spent.
+// changes are changes of a fully spent budget.
 var changes = []struct {
 	name  string
 	limit ratelimit.Limit
-	kinds bool // whether the test needs other kinds of limits, which a shared budget cannot have
+	kinds bool // whether the test needs other kinds of limits, impossible for a shared budget
 	test  func(q *queue)
 }{
 	{"a raise", bucket(1, 1), false, func(q *queue) {

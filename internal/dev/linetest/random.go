@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// Process is one process's limiter, whose budgets are in a store that other processes share.
+// Process is one process's limiter. Its budgets are in a store shared with other processes.
 type Process interface {
 	Budget
 	ratelimit.Waiter[string]
@@ -69,7 +69,7 @@ type history struct {
 	early             int           // units by which the store may be ahead
 }
 
-// sum is the served units, with the times of service.
+// sum holds the served units, and when they were served.
 type sum struct {
 	at    []time.Time
 	units []int
@@ -85,7 +85,7 @@ func (s *sum) add(at time.Time, units int) {
 	s.at, s.units = slices.Insert(s.at, i, at), slices.Insert(s.units, i, units)
 }
 
-// by returns the units that were served up to an instant.
+// by returns the units served up to an instant.
 func (s *sum) by(at time.Time) (n int) {
 	for i, u := range s.units {
 		if !s.at[i].After(at) {
@@ -104,7 +104,7 @@ type waiter struct {
 	memory, store result
 }
 
-// taking is units that a call has taken from the store.
+// taking records that a call has taken units from the store.
 type taking struct {
 	process int
 	at      time.Time
@@ -115,7 +115,7 @@ type result struct {
 	err error
 }
 
-// pair is a reservation that is open both in memory and in the store.
+// pair is one reservation, open both in memory and in the store.
 type pair struct {
 	memory, store *ratelimit.Reservation
 	cost          int
@@ -130,9 +130,9 @@ func (h *history) fail(format string, args ...any) {
 	h.Fatalf("%s\nafter\n%s", fmt.Sprintf(format, args...), strings.Join(h.log, "\n"))
 }
 
-// Random plays random histories of calls that wait, leave, reserve and settle while the limit changes. Each
-// history runs on one to three processes of a store, and in memory. The store must serve one process's callers
-// in memory's order. It must serve as much as memory by the same instant. In the end the store must be empty.
+// Random plays random histories of calls. The calls wait, leave, reserve and settle while the limit changes. Each
+// history runs on one to three processes of a store, and in memory. The store must serve one process's callers in
+// memory's order. It must serve as much as memory by the same instant. In the end the store must be empty.
 func (s Bubble) Random(t *testing.T, rounds uint64) {
 	for i, limit := range randomLimits() {
 		for seed := range rounds {
@@ -250,8 +250,8 @@ func (h *history) waits() bool {
 	return slices.ContainsFunc(h.waiters, func(w *waiter) bool { return w.memory.at.IsZero() || w.store.at.IsZero() })
 }
 
-// swap returns the maximum time by which the order of two calls of a
-// process may differ. The process may call the store for both at once.
+// swap returns how much earlier the store may serve the second of two
+// calls of a process. The process may call the store for both at once.
 func (h *history) swap(first, second *waiter) time.Duration {
 	most := 5*time.Millisecond + 4*h.takes
 	if h.limit.Burst > 0 && first.cost == second.cost {
@@ -260,9 +260,9 @@ func (h *history) swap(first, second *waiter) time.Duration {
 	return most
 }
 
-// contended reports whether another call has taken units of a window just before a call was served. The other call is of
-// another process, or does not wait. A process lets as many callers call the store at once as the last answer had room for.
-// If there is less room by then, the store serves the calls that arrive first, and the others wait for the next window.
+// contended reports whether another call has taken a window's units just before a call was served. The other call is
+// another process's, or does not wait. A process lets as many callers call the store at once as the last answer had room
+// for. If less room is left by then, the store serves the first calls to arrive, and the others wait for the next window.
 func (h *history) contended(w *waiter) bool {
 	windows := h.limit.Burst == 0
 	return windows && slices.ContainsFunc(h.taken, func(t taking) bool {
@@ -289,7 +289,7 @@ func (h *history) step() {
 		delta = max(min(delta, 8), -8)
 		h.note("Adjust(%d) by process %d", delta, i)
 		if delta < 0 {
-			if h.waits() { // a grant above the spending also forgives booked costs, whose callers the store serves nevertheless
+			if h.waits() { // a grant above the spending also forgives booked costs, but the store serves their callers nevertheless
 				h.early -= delta
 			}
 			h.improved()
@@ -359,7 +359,7 @@ func (h *history) comes(process, cost int) {
 	wait(h.fleet[process], &h.inStore, &w.store)
 }
 
-// leaves cancels a call that waits both in memory and in the store.
+// leaves cancels a call waiting both in memory and in the store.
 func (h *history) leaves() {
 	h.improved()
 	var all []*waiter
@@ -397,7 +397,7 @@ func (h *history) leaves() {
 	}
 }
 
-// reserves makes a call that does not wait. If the store and memory differ, the reservation is cancelled.
+// reserves makes a call without a wait. If the store and memory differ, the reservation is cancelled.
 func (h *history) reserves(p Process, cost int) {
 	m, err := h.memory.Reserve(context.Background(), "k", cost, 0)
 	require.NoError(h, err)
@@ -437,7 +437,7 @@ func (h *history) settles() {
 	require.NoError(h, r.store.Settle(actual))
 }
 
-// improved records a change known to one process alone. It would let other processes
+// improved records a change known to one process alone. Other processes could
 // serve calls earlier, but these calls keep their bookings until new calls come.
 func (h *history) improved() {
 	if len(h.fleet) == 1 {
@@ -491,7 +491,7 @@ func (h *history) ends(limit ratelimit.Limit, want error) {
 	h.fresh()
 }
 
-// quiet waits until all calls are served. The budget must be full when it was regained.
+// quiet waits until all calls are served. Once the budget has regained all, it must be full.
 func (h *history) quiet() {
 	for n := 0; h.waits(); n++ {
 		if n == 1000 {
@@ -514,8 +514,8 @@ func (h *history) quiet() {
 	}
 }
 
-// Reset tests a caller that has booked, while another process resets the key. The
-// caller must be charged again, although the next one calls before its instant.
+// Reset tests a caller with a booking when another process resets the key. The caller
+// must be charged again, although the next caller calls before the booking's instant.
 func (s Bubble) Reset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		process := s.Open(t, time.Millisecond)

@@ -29,8 +29,8 @@ func Command(t testing.TB, config string) *exec.Cmd {
 	return exec.Command("nginx", "-p", dir, "-c", file, "-e", "stderr", "-g", "daemon off; master_process off; pid "+filepath.Join(dir, "pid")+";")
 }
 
-// Start runs nginx until the test ends, and returns its address, which is the first %s in the configuration. If nginx is not installed, the test
-// is skipped.
+// Start runs nginx until the test ends, and returns its address. The address replaces
+// the first %s in the configuration. If nginx is not installed, the test is skipped.
 func Start(t testing.TB, config string) (addr string) {
 	t.Helper()
 	if _, err := exec.LookPath("nginx"); err != nil {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// InBubble is a client's dialer with which redislimit's scripts read the clock of a testing/synctest bubble instead of the
-// server's: each call to a script is sent with more arguments, as redislimit's own tests send them. The bubble begins in 2016.
+// InBubble is a client's dialer. With it redislimit's scripts read the clock of a testing/synctest bubble instead of
+// the server's: InBubble adds arguments to each script call, as redislimit's own tests do. The bubble begins in 2016.
 func InBubble(ctx context.Context, network, addr string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
 	if err != nil {
@@ -25,7 +25,7 @@ type inBubble struct {
 	part []byte // the beginning of a command
 }
 
-// Write sends all commands that are complete.
+// Write sends all complete commands.
 func (c *inBubble) Write(b []byte) (int, error) {
 	c.part = append(c.part, b...)
 	var all []byte

@@ -12,9 +12,9 @@ import (
 // Slots is the number of a cluster's slots.
 const Slots = 16384
 
-// Cluster is a cluster of servers. The masters come first, each with an equal part of the slots.
-// If there are replicas, one for each master follows. After Kill, a replica takes its master's
-// place within a second. A master that is only slow, for example on a busy machine, stays.
+// Cluster is a cluster of servers. The masters come first, each with an equal part of the
+// slots. If there are replicas, one for each master follows. After Kill, a replica takes
+// its master's place within a second. A slow master, for example on a busy machine, stays.
 type Cluster struct {
 	Nodes   []*Server
 	Masters int
@@ -77,7 +77,7 @@ func (c *Cluster) patience(t testing.TB, ms string) {
 	}
 }
 
-// Replicated waits until a master's replica has received everything that was written to the master.
+// Replicated waits until a master's replica has received all data written to the master.
 func (c *Cluster) Replicated(node int) error {
 	var seen string
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
@@ -149,7 +149,7 @@ func (c *Cluster) Slot(key string) (int, error) {
 }
 
 // Move moves a slot with its keys from one master to another one, as an operator's tool does. In the middle, when both have
-// keys of the slot, it calls during. If during is nil, a server that can move whole slots by itself (Valkey 9) does so.
+// keys of the slot, it calls during. If during is nil, a server able to move whole slots by itself (Valkey 9) does so.
 func (c *Cluster) Move(slot, from, to int, during func()) error {
 	s, a, b := strconv.Itoa(slot), c.Nodes[from], c.Nodes[to]
 	if during == nil {
@@ -206,7 +206,7 @@ func (c *Cluster) moved(slot, from, to int) error {
 	return fmt.Errorf("redistest: slot %d does not move: %s", slot, jobs)
 }
 
-// agree waits until all nodes that answer know a node's epoch. Otherwise the next move of
+// agree waits until all answering nodes know a node's epoch. Otherwise the next move of
 // the same slot could get the same epoch, and its two owners would redirect to each other.
 func (c *Cluster) agree(node int) error {
 	want := ""

@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/proc"
 )
 
-// Server is a server's process, which ends with the test. It saves no data.
+// Server is a server process. It ends with the test, and saves no data.
 type Server struct {
 	Addr string
 	bus  string // the port for other nodes of a cluster
@@ -46,7 +46,7 @@ func Program(t testing.TB) string {
 	return path
 }
 
-// FreePort returns a port on which no process listens.
+// FreePort returns a port without a listening process.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	port, err := proc.FreePort()

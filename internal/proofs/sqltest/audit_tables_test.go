@@ -143,8 +143,8 @@ func TestWithoutAutocommitRulesAreFollowedAndOldRowsDeleted(t *testing.T) {
 	require.NoError(t, log.Close(t.Context()))
 }
 
-// A server with a binary log of statements accepts writes at REPEATABLE
-// READ, which is its default, and refuses them at READ COMMITTED.
+// A server with a binary log of statements accepts writes at
+// REPEATABLE READ, its default, and refuses them at READ COMMITTED.
 func TestWithABinaryLogOfStatementsTheAuditWritesOrNamesTheSetting(t *testing.T) {
 	db := openPlainMariaDB(t, "&binlog_format=%27STATEMENT%27")
 	migrate(t, db, sqllimit.MySQL)

@@ -25,8 +25,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// audited returns policies with one rule that denies after 2 requests of a user an
-// hour, and their log. sums returns denials in the form of a query that adds up rows.
+// sums returns denials like a query that adds up rows.
 func sums(denials ...policy.Denials) (all []audit.Violation) {
 	for _, d := range denials {
 		all = append(all, audit.Violation{Denials: d})
@@ -34,6 +33,7 @@ func sums(denials ...policy.Denials) (all []audit.Violation) {
 	return all
 }
 
+// audited returns policies and their log. Their one rule denies after 2 requests of a user an hour.
 func audited(t *testing.T, db *sql.DB, opts audit.Options) (*policy.Policies, *audit.Log) {
 	t.Helper()
 	if opts.Logger == nil {
@@ -72,7 +72,7 @@ func TestDenialsAreCountedByRuleKeyAndMinute(t *testing.T) {
 				p.Allow(request("ann"), 1)
 			}
 			p.Allow(request("bob"), 3)      // above the capacity, so it can never pass
-			p.Allow(policy.Attributes{}, 1) // an error, which is not a denial
+			p.Allow(policy.Attributes{}, 1) // an error, and no denial
 			require.NoError(t, log.Flush(t.Context()))
 			for range 3 {
 				p.Allow(request("ann"), 1)
@@ -109,8 +109,8 @@ func TestAWaitThatGivesUpIsInTheAudit(t *testing.T) {
 	assert.Equal(t, 1, count(t, db, ""))
 }
 
-// TestTheAuditAnswersQuestions lists the keys that are limited now, a key's
-// history, and each rule's denials. Then time passes, and old rows are deleted.
+// TestTheAuditAnswersQuestions lists the keys limited now, a key's history,
+// and each rule's denials. Then time passes, and old rows are deleted.
 func TestTheAuditAnswersQuestions(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {
@@ -390,7 +390,7 @@ func TestWhomAShadowWouldHaveDenied(t *testing.T) {
 	}
 }
 
-// hashOf returns the text that the audit stores for a key under a HashKey.
+// hashOf returns the text stored by the audit for a key under a HashKey.
 func hashOf(hashKey []byte, key string) string {
 	h := hmac.New(sha256.New, hashKey)
 	h.Write([]byte(key))

@@ -16,9 +16,9 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// TestEnginesReportTheSame plays random requests against random rules, shadows among them, in memory and in each store. Costs are
-// 0, above a capacity, or of the rule's own, settled at the real cost, charged always or within a grace. Operators look at single
-// budgets, change and reset them. Nothing is regained during the test.
+// TestEnginesReportTheSame plays random requests against random rules, shadows among them, in memory and in each
+// store. A cost may be 0, above a capacity, or the rule's own. It may be settled at the real cost, and charged always
+// or within a grace. Operators look at single budgets, change and reset them. Nothing is regained during the test.
 func TestEnginesReportTheSame(t *testing.T) {
 	memory := engines["memory"].open(t)
 	for name, e := range engines {
@@ -40,7 +40,7 @@ func playRandomRules(t *testing.T, seed uint64, engines ...func(name string) pol
 	keys := [][]string{nil, {"user"}, {"user", "plan"}}
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	text := ""
-	converted := rnd.IntN(2) == 0 // some plans have another algorithm. A state that is converted with a debt may keep less of it.
+	converted := rnd.IntN(2) == 0 // some plans have another algorithm. A state converted with a debt may keep less of it.
 	var keyOf [][]string
 	for i := range 1 + rnd.IntN(4) {
 		keyOf = append(keyOf, keys[rnd.IntN(3)])
@@ -97,7 +97,7 @@ func playRandomRules(t *testing.T, seed uint64, engines ...func(name string) pol
 		for i := range memory.Rules {
 			m, r := memory.Rules[i], remote.Rules[i]
 			if remote.Err != nil { // Redis was not called
-				// A rule that is charged always was charged later.
+				// A rule with charge: always was charged later.
 				require.True(t, !r.Answered || r.Decision.Allowed == m.Decision.Allowed || !converted, what)
 				require.Equal(t, m.Spent, r.Spent, what)
 				reported := r.Answered && !r.Decision.Allowed || r.Rule != remote.Decision.Limit.Name

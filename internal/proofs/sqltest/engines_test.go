@@ -32,7 +32,7 @@ import (
 type engine struct {
 	// open returns a function that makes engines on the same store, one for each process. Each name has its own budgets.
 	open    func(t *testing.T) func(name string) policy.Engine
-	refused string // a limit that it cannot count
+	refused string // a limit the store cannot count
 	shared  bool   // whether several processes share it
 }
 
@@ -69,7 +69,7 @@ func onSQL(server string) engine {
 	}, "sliding-log 1000000/h", true}
 }
 
-// served is one process that decides with rules.
+// served is one process deciding by rules.
 type served struct {
 	*policy.Policies
 	t        *testing.T
@@ -506,7 +506,7 @@ func TestEveryEnginePlaysTheSameCases(t *testing.T) {
 	}
 }
 
-// TestAMonthsQuotaSurvivesARestart: a new process finds the spending of an earlier one.
+// TestAMonthsQuotaSurvivesARestart checks that a new process finds the earlier ones' spending.
 func TestAMonthsQuotaSurvivesARestart(t *testing.T) {
 	for name, e := range engines {
 		if !e.shared {

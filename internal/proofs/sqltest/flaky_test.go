@@ -26,7 +26,7 @@ import (
 
 var errLost = errors.New("the connection is lost")
 
-// flaky opens connections to a database that can fail. It calls fail before each step, with the step's name.
+// flaky opens connections to a database, and can make them fail: it calls fail before each step, with the step's name.
 type flaky struct {
 	of   driver.Driver
 	name string
@@ -52,8 +52,8 @@ func (f *flaky) at(step string) error {
 	return fail(step)
 }
 
-// openFlaky returns an SQLite database with the tables, another handle on
-// it whose connections fail, and the value that controls the failures.
+// openFlaky returns an SQLite database with the tables, a second handle
+// on it with failing connections, and the control of the failures.
 func openFlaky(t testing.TB) (db, lossy *sql.DB, f *flaky) {
 	t.Helper()
 	name := "file:" + filepath.Join(t.TempDir(), "rules.db") + "?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)"
@@ -221,7 +221,7 @@ func TestTheNewestRulesGetInForceWhateverFails(t *testing.T) {
 	require.ErrorIs(t, <-done, context.Canceled)
 }
 
-// lossyLog returns a log with rows of the users u00, u01 and so on, over connections that fail.
+// lossyLog returns a log with rows of the users u00, u01 and so on, over failing connections.
 func lossyLog(t *testing.T, users int) (*sql.DB, *audit.Log, *flaky) {
 	t.Helper()
 	db, lossy, f := openFlaky(t)
@@ -234,9 +234,8 @@ func lossyLog(t *testing.T, users int) (*sql.DB, *audit.Log, *flaky) {
 	return db, log, f
 }
 
-// TestADatabaseThatIsLostHalfWayLosesNoRow refuses one row, so that the log writes rows
-// one by one. It loses the database at each row, together with the row or with all that
-// is written to it from then on. When the database is back, every other row is written.
+// TestADatabaseThatIsLostHalfWayLosesNoRow loses the database while the log writes rows one by one, at each row in
+// turn. Pings may still be answered, and one row may be refused. When the database is back, every other row is written.
 func TestADatabaseThatIsLostHalfWayLosesNoRow(t *testing.T) {
 	const users = 6
 	for at := range users {
@@ -287,7 +286,7 @@ func TestADatabaseThatIsLostHalfWayLosesNoRow(t *testing.T) {
 }
 
 // TestNothingIsLostWithoutBeingCounted makes random steps fail for some time.
-// Afterwards all rows are written, except those that the database refuses.
+// Afterwards all rows are written, except those refused by the database.
 func TestNothingIsLostWithoutBeingCounted(t *testing.T) {
 	for seed := range testsize.Of(6, 100) {
 		rnd := rand.New(rand.NewPCG(uint64(seed), 33))

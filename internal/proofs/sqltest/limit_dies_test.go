@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// mortal opens connections of a process that dies after a number of statements: it sends no more.
+// mortal opens a process's connections. The process dies after a number of statements, and sends no more.
 type mortal struct {
 	of   driver.Driver
 	name string
@@ -45,7 +45,7 @@ func (m *mortal) step() error {
 	return nil
 }
 
-// mortalConn is a connection whose server learns of the death of its process when the connection is closed.
+// mortalConn is a connection. The server learns of the process's death when the connection is closed.
 type mortalConn struct {
 	driver.Conn
 	m *mortal
@@ -90,7 +90,8 @@ func (x *mortalTx) Commit() error {
 	return x.Tx.Commit()
 }
 
-// Whatever statement a process has sent last before it dies, its booking bars others for about a second, and not until its instant.
+// Whichever statement a dead process has sent last, its booking bars
+// others for about a second, and not until the booking's instant.
 func TestAProcessMayDieBetweenAnyTwoStatementsOfABooking(t *testing.T) {
 	testsize.Extra(t)
 	limit := ratelimit.TokenBucket(ratelimit.Rate{Units: 1, Per: 20 * time.Second}, 1).Named("dies")

@@ -27,21 +27,21 @@ import (
 // A fleet is several processes whose limiters share one table. The test chooses each call's
 // process and the reading of the database's clock. It writes both to the process's standard input.
 
-// call is a call that a process makes for the test.
+// call is a call made by a process for the test.
 type call struct {
 	ID       int
 	Do       string
-	At       int64 // the time from which it is made, in µs since 1970
+	At       int64 // the time of the call, in µs since 1970
 	Name     string
-	Limit    sentLimit // the limit with which the limiter of this name is made
+	Limit    sentLimit // New's limit for the limiter of this name
 	To       sentLimit // SetLimit's limit
 	Key      string
 	N        int // the cost, the actual cost or the delta
 	Ahead    time.Duration
 	Deadline time.Duration // the time until the context's deadline; 0 if there is none
 	Ended    bool          // whether the context was cancelled before the call
-	Of       int           // the number of the call that is settled, or whose context ends
-	Together []call        // calls that share one read and one write
+	Of       int           // the number of the call to settle, or whose context ends
+	Together []call        // calls sharing one read and one write
 }
 
 // result is a call's result in a process.
@@ -52,7 +52,7 @@ type result struct {
 	Text     string // the error's text
 	Is       []bool // for each of sentErrors, whether the error is one
 	Together []result
-	Reads    int // reads for these calls
+	Reads    int // how many reads these calls took
 }
 
 // sentLimit is a limit as text.
@@ -95,7 +95,7 @@ func answered(d ratelimit.Decision, err error) result {
 	return r
 }
 
-// sentError is an error that a process has returned.
+// sentError is an error returned by a process.
 type sentError struct{ r result }
 
 func (e sentError) Error() string { return e.r.Text }
@@ -137,8 +137,8 @@ type heldRead struct{ reached, open chan struct{} }
 
 var errKept = errors.New("the fleet deletes no rows")
 
-// beforeQuery is called before each query. It keeps expired rows, because the time of their
-// deletion depends on the machine, and a row that is deleted during a decision must be read again.
+// beforeQuery is called before each query. It keeps expired rows: the time of their
+// deletion depends on the machine, and a row deleted during a decision must be read again.
 func (p *process) beforeQuery(query string) error {
 	if strings.Contains(query, "SKIP LOCKED") {
 		return errKept
@@ -264,7 +264,7 @@ func (p *process) do(ctx context.Context, c *call) result {
 	panic(c.Do)
 }
 
-// waitingContext is a context that records that the limiter waits for its end. Then the call is in line.
+// waitingContext is a context. It records when the limiter begins to wait for the context's end: then the call is in line.
 type waitingContext struct {
 	context.Context
 	once  sync.Once
@@ -352,7 +352,7 @@ func startFleet(t *testing.T, server *postgres, clock *ratelimittest.Clock, proc
 	return f
 }
 
-// listen passes on the results until the process ends, which prints PASS at the end.
+// listen passes on the results until the process ends. At its end the process prints PASS.
 func (m *member) listen(from *gob.Decoder) {
 	for {
 		var r result
@@ -451,8 +451,8 @@ func (l *limiter) by() *member {
 	return l.f.any()
 }
 
-// call returns a call at the present time. After SetLimit, each process first makes a decision,
-// because the limit holds from a process's first decision. So it holds from the same instant in all.
+// call returns a call at the present time. After SetLimit, each process first makes a decision, because the
+// limit holds from a process's first decision. So the limit holds from the same instant in all processes.
 func (l *limiter) call(do, key string, n int) *call {
 	at := l.f.now()
 	if l.changed.Swap(false) && l.only == nil {
@@ -482,7 +482,7 @@ func (l *limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 	return ratelimit.NewReservation(d, l.settler(by, c.ID)), err
 }
 
-// settler returns a function that settles a reservation in the process that has made it.
+// settler returns a function to settle a reservation in the process that made it.
 func (l *limiter) settler(by *member, of int) func(actual int) error {
 	return func(actual int) error {
 		c := l.call("Settle", "", actual)

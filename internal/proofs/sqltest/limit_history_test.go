@@ -21,7 +21,7 @@ import (
 )
 
 // A history mixes all kinds of calls. Any process of a fleet makes each call, and its result is compared with a limiter
-// in memory. The suite's model, which also tests these processes, has no reservations and no changes of the limit.
+// in memory. The suite's model also tests these processes, but has no reservations and no changes of the limit.
 //
 // The limiter in memory counts in nanoseconds, and sqllimit in microseconds. So the clock in memory
 // moves by a thousandth of the time: its unit then equals that of sqllimit, and both round alike.
@@ -172,7 +172,8 @@ func (w *twin) adjust(key string, delta int) {
 	w.granted(delta)
 }
 
-// granted records a grant. It is not specified whether a calendar's booking that the grant gave back can be given back again.
+// granted records a grant. If a grant has given a calendar's booking
+// back, it is not specified whether the booking can be given back again.
 func (w *twin) granted(delta int) {
 	if delta < 0 && w.limit.Algorithm == ratelimit.AlgorithmCalendar {
 		w.open = nil
@@ -222,7 +223,7 @@ func (w *twin) setLimit() {
 	w.limit = limit
 	written := w.rng.IntN(2) == 0
 	if !written {
-		w.open = nil // if a row was not written since the change, a settlement gives back as before it, which is more than in memory
+		w.open = nil // if a row was not written since the change, a settlement gives back as before the change: more than in memory
 	}
 	w.note("SetLimit(%v)", w.limit)
 	require.NoError(w.t, w.memory.SetLimit(w.in(w.limit)))

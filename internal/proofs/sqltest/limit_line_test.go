@@ -83,8 +83,8 @@ var killedLimit = ratelimit.TokenBucket(ratelimit.PerSecond(60), 10)
 // turnOf is one served call of a process.
 type turnOf struct{ process, caller, cost int }
 
-// Processes of a fleet are killed while their callers wait. They do not bar callers of the
-// others: all of those are served repeatedly, and the real costs stay within the bound.
+// Processes of a fleet are killed while their callers wait. They do not bar the other processes'
+// callers: all of these are served repeatedly, and the real costs stay within the bound.
 func TestAFleetOnADatabaseServesItsWaitersThoughProcessesAreKilled(t *testing.T) {
 	if dsn := os.Getenv("SQLLIMIT_KILLED"); dsn != "" {
 		waitInFleet(reached{os.Getenv("SQLLIMIT_DRIVER"), dsn})
@@ -122,7 +122,7 @@ func killInFleet(t *testing.T, r reached) {
 		all = append(all, c)
 	}
 	used := 0
-	// everyone waits until each caller of the processes from a given one on was served a number of times.
+	// everyone waits until each caller has been served the given number of times, in the processes numbered from or higher.
 	everyone := func(from, times int) {
 		t.Helper()
 		counts, missing := map[turnOf]int{}, (killedProcesses-from)*killedCallers
@@ -156,8 +156,8 @@ func killInFleet(t *testing.T, r reached) {
 	assert.LessOrEqual(t, float64(used), most)
 }
 
-// waitInFleet runs one process of the fleet. Each caller repeatedly waits
-// with an estimate, and then gives back the units that it has not used.
+// waitInFleet runs one process of the fleet. Each caller repeatedly
+// waits with an estimate, and then gives back the unused units.
 func waitInFleet(r reached) {
 	db, err := r.open()
 	if err != nil {

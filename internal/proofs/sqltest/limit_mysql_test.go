@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// mariaClocked opens connections on which a test's clock replaces the server's.
+// mariaClocked opens connections with a test's clock instead of the server's.
 type mariaClocked struct {
 	driver.Connector
 	now func() time.Time

@@ -31,7 +31,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// clocked opens connections on which a test's clock replaces the server's.
+// clocked opens connections with a test's clock instead of the server's.
 type clocked struct {
 	name        string
 	now         func() time.Time
@@ -93,7 +93,7 @@ func budgetTable(t testing.TB, db *sql.DB) {
 	require.NoError(t, err)
 }
 
-// hashed hashes keys that are too long for a row, as a user would.
+// hashed hashes keys too long for a row, as a user would.
 type hashed struct{ *sqllimit.Limiter }
 
 // Join hides the limiter's method, because a stack would not hash
@@ -165,7 +165,7 @@ func corrections(t *testing.T, db *sql.DB, dialect sqllimit.Dialect, clock *rate
 	})
 }
 
-// written are the algorithms that the suite plays on a server for each change. Statements do not depend on the
+// written are the algorithms played by the suite on a server for each change. Statements do not depend on the
 // algorithm, and sqllimit's own tests play all. A sliding log has the largest state, and a calendar the largest times.
 var written = []ratelimit.Algorithm{ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmCalendar}
 
@@ -289,7 +289,7 @@ func nothingIsWritten(t *testing.T, db *sql.DB) {
 	require.Equal(t, was, position())
 }
 
-// TestBudgetProcess runs a process that TestLimitsOnPostgreSQL starts.
+// TestBudgetProcess runs a process started by TestLimitsOnPostgreSQL.
 // It spends until ten keys deny, and prints its spending from each.
 func TestBudgetProcess(t *testing.T) {
 	name := os.Getenv("RATELIMIT_BUDGETS")

@@ -28,13 +28,13 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// database is a database that a test may use.
+// database is a kind of database for tests.
 type database struct {
 	dialect sqllimit.Dialect
 	open    func(t testing.TB) *sql.DB
 }
 
-// databases are the databases that the tests run on.
+// databases returns all kinds of databases, by name.
 func databases() map[string]database {
 	return map[string]database{
 		"postgresql": {sqllimit.PostgreSQL, openPostgres},
@@ -82,7 +82,7 @@ func openSQLite(t testing.TB) *sql.DB {
 	return db
 }
 
-// postgres is a PostgreSQL server that a test has started. It listens on a socket in its own folder.
+// postgres is a PostgreSQL server started by a test. It listens on a socket in its own folder.
 type postgres struct {
 	bin, dir, options string
 }
@@ -99,8 +99,8 @@ type lasting struct{ testing.TB }
 
 func (lasting) Cleanup(f func()) { atEnd(f) }
 
-// openPostgres opens a new database on the shared server. A test that stops
-// its server, or reads everything that a server has written, starts its own.
+// openPostgres opens a new database on the shared server. A test starts its
+// own server if it stops the server, or reads everything written by it.
 func openPostgres(t testing.TB) *sql.DB {
 	t.Helper()
 	sharedPostgres.Lock()
@@ -160,8 +160,8 @@ func startPostgresWith(t testing.TB, options string) *postgres {
 	return p
 }
 
-// pristine is a folder with the data of a server that was never started. Each server begins with a copy, because initdb
-// takes seconds. Its log has files of 1 MB instead of 16 MB, because copying the first log file takes most of the time.
+// pristine is a folder with the data of a server never started. Each server begins with a copy, because initdb takes
+// seconds. Its log has files of 1 MB instead of 16 MB, because copying the first log file takes most of the time.
 var pristine struct {
 	sync.Mutex
 	dir string
@@ -192,7 +192,7 @@ func copied(t testing.TB, from, to string) {
 
 func (p *postgres) data() string { return filepath.Join(p.dir, "data") }
 
-// account returns the user under which the server runs if the test runs as root, which the server refuses.
+// account returns the user for the server if the test runs as root: the server refuses to run as root.
 func (p *postgres) account(t testing.TB) (uid, gid int) {
 	t.Helper()
 	u, err := user.Lookup("postgres")
@@ -237,7 +237,7 @@ func (p *postgres) stop(t testing.TB) {
 	}
 }
 
-// name returns the name with which a driver connects to a database.
+// name returns a database's data source name for the driver.
 func (p *postgres) name(database string) string {
 	return fmt.Sprintf("host=%s user=test dbname=%s connect_timeout=60", p.dir, database)
 }
@@ -247,7 +247,7 @@ func (p *postgres) open(t testing.TB) *sql.DB {
 	return opened(t, p.name("postgres"))
 }
 
-// maria is a MariaDB server that all tests share. It listens on a socket in its own folder.
+// maria is a MariaDB server shared by all tests. It listens on a socket in its own folder.
 type maria struct {
 	dir       string
 	databases atomic.Int32
@@ -255,7 +255,7 @@ type maria struct {
 
 func (m *maria) socket() string { return filepath.Join(m.dir, "socket") }
 
-// dsn returns the name with which the driver connects to a database.
+// dsn returns a database's data source name for the driver.
 func (m *maria) dsn(database string) string {
 	return "root@unix(" + m.socket() + ")/" + database + "?parseTime=true&multiStatements=true"
 }
@@ -312,7 +312,7 @@ var startMariaDB = sync.OnceValues(func() (m *maria, err error) {
 	}
 })
 
-// atEnd calls f when all tests have ended, for a server that tests share. The last f is called first.
+// atEnd calls f when all tests have ended, for a shared server. The last f is called first.
 func atEnd(f func()) {
 	ended.Lock()
 	defer ended.Unlock()
@@ -329,7 +329,7 @@ func TestMain(m *testing.M) {
 	for _, f := range slices.Backward(ended.calls) {
 		func() {
 			defer func() {
-				if problem := recover(); problem != nil { // a server that does not end fails a test that has ended already
+				if problem := recover(); problem != nil { // a server that does not end fails its test, and this test has ended already
 					fmt.Fprintln(os.Stderr, problem)
 					code = 1
 				}

@@ -258,7 +258,7 @@ func TestASettingDeclaresTheAttributes(t *testing.T) {
 	}
 }
 
-// TestWhoChangedARuleLast uses the rule's own row or a plan's, even a row that is no longer active.
+// TestWhoChangedARuleLast uses the rule's own row or a plan's, even an inactive one.
 func TestWhoChangedARuleLast(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {

@@ -58,8 +58,8 @@ func keyAt(i int) func(threeKeys) (string, error) {
 	}
 }
 
-// Two processes charge pairs and triples of the same keys, in layers that are not in the keys'
-// order, while keys are reset. Each key is charged exactly what its requests were allowed.
+// Two processes charge pairs and triples of the same keys, in layers not ordered by
+// key, while keys are reset. Each key is charged exactly its requests' allowed cost.
 func TestStacksOfSeveralProcessesAreExactAndFree(t *testing.T) {
 	for name, s := range limitServers {
 		t.Run(name, func(t *testing.T) {
