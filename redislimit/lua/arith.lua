@@ -1,4 +1,4 @@
--- Whole numbers in doubles: every figure is below 2^53, and so exact.
+-- Whole numbers are doubles. Every figure is below 2^53, and so exact.
 local fmod, max, min = math.fmod, math.max, math.min
 local TOP = $TOP -- 2^53
 local MOST = $MOST -- 2^52: the maximum of any count
@@ -10,8 +10,8 @@ local function divide(a, d)
   return (a - r) / d, r
 end
 
--- muldiv returns floor(a·b/d), at most 2^53, and the remainder. It divides a product that a
--- double cannot hold bit by bit: no intermediate result is above 2^53 unless the quotient is.
+-- muldiv returns floor(a·b/d), at most 2^53, and the remainder. If a double cannot hold the
+-- product, muldiv divides bit by bit: no intermediate result is above 2^53 unless the quotient is.
 local function muldiv(a, b, d)
   local product = a * b
   if product < TOP then return divide(product, d) end

@@ -1,7 +1,7 @@
 -- Bookings. A log's bookings are spendings like others. For the token bucket and the windows, the state is always
--- base with the bookings spent on top, in order, so that one can be given back without selling its instant twice.
+-- base with the bookings spent on top, in order. So a booking can be given back without selling its instant twice.
 
--- figures returns the figures of a limit that the algorithms need.
+-- figures returns a limit's figures for the algorithms.
 local function figures(kind, units, per)
   local f = { kind = kind, units = units, per = per, cap = units }
   f.debt = algorithms[kind].debt(f)
@@ -145,8 +145,8 @@ local function forgive(a, f, s, now, n)
   tidy(a, f, s, now)
 end
 
--- fromAside gives back units set aside first, if a spending from before the change
--- of limit still counts. It returns the actual cost that remains to be settled.
+-- fromAside gives back units set aside first, if a spending from before the
+-- change of limit still counts. It returns the actual cost still to be settled.
 local function fromAside(a, f, s, now, sp, actual)
   if actual >= sp.cost or sp.at > now then return actual end
   if s.oldPer then return settleOlder(f, s, now, sp, actual) end

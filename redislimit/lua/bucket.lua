@@ -1,14 +1,14 @@
 -- The token bucket counts a debt in time: s.at, with s.n as its fraction in 1/units µs, is
 -- when all spending will have been regained. One unit takes per/units µs, in lowest terms.
 
--- price returns the time in which n units are regained, at most a century.
+-- price returns how long n units take to be regained, at most a century.
 local function price(f, n)
   local u, p = muldiv(n, f.per, f.units)
   if u >= CENTURY then return CENTURY, 0 end
   return u, p
 end
 
--- worth returns the number of units that a span regains, and of parts of 1/per of a unit.
+-- worth returns how many units are regained in a span, and how many parts of 1/per of a unit.
 local function worth(f, u, p)
   local q, r = muldiv(u, f.units, f.per)
   local more, left = divide(r + p, f.per)
@@ -68,8 +68,7 @@ end
 
 token.charge = token.spend
 
--- refund gives back the part of the difference that has not been
--- regained since. Of the cost at most cost − rate·(now − at) is left.
+-- refund gives back the difference, except the part regained since. Of the cost at most cost − rate·(now − at) is left.
 function token.refund(f, s, now, sp, actual)
   local lu, lp = price(f, sp.cost)
   local bu, bp = price(f, sp.cost - actual)
@@ -106,7 +105,7 @@ for k, v in pairs(token) do leaky[k] = v end
 
 leaky.earliest = fits
 
--- leaves returns the instant, rounded up, at which a cost that enters now leaves, and the part that rounding has added.
+-- leaves returns when a cost entering now will leave: the instant, rounded up, and its fraction before rounding.
 local function leaves(f, s, now)
   local at = token.regained(f, s)
   if at <= now then return now, 0 end

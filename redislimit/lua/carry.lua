@@ -4,8 +4,8 @@
 -- A denial writes nothing, so the calls after it carry the same stored state over again. All use the same instant,
 -- f.since or the state's last reading, and so come to the same result: the reply of one call also holds for the next.
 
--- worthOf returns the span in which a bucket regains as much as another one in the given span: the
--- same number of units, and the same fraction of a unit. With an up of 1 it rounds up, with 0 down.
+-- worthOf converts a bucket's span to another bucket: both regain the same number of units
+-- in it, and the same fraction of a unit. It rounds up if up is 1, and down if up is 0.
 local function worthOf(from, to, u, p, up)
   local n, rem = worth(from, u, p)
   local part, left = muldiv(rem, to.per, from.per)
@@ -63,8 +63,7 @@ local function carrySpent(from, to, s, now)
   end
 end
 
--- leave returns the spending by now under the limit that a key leaves, and the part of it that is a debt: the excess over the
--- capacity.
+-- leave returns the spending by now under the limit that a key leaves, and the debt: the excess over the capacity.
 local function leave(from, s, now)
   local a, x = algorithms[from.kind], { base = without(s, now), aside = s.aside, lapses = s.lapses }
   a.advance(from, x.base, now)
@@ -80,8 +79,8 @@ local function lapsing(from, x, now)
   return max(a.regained(from, x.base), x.lapses)
 end
 
--- lowered makes a state without later bookings count at most the capacity and the debt. It sets the rest aside until the
--- old limit would have regained it. Units that were set aside before count first. internal/meter/rest.go gives the reason.
+-- lowered makes a state without later bookings count at most the capacity and the debt. It sets the rest aside until
+-- the old limit would have regained it. Units set aside before count first. internal/meter/rest.go gives the reason.
 local function lowered(f, s, now, from, x)
   local a = algorithms[f.kind]
   local counted, total, most = a.spent(f, s, now), x.spent + x.aside, f.cap + x.debt
@@ -107,8 +106,8 @@ local function lapse(s, now)
   end
 end
 
--- same reports whether a state is under a call's figures, as of an instant. A bucket's state stores its capacity only
--- while the debt may exceed it. A state without a stored capacity whose debt exceeds this capacity had a larger one.
+-- same reports whether a state is under a call's figures, as of an instant. A bucket's state stores its capacity only while the
+-- debt may exceed it. If a state stores no capacity, and its debt exceeds the call's capacity, its own capacity was larger.
 local function same(s, f, at)
   if s.kind ~= f.kind or s.units ~= f.units or s.per ~= f.per then return false end
   if s.kind > LEAKY then return true end
@@ -116,8 +115,8 @@ local function same(s, f, at)
   return not above(s, s.base or s, at, f.cap)
 end
 
--- later removes the bookings after now, and returns their instants and costs, and which are open. The due bookings have been
--- popped.
+-- later removes the bookings after now. It returns their instants and
+-- costs, and which of them are open. The due bookings have been popped.
 local function later(s, now)
   if s.kind == LOG then return log.unbook(s, now) end
   local ats, costs, opens = s.bookedAts or {}, s.bookedCosts or {}, s.bookedOpens
@@ -126,7 +125,7 @@ local function later(s, now)
   return ats, costs, opens
 end
 
--- rebookAll books all costs at once, and so determines which of them do not fit at their instants.
+-- rebookAll books all costs at once, and so finds the last one that does not fit at its instant.
 local function rebookAll(a, f, s, ats, costs, opens, packed)
   local c, bar, none = { at = s.at, n = s.n, m = s.m, newest = 0 }, 0, {}
   s.base = { at = s.at, n = s.n, m = s.m, newest = 0 }
@@ -144,7 +143,7 @@ end
 -- rebook books costs of another algorithm. In a log each instant keeps as much of a cost as a window holds,
 -- and the excess becomes a debt. A calendar has no data about windows after the next one. So a later booking
 -- goes to the end of the next window, and the windows before count as full, because nothing fits before a
--- booking. rebook returns whether there was one. Open bookings stay open from one token bucket to another.
+-- booking. rebook reports whether it has moved one. Open bookings stay open from one token bucket to another.
 local function rebook(f, s, now, ats, costs, opens, packed)
   local a, over, d, moved = algorithms[f.kind], 0, dates[f.per], false
   if #ats > 0 and f.kind ~= LOG and f.kind ~= LEAKY and f.kind ~= CALENDAR then
@@ -175,8 +174,8 @@ local function rebook(f, s, now, ats, costs, opens, packed)
   return moved
 end
 
--- reopen converts the open reservations of another token bucket, which owed the given span. Their least debts
--- are the same numbers of units. If some of these units neither count now nor are set aside, nothing is given
+-- reopen converts the open reservations of another token bucket with a debt of tu and tp. Their least debts
+-- stay the same numbers of units. If some of these units neither count now nor are set aside, nothing is given
 -- back any more. Least debts are rounded down, and to whole units if units set aside are given back first.
 local function reopen(from, f, s, now, tu, tp, aside)
   local u, p = total(s, s, now)
@@ -204,7 +203,7 @@ local function reopen(from, f, s, now, tu, tp, aside)
 end
 
 -- afresh makes a state fresh under another algorithm. Earlier reservations
--- have nothing to settle there, because units in use do not count as spending.
+-- then have nothing to settle, because units in use do not count as spending.
 local function afresh(s, at)
   unbook(s)
   s.at, s.n, s.m, s.aside, s.lapses, s.oldPer, s.cap = at, 0, 0, 0, 0, nil, nil
@@ -227,7 +226,7 @@ local function carry(s, f, at)
   end
   lapse(s, at)
   local from, ats, costs, opens = figures(s.kind, s.units, s.per), nil, nil, nil
-  -- without open bookings, these texts are the same
+  -- open bookings are packed in another way, so a token bucket's text serves only token buckets
   local packed = s.kind ~= LOG and (s.kind ~= TOKEN or f.kind == TOKEN) and s.packed or nil
   if s.kind <= LEAKY then from.cap = s.cap or s.under end
   local x, buckets, tu, tp = leave(from, s, at), s.kind == TOKEN and f.kind == TOKEN, 0, 0
@@ -262,7 +261,7 @@ local function adopt(s, f, now)
   popDue(s, at)
   if not same(s, f, at) then
     s.carried = true
-    -- Once a bucket's debt is at most another capacity, its state does not show that it had a larger one.
+    -- Once a bucket's debt is at most the other capacity, its state does not show that its own was larger.
     if s.kind == f.kind and s.units == f.units and s.per == f.per then s.last, s.dirty = at, true end
     carry(s, f, at)
   end

@@ -1,5 +1,5 @@
--- The call's requests, and the server's time, read once. Tests add three words after the
--- requests: their own time, the time by which keys live longer, and the mark of new keys.
+-- The call's requests, and the server's time, read once. Tests add three words after
+-- the requests: their own time, how much longer keys live, and the mark of new keys.
 local redis, argv = redis, ARGV
 local payload, sec, usec = argv[1], argv[2]
 if sec then

@@ -1,5 +1,5 @@
--- The sliding counter: s.n is the spending in the window that begins at s.at. s.m is the
--- spending in the previous window, weighted by the part that still overlaps, rounded up.
+-- The sliding counter: s.n is the spending in the window beginning at s.at. s.m is the
+-- spending in the previous window. It counts by the part that still overlaps, rounded up.
 local counter = {}
 
 function counter.roll(f, s, now)
@@ -22,7 +22,7 @@ end
 function counter.earliest(f, s, now, cost)
   counter.roll(f, s, now)
   local at, n, m = s.at, s.n, s.m
-  if n + cost > f.units then -- the first later window in which the cost fits
+  if n + cost > f.units then -- the first later window with room for the cost
     local k, used = divide(n, f.units)
     m, n = f.units, used
     if used + cost > f.units then k, m, n = k + 1, used, 0 end
@@ -49,8 +49,8 @@ function counter.refund(f, s, now, sp, actual)
   if sp.at >= s.at then
     s.n = max(0, s.n - back)
   elseif sp.at >= s.at - f.per and not sp.changed then
-    -- If the figures have changed, the previous window may have been shorter, and the
-    -- spending may lie before it. Its refund would refund the spending of others.
+    -- If the figures have changed, the previous window may have been shorter, and
+    -- the spending may lie before it. Its refund would give others' spending back.
     s.m = max(0, s.m - back)
   end
   if s.n == 0 and s.m == 0 then s.at = now end

@@ -32,8 +32,8 @@ local function chargeAt(i)
   return q
 end
 
--- place returns nil if the key has place for one more booking that can be
--- given back. Otherwise it returns the instant when a booking has passed.
+-- place returns nil if the state has a place for one more booking, so that it
+-- can be given back. Otherwise it returns when a booking will have passed.
 local function place(q, s)
   if q.kind == LOG then
     if #s.ats >= q.cap + $MAX_QUEUED then return s.ats[1] + q.per end
@@ -67,7 +67,7 @@ local function copyOf(t)
 end
 
 -- weigh determines the instant when a cost is spent, and whether that is in time. If the
--- cost replaces a booking, weigh computes with a copy of the state without that booking.
+-- cost replaces a booking, weigh computes with a copy of the state without this booking.
 local function weigh(q, s)
   local a = algorithms[q.kind]
   s.now = max(reading, s.last)
@@ -128,11 +128,10 @@ local function spend(q, s)
   if s.base and not same then fold(a, q, s) end
 end
 
--- note returns the data from which the usual case repeats a denial: the figures and the call's capacity, its
--- cost (2^52 more if the denial holds for all costs from it on), the instants between which it holds while
--- nothing is written, the instant as of which the state was carried over (0 if that is its last reading),
--- and the reply without the verdict and the decision's instant. It returns nil if the reply's figures change
--- all the time, as a debt among loose bookings does, and for a state that the usual case reads.
+-- note returns the data for the usual case to repeat a denial: the figures and the call's capacity; its cost, plus 2^52 if the
+-- denial also holds for all higher costs; from when until when it holds while nothing is written; the instant as of which the
+-- state was carried over, 0 for its last reading; and the reply without the verdict and the decision's instant. It returns nil
+-- for a state readable by the usual case, and if the reply's figures change all the time, as a debt among loose bookings does.
 --
 -- Later calls agree on the change's instant, so the carried state need not be stored. But each process has its own instant.
 -- A note serves processes with the same or a later instant: in a fleet, the first process has put the limit in force.

@@ -1,17 +1,16 @@
 -- One call of a process for its tenants: it reports, and requests units for them. Four keys of one slot hold
 -- the state: the figures, the tenants, their ends, and the processes. Amounts are whole, and below 2^53.
 --
--- level counts the units, in 1/$FRACTION of one, that a tenant of weight 1 has been offered since the
--- beginning. A tenant's record has its used: the units that it has taken, per weight, in the same
--- fractions. A tenant is in line while processes request units for it. An eighth of the burst is a reserve
--- for tenants that have just come. So, with W the sum of the weights in line, before and after each step
+-- level counts the units offered to a tenant of weight 1 since the beginning, in 1/$FRACTION of a unit. A tenant's
+-- record has used: the units taken by the tenant, per weight, in the same fractions. A tenant is in line while
+-- processes request units for it. An eighth of the burst is a reserve for new tenants. So before and after each step
 --
 --   the sum over the line of weight * (level - used), + rest  =  (burst - spent - an eighth of burst) * $FRACTION
 --
--- Each unit that the rate provides, or that a process gives back, raises the level for all in line alike.
+-- Each unit regained by the rate, or given back by a process, raises the level for all in line alike.
 --
--- spent counts the units that are granted and not regained. A part of them is out: processes hold them and have not used
--- them. While units are out the rate does not replace them, so burst + rate * t bounds the use, even if it comes late.
+-- spent counts the units granted and not regained. Some of them are out: processes hold them, and have not used them.
+-- While units are out the rate does not replace them, so burst + rate * t bounds the use, even if it comes late.
 local spread = unpack
 local unpack, pack, sub, floor, min, max, call = struct.unpack, struct.pack, string.sub, math.floor, math.min, math.max, redis.call
 local figures, tenants, ends, processes = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -24,7 +23,7 @@ local at, spent, part, level, rest = tonumber(s[1]) or reading, tonumber(s[2]) o
 local weights, free, calls = tonumber(s[6]) or 0, tonumber(s[7]) or 0, (tonumber(s[8]) or 0) + 1
 local now = max(reading, at)
 local reserve = floor(burst / 8)
-local refill = max(1000000, floor(burst * per / units)) -- the time in which the whole burst is regained
+local refill = max(1000000, floor(burst * per / units)) -- how long the whole burst takes to be regained
 
 local function raise(amount) -- raise raises the level for all in line
   amount = amount + rest
@@ -36,8 +35,8 @@ local function raise(amount) -- raise raises the level for all in line
   end
 end
 
--- The units that processes hold. A process silent for too long is
--- dead, or does not use its units any more. Then they count as used.
+-- out counts the units held by processes. A process silent for too long is
+-- dead, or does not use its units any more. Then its units count as used.
 local out, alone, was = 0, 1, 0
 local all = call('HGETALL', processes)
 for i = 1, #all, 2 do
@@ -63,7 +62,7 @@ if spent - come <= out then
 end
 spent = spent - come
 
--- The least debts: for the calls since each, in order, the minimum number of units that were used and not regained.
+-- The least debts, in order: each is a call, and the least number of units used and not regained since this call.
 -- They bound a refund: the key never gets more than if the reservation had been as small from the beginning.
 local leasts = {}
 for i = 1, #(s[9] or ''), 14 do
@@ -90,8 +89,8 @@ local function least_after(n)
   return spent - out
 end
 
--- refund returns the part of a reservation of cost that is given back. It was used between two calls of its
--- process: from, and to, which is this call if 0. The debts before the second call do not contain the cost yet.
+-- refund gives back a part of a reservation's cost, and returns how much. The reservation was used between two calls of
+-- its process, from and to. If to is 0, it is this call. The debts before the second call do not contain the cost yet.
 local function refund(from, to, cost, amount)
   if to == 0 then to = calls end
   local most = max(0, min(least_after(from) + cost, least_after(to), spent - out))
@@ -109,8 +108,8 @@ end
 
 raise((burst - spent - reserve - free) * $FRACTION)
 
--- Tenants for which no process has requested units leave the line. The
--- others take over their savings, and advance the units that they owe.
+-- Tenants leave the line when no process has requested units for them.
+-- The others take over their savings, and advance the units they owe.
 local gone = call('ZRANGEBYSCORE', ends, '-inf', now, 'LIMIT', 0, $FAIR_LEAVES)
 if #gone > 0 then
   local records = call('HMGET', tenants, spread(gone))
@@ -208,7 +207,7 @@ if count > 0 then
   call('ZADD', ends, spread(score))
 end
 
--- Before the level becomes too large to be exact, all are counted from it.
+-- Before the level becomes too large to be exact, it restarts at 0, and each tenant's used is counted from it.
 if level > $FAIR_HIGHEST then
   local records = call('HGETALL', tenants)
   for i = 1, #records, 2 do

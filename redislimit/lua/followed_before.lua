@@ -1,6 +1,6 @@
--- A settlement or an adjustment, followed by data for each key: 1 if it is known and 2 if the
--- key has no state, the kind 1 and the figures 14 of its limit, the sum of its open estimates
--- before and after 14, the spending before and after 14, and the instant when it is regained 7.
+-- A settlement or an adjustment, followed by data for each key, in bytes: 1 byte, which is 1 if the spending
+-- is known and 2 if the key has no state; its limit's kind 1 and figures 14; the sum of its open estimates
+-- before and after 14; the spending before and after 14; and the instant when the spending is regained 7.
 local estimates = op == $SETTLE_OPEN
 if estimates then op = 0 end
 

@@ -1,3 +1,3 @@
--- The keys of the sums stand behind the others.
+-- The sums' keys stand behind the others.
 local ALL, KEYS, SUMS = KEYS, {}, {}
 for i = 1, #ALL / 2 do KEYS[i], SUMS[i] = ALL[i], ALL[#ALL / 2 + i] end

@@ -1,13 +1,13 @@
--- Room before bookings. They are made one behind the other, so that a cost queues behind the last one.
+-- Room before bookings. Bookings are made one behind the other, so a cost queues behind the last one.
 -- Once the limit has changed they are loose: each keeps its instant, although it may need only a part
--- of the units that are regained until then. A cost goes before loose bookings at the first instant
--- when it fits and after which each still fits at its own. internal/meter/gaps.go gives the reasons.
+-- of the units regained until then. A cost goes before loose bookings at the first instant when it
+-- fits, and when each booking still fits at its own. internal/meter/gaps.go gives the reasons.
 
 local function copied(s) return { at = s.at, n = s.n, m = s.m, newest = 0 } end
 
--- barred returns the number of the last booking that does not fit at its own instant, and so leaves
--- no room before it; 0 if there is none. The result holds until a booking or the limit changes: a
--- cost that leaves all bookings in place bars none. The state stores only whether it is 0.
+-- barred returns the number of the last booking that does not fit at its own instant, or 0. No
+-- cost fits before such a booking. The result holds until a booking or the limit changes: a cost
+-- that leaves all bookings in place bars none. The state stores only whether the result is 0.
 local function barred(a, f, s)
   if s.bar then return s.bar end
   local c, bar = copied(s.base), 0
@@ -20,9 +20,9 @@ local function barred(a, f, s)
   return bar
 end
 
--- harmless reports whether the bookings from the i-th on fit after a cost that fits into a state at an instant before
--- them. A booking that would begin a window must not come into one that has begun. harmless examines at most s.looks
--- bookings, and then reports that there is no room. It sets s.merged if the cost makes no difference after some of them.
+-- harmless reports whether the bookings from the i-th on still fit after a cost. The cost fits into the state at an instant
+-- before them. A booking that would begin a window must not fall into a window already begun. After s.looks bookings
+-- harmless reports that there is no room. It sets s.merged if the cost makes no difference after some of the bookings.
 local function harmless(a, f, s, st, at, cost, i)
   s.merged = false
   local begins, with, open = f.kind == FIXED or f.kind == COUNTER, copied(st), false
@@ -75,7 +75,7 @@ local function gapOfLog(f, s, now, cost)
       at = ats[old] + f.per
     else
       while ats[last + 1] and ats[last + 1] < at + f.per do last = last + 1 end
-      -- The last entry that leaves no room comes first: the cost goes behind it.
+      -- The cost goes behind the last entry that leaves it no room.
       local full, from = 0, old
       for i = first, last do
         while ats[from] <= ats[i] - f.per do from = from + 1 end
@@ -111,7 +111,7 @@ local function first(a, f, s, now, cost)
   return a.earliest(f, s, now, cost), false
 end
 
--- most returns the largest cost that can be spent now, before bookings that fit; 0 if there is none.
+-- most returns the largest cost that fits now before the bookings, or 0. All bookings fit at their instants.
 local function most(a, f, s, now)
   s.looks = $LOOKS
   local function fits(n)
@@ -126,7 +126,7 @@ local function most(a, f, s, now)
   return yes
 end
 
--- mostOfLog returns the same for a log, and then the debt.
+-- mostOfLog returns the largest cost that fits now in a log, or 0, and the debt.
 local function mostOfLog(f, s, now)
   local n, debt, from, sum, all = f.units, 0, 1, 0, false
   for i, at in ipairs(s.ats) do
@@ -146,8 +146,8 @@ local function mostOfLog(f, s, now)
   return 0, max(0, (all and log.spent(f, s, now) or debt) - f.units)
 end
 
--- among returns the largest cost that can be spent now before loose bookings, 0 if there is none, and then the debt.
--- Bookings that fit at their instants are no debt. It returns nil if the key counts as one whose bookings are not loose.
+-- among returns the largest cost that fits now before loose bookings, or 0, and the debt. Bookings
+-- are no debt if they fit at their instants. It returns nil if the bookings count as not loose.
 local function among(a, f, s, now)
   if s.kind == LOG and s.n > 0 or s.base and barred(a, f, s) > 0 then return nil end
   if s.kind == LOG then return mostOfLog(f, s, now) end
@@ -155,9 +155,9 @@ local function among(a, f, s, now)
   return n, n > 0 and 0 or max(0, a.spent(f, copied(s.base), now) - f.cap)
 end
 
--- report returns the standing, after the decision, of a key whose bookings are loose: the
--- instant when the cost is spent, or 0 if other keys determine it; the remaining budget, TOP
--- if other keys determine it; the debt; and the instant of the next unit if none remains.
+-- report returns the standing of a key with loose bookings after the decision: the instant
+-- when the cost is spent, or 0 if other keys determine it; the remaining budget, TOP if
+-- other keys determine it; the debt; and the instant of the next unit if none remains.
 local function report(i, q, s)
   local a = algorithms[q.kind]
   local left, debt = among(a, q, s, s.now)

@@ -1,7 +1,7 @@
 -- Units in use. Each reservation has a record: the instant when its hold began, its units and its owner. The records
--- (s.records) are in the order of the instants, and have s.m units in all. They stay packed, so that a call takes
--- little time even with thousands of records. An owner is a random number of the caller: with it the caller finds
--- its units even if it does not know whether its last extension arrived. An adjustment's units have the owner 0.
+-- (s.records) are in the order of the instants, and have s.m units in all. They stay packed, so a call takes little
+-- time even with thousands of records. An owner is a random number of the caller: with it the caller finds its units
+-- even if it does not know whether its last extension arrived. An adjustment's units have the owner 0.
 local held = {}
 
 -- cut removes the bytes from i to j of the records.
@@ -72,8 +72,8 @@ function held.extend(f, s, now, owner)
   return n
 end
 
--- ages returns the sum of the ages of all units, from which the caller
--- estimates when some come back. If there are many records, it reads a sample.
+-- ages returns the sum of all units' ages. The caller estimates from it
+-- when some come back. If there are many records, ages reads a sample.
 function held.ages(s, now)
   if s.m == 0 then return 0 end
   local size, sum, weight = #s.records / $RECORD_SIZE, 0, 0

@@ -3,7 +3,8 @@ local grace, salt = tonumber(argv[4] or 0), tonumber(argv[5] or reading % $GENER
 
 local WRONGTYPE, NOTOURS, OTHER = $WRONG_TYPE, $NOT_OURS, $OTHER
 
--- readDates reads a call's data about calendars, which comes last. It reports whether the time is outside of that data.
+-- readDates reads the call's data about calendars, at the end of
+-- its payload. It reports whether the time lies outside these data.
 local function readDates(pos)
   local outside = false
   while pos + $DATES_SIZE - 1 <= #payload do

@@ -13,7 +13,7 @@ end
 
 local function newestEntry(s) return s.ats[#s.ats] or 0 end
 
--- freed returns the instant when at most room counts of the spending by then. The oldest spending leaves first.
+-- freed returns the instant when at most room units of the spending count. The oldest spending leaves first.
 local function freed(f, s, debtAt, debt, at, room)
   local freedAt, left, i = 0, s.m + debt, 1
   while left > 0 do
@@ -121,7 +121,7 @@ function log.charge(f, s, now, n)
 end
 
 -- replace places another log's debt again: as much of it as fits now, and the rest behind everything
--- else. A debt that lies behind a booking may be a part of that booking, and does not come before it.
+-- else. A debt behind a booking may be a part of the booking, and does not come before it.
 function log.replace(f, s, now)
   local debt, at = s.n, s.at
   if debt == 0 then return end
@@ -152,10 +152,10 @@ function log.forgive(f, s, now, n)
   while n > 0 and #s.ats > 0 do n = n - take(s, #s.ats, n) end
 end
 
--- The entries that a log has set aside: oldAts, oldCosts, with aside as their
+-- oldAts and oldCosts are the entries set aside by a log, and aside is their
 -- sum. Each lapses oldPer after its instant, and the last one at lapses.
 
--- lapseOlder drops the entries that have lapsed.
+-- lapseOlder drops the lapsed entries.
 local function lapseOlder(s, now)
   local ats, costs, k = s.oldAts, s.oldCosts, 0
   while ats[k + 1] and ats[k + 1] <= now - s.oldPer do
@@ -171,7 +171,7 @@ local function lapseOlder(s, now)
   end
 end
 
--- takeOld takes up to n from the i-th entry that is set aside, and returns the amount.
+-- takeOld takes up to n from the i-th entry set aside, and returns the amount.
 local function takeOld(s, i, n)
   n = min(n, s.oldCosts[i])
   s.oldCosts[i], s.aside = s.oldCosts[i] - n, s.aside - n
@@ -192,8 +192,8 @@ local function reduceAside(s, n)
   lapseOlder(s, 0)
 end
 
--- between puts a state under another log. It sets aside the entries that counted under the old one, but
--- not here: those that have left this log's window, or exceed what it may count. Each keeps its instant.
+-- between puts a state under another log. It sets aside the entries that counted under the old log, but
+-- do not count under this one: they have left its window, or exceed its units. Each keeps its instant.
 function log.between(from, f, s, now, debt)
   log.advance(from, s, now)
   local ats, costs, per = s.oldAts, s.oldCosts, max(from.per, s.oldPer or 0)
@@ -232,9 +232,8 @@ function log.between(from, f, s, now, debt)
   s.n = min(s.n, f.debt)
 end
 
--- settleOlder gives back the spending's entry, if it is among those set aside. If the
--- entry counts, older entries take its place, because a log of this limit that had known
--- the real cost would count them. It returns the actual cost that remains to be settled.
+-- settleOlder gives back the spending's entry, if it is set aside. If the entry counts, older entries take its place:
+-- they would count in this log if the real cost had been known. It returns the actual cost still to be settled.
 local function settleOlder(f, s, now, sp, actual)
   lapseOlder(s, now)
   for i = #s.oldAts, 1, -1 do

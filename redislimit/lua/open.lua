@@ -1,9 +1,9 @@
--- Open reservations of a token bucket, whose real cost is not known yet. A settlement gives back at most the
--- least debt since the reservation, and lowers the least debts of the others: internal/meter/open.go gives the
+-- The open reservations of a token bucket. Their real costs are not known yet. A settlement gives back at most
+-- the least debt since the reservation, and lowers the others' least debts: internal/meter/open.go gives the
 -- reason. An element is the oldest instant of one or more reservations, and their least debt in whole µs,
 -- rounded down; TOP if there was no sample yet. Elements are dropped when the debt is paid. Under a lowered
 -- limit, the debt includes the units set aside. Reservations from before the change give these back first, and
--- later reservations give back less by that amount. The first s.older elements are from before the last change.
+-- later reservations give back less by as much. The first s.older elements are from before the last change.
 
 -- less returns a − b, rounded down, but at least 0.
 local function less(f, u, p, bu, bp)
@@ -22,14 +22,14 @@ local function drop(s, i, j)
   s.older = s.older - max(0, min(j, s.older) - i + 1)
 end
 
--- dropPaid drops the oldest elements that can give back nothing any more.
+-- dropPaid drops the oldest elements with nothing left to give back.
 local function dropPaid(s, now)
   local k = 0
   while s.openLeasts[k + 1] == 0 and s.openFroms[k + 1] < now do k = k + 1 end
   drop(s, 1, k)
 end
 
--- total returns the debt of a token bucket at an instant, and the units set aside.
+-- total returns a token bucket's debt at an instant, including the units set aside.
 -- Once these have lapsed, their old limit has regained all spending under it.
 local function total(s, base, at)
   local u, p = owed(base, at)
@@ -49,7 +49,7 @@ local function total(s, base, at)
   return u, p
 end
 
--- lower lowers the least debts of the oldest n to at most u, and joins neighbours with the same least debt.
+-- lower lowers the oldest n least debts to at most u, and joins neighbours with the same least debt.
 local function lower(s, n, u)
   if u == 0 then return drop(s, 1, n) end
   local leasts = s.openLeasts
@@ -69,8 +69,8 @@ local function sample(s, at, u)
   lower(s, n, u)
 end
 
--- sunk records a debt that a grant has lowered, also for its instant's reservations. These stay even if they
--- can give back nothing, so that later ones of the instant, which share the element, give back no more.
+-- sunk records a debt lowered by a grant, also for reservations at the grant's instant. These stay even if they
+-- can give back nothing: later reservations at this instant share their element, and must give back no more.
 local function sunk(s, now, u)
   local n = #s.openFroms
   if n > 0 and s.openFroms[n] == now then
@@ -98,7 +98,7 @@ local function opened(s, at)
   froms[#froms + 1], leasts[#leasts + 1] = at, TOP
 end
 
--- gaveBack lowers the least debts from the i-th on after u was given back to a spending of their time.
+-- gaveBack lowers the least debts from the i-th on. They include a spending of which u was given back.
 local function gaveBack(s, i, now, u)
   local froms, leasts = s.openFroms, s.openLeasts
   if not froms[i] then return end
@@ -108,9 +108,8 @@ local function gaveBack(s, i, now, u)
   if leasts[i] < TOP then lower(s, froms[i] == now and i - 1 or i, leasts[i]) end
 end
 
--- settleBooked gives back the part of a spending without an open reservation that is
--- not regained. Without that spending the debt would still have been at least the debt
--- that was sampled just before it, so earlier reservations keep their least debts.
+-- settleBooked settles a spending without an open reservation. It gives back the part not regained. Without the spending,
+-- the debt would still have been at least the debt sampled just before it, so earlier reservations keep their least debts.
 local function settleBooked(f, s, now, sp, actual)
   local base, froms, i = s.base or s, s.openFroms, 1
   local bu, bp = owed(base, now)
@@ -135,7 +134,7 @@ local function settleOpen(f, s, now, sp, actual)
   local u, p = price(f, sp.cost - actual)
   if ou < u or ou == u and op < p then u, p = ou, op end
   if u == 0 and p == 0 then return end
-  local cu, cp = u, p -- that count
+  local cu, cp = u, p -- the part that counts
   if s.aside > 0 and sp.changed then
     local n = min((worth(f, u, p)), s.aside)
     s.aside = s.aside - n

@@ -3,23 +3,22 @@
 --   w  a waiting request: its ticket - $LINE, so that the line comes first
 --   s  an extended permit: its token - $SINCE. The token is the time of its grant in µs, and a little more if one script grants several
 --   u  the summary: minus (the time of the last call, in units of $TICK µs, * $COUNT + the number of slots in use)
---   p  a permit: the time at which it ends
---   g  slots reserved for a waiting request: the time until which its process can claim them
---   o  a waiting process that receives messages, q a process that polls: the time at which it counts as dead
---   x  a revoked request: the time until which it may still arrive
+--   p  a permit: when it ends
+--   g  slots reserved for a waiting request: until when its process can claim them
+--   o  a waiting process receiving messages, q a polling process: when it counts as dead
+--   x  a revoked request: until when it may still arrive
 --
--- The rest of w, s, p, g and x is the request: the process ($PROCESS bytes, of which
--- the last 7 are the maximum time between its calls), the attempt ($ATTEMPT bytes), the
--- number of slots, Hold, and the process's text. The rest of o and q is the process.
+-- The rest of w, s, p, g and x is the request: the process ($PROCESS bytes; the last 7 are the maximum time between its
+-- calls), the attempt ($ATTEMPT bytes), the number of slots, Hold, and the process's text. The rest of o and q is the process.
 --
--- While a script runs the summary is 0. So a script that fails midway leaves 0; then, and if the clock
--- has stepped back, the next script counts the slots and bounds the ends. The set is never empty while
--- a script runs, because a cluster that moves the slot refuses access to a key that has just vanished.
+-- While a script runs the summary is 0, and a script failing midway leaves it at 0. Then, and if the
+-- clock has stepped back, the next script counts the slots and bounds the ends. The set is never empty
+-- while a script runs: a cluster moving the slot refuses access to a key that has just vanished.
 local grace = tonumber(argv[4] or 0)
 local pack, unpack, sub, floor, call = struct.pack, struct.unpack, string.sub, math.floor, redis.call
 local key, exists, used
-local lives -- the lifetime of a set that this script has made
-local lasting = 0 -- the maximum time in ms for which this script's set is needed
+local lives -- the lifetime of a set made by this script
+local lasting = 0 -- how long this script's set is needed at most, in ms
 local whole -- the functions of slots_total.lua; nil without Total
 
 -- enter begins the work on a key.
@@ -28,7 +27,7 @@ local function enter(other)
   if whole then whole.enter() end
 end
 
--- fits reports whether n slots more are within the limits of the key and of all keys together.
+-- fits reports whether n more slots are within the limits of the key and of all keys together.
 local function fits(n, limit) return used + n <= limit and (not whole or whole.fits(n)) end
 
 local function process_of(request) return sub(request, 1, $PROCESS) end
@@ -38,7 +37,7 @@ local function hold_of(request) return (unpack('>I7', sub(request, $PROCESS + $A
 local function silence_of(process) return (unpack('>I7', sub(process, $PROCESS - 6))) end
 local function claimable(process) return silence_of(process) - $PLACE_FOR + $CLAIM_FOR end
 
--- lasts returns the maximum time for which a member of a kind may last.
+-- lasts returns how long a member of a kind may last.
 local function lasts(kind, rest)
   if kind == 'p' then return hold_of(rest) end
   if kind == 'g' then return claimable(process_of(rest)) end
@@ -58,7 +57,7 @@ local function repair()
   end
 end
 
--- open reads the number of slots in use, and removes the members that have ended.
+-- open reads how many slots are in use, and removes the ended members.
 local function open()
   local summary = tonumber(call('ZSCORE', key, 'u') or nil)
   if not summary then return end
@@ -85,8 +84,7 @@ local function live(ends)
   call('PEXPIRE', key, ms)
 end
 
--- add adds a member that ends. For a new set, the command that an
--- ACL may forbid comes first: without PEXPIRE the set would stay.
+-- add adds a member with an end. For a new set PEXPIRE comes first: an ACL may forbid it, and without it the set would stay.
 local function add(ends, member)
   if exists then
     call('ZADD', key, ends, member)
@@ -139,7 +137,7 @@ end
 -- next_token returns the token of the next grant.
 local function next_token() return math.max(reading, last + 1) end
 
--- grant makes a permit for slots that count as used, and returns its token.
+-- grant makes a permit for slots already counted as used, and returns its token.
 local function grant(request)
   last = next_token()
   add(last + hold_of(request), 'p' .. request)

@@ -1,5 +1,5 @@
--- A key's permits, in the order of their ends: attempt, slots, the
--- times of grant and end, and the process's text. It writes nothing.
+-- A key's permits, in the order of their ends: attempt, slots, the times
+-- of grant and end, and the process's text. The script writes nothing.
 local function run()
   local all = {}
   local members = call('ZRANGEBYSCORE', key, '(' .. string.format('%.0f', reading), '+inf', 'WITHSCORES')

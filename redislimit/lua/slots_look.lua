@@ -1,4 +1,4 @@
--- It writes nothing, so it only counts, and skips the members that have ended.
+-- The script writes nothing, so it only counts, and skips the ended members.
 local function run()
   local waiting, oldest, alive = 0, reading, {}
   local members = call('ZRANGE', key, 0, -1, 'WITHSCORES')

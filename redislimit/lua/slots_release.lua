@@ -1,5 +1,5 @@
 -- A request gives back its slots, or leaves the line, and the answer states whether
--- it had slots. If it is revoked, calls for it that arrive later take nothing.
+-- it had slots. If it is revoked, its calls take nothing when they arrive later.
 local function run(payload)
   local revoked, limit = unpack('>BI7', payload)
   local request = sub(payload, 9)

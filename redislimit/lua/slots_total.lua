@@ -1,15 +1,15 @@
--- With Total the keys share a hash and a sorted set. The hash has a field for each key that has slots or a line: the
--- slots that it uses, its limit, its level, its use, and its number among the keys that wait for Total, 0 if it does
--- not wait. The field '' has the slots that all keys use, the use at which keys begin, and the last number. While a
--- script runs that field is 'x': after a script that has failed midway, the next script counts all keys again.
+-- With Total the keys share a hash and a sorted set. The hash has a field for each key with slots or a line: its
+-- slots in use, its limit, its level, its use, and its number among the keys waiting for Total, 0 if it does not
+-- wait. The field '' has all keys' slots in use, the use at which keys begin, and the last number. While a
+-- script runs this field is 'x': after a script has failed midway, the next script counts all keys again.
 --
--- The set has the keys that wait for Total, but none that is at its own limit, in the order in which they
--- are served: by level, then by use, then by arrival. A key's use grows with each slot that it is granted. A
--- key that comes back begins with the use of the last served key, plus one slot. So each key has its turn,
--- even if another one has many callers, and a stream of new keys delays no other. The kinds of members:
+-- The set has the keys waiting for Total, except keys at their own limits, in the order of their turns:
+-- by level, then by use, then by arrival. A key's use grows with each slot granted to it. A key that
+-- comes back begins with the use of the last served key, plus one slot. So each key has its turn, even
+-- if another one has many callers, and a stream of new keys delays no other. The kinds of members:
 --
---   r  a key that waits, behind its number: its place - $LINE
---   e  a key with slots or a line: the time at which the first member of its set ends
+--   r  a waiting key, behind its number: its place - $LINE
+--   e  a key with slots or a line: when the first member of its set ends
 local sums, turns = KEYS[2], KEYS[3]
 local total, level = unpack('>I7I7', payload)
 payload = sub(payload, 15)
@@ -30,7 +30,7 @@ function whole.enter() mine = read(key) or { was = 0, limit = 0, level = level, 
 
 function whole.fits(n) return sum + used - mine.was + n <= total end
 
--- place returns the key's place among the keys that wait, if the key begins to wait now.
+-- place returns the key's place among the waiting keys, if it begins to wait now.
 local function place() return mine.level * 2 ^ 40 + math.min(math.max(mine.use, base), 2 ^ 40 - 1) end
 
 function whole.granted(n)
@@ -38,7 +38,7 @@ function whole.granted(n)
   base, mine.use = turn + 1, turn + n
 end
 
--- before reports whether another key that waits has its turn before this one.
+-- before reports whether another waiting key has its turn before this one.
 function whole.before()
   local next = call('ZRANGE', turns, 0, 0, 'WITHSCORES')
   return next[2] and tonumber(next[2]) < 0 and next[2] + $LINE <= place()

@@ -2,28 +2,28 @@
 --
 --   kind 1, units 7, per 7, last 7, at 7, n 7, gen 3, changes 1, expiry 4
 --
--- and m 7 for the counter, the log and the calendar. layout.go describes these, and has the names.
+-- and m 7 for the counter, the log and the calendar. layout.go describes and names these.
 --
--- With bookings ahead, the following are appended: base, which is the state before the oldest booking (at 7, n
--- 7, m 7); 7 bytes with twice the capacity of a token bucket, 0 if that is not known, plus 1 if the bookings are
--- loose; and the bookings (at 7, cost 7 each). A token bucket with open reservations begins with the kind OPEN.
--- After its first 44 bytes comes their number, 1 byte, and for each the instant and the least debt, 7 each. If
--- units are set aside, and some of the reservations are from before the last change of limit, the number is 128
--- more, and 1 byte with the number of these reservations follows. A booking that is open adds 2^52 to its cost.
+-- With bookings ahead, the following are appended: base, the state before the oldest booking (at 7, n 7, m 7);
+-- 7 bytes with twice a token bucket's capacity, 0 if it is not known, plus 1 if the bookings are loose; and
+-- the bookings (at 7, cost 7 each). An open booking adds 2^52 to its cost. A token bucket with open
+-- reservations begins with the kind OPEN. After its first 44 bytes comes their number, 1 byte, and for each
+-- the instant and the least debt, 7 each. If units are set aside, and some of the reservations are from before
+-- the last change of limit, the number is 128 more, and 1 byte with the number of these reservations follows.
 --
--- A state with units that a lowered limit has set aside, and a bucket in debt, begins with its kind less
--- ASIDE. Directly after its first 44 bytes come the capacity of the bucket (0 if it is not known), the units
--- set aside, and the instant when they lapse, 7 each. Without these, a bucket's debt is at most its capacity.
+-- A state with units set aside by a lowered limit, and a bucket in debt, begins with its kind less ASIDE.
+-- Directly after its first 44 bytes come the bucket's capacity (0 if it is not known), the units set
+-- aside, and the instant when they lapse, 7 each. Without these, a bucket's debt is at most its capacity.
 --
--- The log has its spendings there instead: at 7, running sum 7, last 7 each. Its m is the running sum before the
--- first. Without a debt, its at is 1 if the bookings are loose, and 0 otherwise. If a log has set units aside, their
+-- A log has its spendings in the place of bookings: at 7, running sum 7, last 7 each. Its m is the running sum before
+-- the first. Without a debt, its at is 1 if the bookings are loose, and 0 otherwise. If a log has set units aside, their
 -- entries come first, and in the place of the capacity stands the longest window of the logs under which they counted.
 --
 -- If it is known that each loose booking fits at its instant, the first byte of the base's m is 128.
 --
 -- After a state, a denial may note until when it holds: see decide.lua. Every write of the state drops the note.
 --
--- Units in use have their records there: at 7, units 7, owner 7 each. Their m is the sum of the units.
+-- Units in use have their records in the same place: at 7, units 7, owner 7 each. Their m is the sum of the units.
 local TOKEN, LEAKY, FIXED, LOG, COUNTER, CALENDAR, HELD = $TOKEN, $LEAKY, $FIXED, $LOG, $COUNTER, $CALENDAR, $HELD
 local algorithms = { [TOKEN] = token, [LEAKY] = leaky, [FIXED] = fixed, [LOG] = log, [COUNTER] = counter, [CALENDAR] = calendar, [HELD] = held }
 
@@ -36,7 +36,7 @@ local function whole(...)
   return true
 end
 
--- rising reads pairs of numbers that both rise, or returns nil.
+-- rising reads pairs of rising numbers, or returns nil if they do not rise.
 local function rising(raw, pos, format, size, first)
   local as, bs, k, lastA, lastB = {}, {}, 0, 0, first
   while pos <= #raw do
@@ -48,7 +48,7 @@ local function rising(raw, pos, format, size, first)
   return as, bs
 end
 
--- takeOlder separates the entries that are set aside from those that count.
+-- takeOlder separates the entries set aside from the entries that count.
 local function takeOlder(s)
   local ats, costs, left = s.ats, s.costs, s.aside
   s.oldPer, s.cap, s.oldAts, s.oldCosts, s.ats, s.costs = s.cap, nil, {}, {}, {}, {}
@@ -134,7 +134,7 @@ local function parseOpens(s, raw)
   return pack('>B', TOKEN) .. string.sub(raw, 2, $STATE_SIZE) .. string.sub(raw, pos + 14 * n)
 end
 
--- parseAside reads the part after a state's first 44 bytes that only some states have, and returns the text without it.
+-- parseAside reads the capacity, the units set aside and the instant when they lapse, and returns the text without them.
 local function parseAside(s, raw)
   if #raw < $STATE_SIZE + $ASIDE_SIZE then return nil end
   s.cap, s.aside, s.lapses = unpack('>I7I7I7', raw, $STATE_SIZE + 1)
@@ -217,8 +217,8 @@ local function format(s)
   return table.concat(parts)
 end
 
--- lifetime returns the number of milliseconds for which a state is kept, twice as long as
--- necessary, and sets its expiry. It returns nil if the state is kept for long enough already.
+-- lifetime returns for how many milliseconds a state is kept, twice as long as necessary,
+-- and sets its expiry. It returns nil if the state is kept for long enough already.
 local function lifetime(s, reading, grace)
   local f = { units = s.units, per = s.per, cap = s.units }
   local needed = max(algorithms[s.kind].regained(f, s), s.newest, s.last, s.lapses)
@@ -237,8 +237,8 @@ local function save(key, s, reading, grace)
   return redis.call('SET', key, format(s), 'KEEPTTL')
 end
 
--- prolong makes a state live until it is fresh under the limit to which it was
--- carried. It drops the note, and changes nothing else in the stored data.
+-- prolong makes a state live until it is fresh under its new limit.
+-- It drops the note, and changes nothing else in the stored data.
 local function prolong(key, s, reading, grace)
   local life = lifetime(s, reading, grace)
   if not life then return end

@@ -1,10 +1,10 @@
--- A decision for a caller that waits: a booking further ahead than the horizon is
--- tentative. Its record is kept in a sorted set beside the state, by the booking's instant:
+-- A decision for a waiting caller: a booking further ahead than the horizon is tentative.
+-- Its record is kept in a sorted set beside the state, by the booking's instant:
 --
 --   process 8, number 4, at 7, cost 7, gen 3, changes 1, kind 1
 --
--- Behind the reply of the decision stand 1 byte, which is 0 if there is no record, 1 if it is the only one of the key, and else 2, and the
--- record without its first 12 bytes, or zeros.
+-- The decision's reply is followed by 1 byte and the record without its first 12 bytes. The byte is
+-- 1 if the record is the key's only one, and otherwise 2. Without a record, all these bytes are 0.
 local NONE = string.rep('\0', $TENTATIVE_SIZE - 11)
 local record
 local spendFirm = spend

@@ -1,4 +1,4 @@
--- A tentative booking of a silent process is given back: its record stands before the settlement.
+-- Gives back a silent process's tentative booking. Its record stands before the settlement.
 local ALL, KEYS = KEYS, { KEYS[1] }
 local record = string.sub(payload, 1, $TENTATIVE_SIZE)
 payload = string.sub(payload, $TENTATIVE_SIZE + 1)

@@ -1,6 +1,7 @@
--- The processes that have tentative bookings, in a sorted set: "b" and the process, until when it may be silent, and "u" and the process, minus
--- the instant until when its bookings can have records. A call begins with the operation: a beat of a process, with the time until the instant
--- of its last booking; its end; or a look. It returns the processes that are silent.
+-- A sorted set has two members for each process with tentative bookings: "b" and the process, by
+-- the instant until which it may be silent, and "u" and the process, by minus the instant until
+-- which its bookings can have records. A call begins with the operation: a process's beat, with the
+-- time until the instant of its last booking; its end; or a look. It returns the silent processes.
 local op, process = string.sub(payload, 1, 1), string.sub(payload, 2, 9)
 if op == 'e' then
   redis.call('ZREM', KEYS[1], 'b' .. process, 'u' .. process)

@@ -1,2 +1,2 @@
--- A tentative booking becomes a lasting one.
+-- Makes a tentative booking a lasting one.
 return tostring(redis.call('ZREM', KEYS[1], payload))

@@ -1,7 +1,7 @@
--- The places of silent processes in a queue are given back, and the places behind them move up. A place can move while it has a record: its
--- process claims it by a number. So this holds for the places between which, and behind which, nothing else waits in the queue. No place moves to an
--- instant that its process might learn too late. The call has the silent processes. The reply is 1 byte, which is 1 if anything
--- has been given back, and all records of the key.
+-- Gives back silent processes' places in a queue, and moves up the places behind them. A place can move while
+-- it has a record: its process claims it by a number. So only places at the queue's end move, with nothing else
+-- between them or behind them. No place moves to an instant if its process might learn of it too late. The call
+-- has the silent processes. The reply is 1 byte, 1 if anything has been given back, and all the key's records.
 local records = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', '+inf', 'LIMIT', 0, 1000)
 
 local function closeUp()

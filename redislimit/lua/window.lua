@@ -1,4 +1,4 @@
--- The fixed window: s.n is the spending in the window that begins at
+-- The fixed window: s.n is the spending in the window beginning at
 -- s.at. Spending above units runs over into the following windows.
 local fixed = {}
 
@@ -61,19 +61,19 @@ function fixed.debt(f)
   return min((divide(CENTURY, f.per)), (divide(MOST, f.units))) * f.units
 end
 
--- The calendar: s.n is the spending in the window that begins at the second s.m, and ends at s.at.
+-- The calendar: s.n is the spending in the window beginning at the second s.m, and ending at s.at.
 -- Spending above units runs over into the following windows. Only a later window begins a new count.
 --
--- Only the caller knows the calendar. For each calendar that a call needs, it passes the beginnings of the previous
--- and the present window, the end of the present one, where the next one begins, and the end of the next one; the
--- mean length of windows, in seconds; the number of windows in the longest debt; and the beginning and the end of
--- the window in which the limit was changed, as of which keys are put under it. Only states of long ago need other
+-- Only the caller knows the calendar. For each calendar it needs, a call passes the beginnings of the previous and
+-- the present window; the end of the present one, where the next one begins; the end of the next one; the mean length
+-- of windows, in seconds; the number of windows in the longest debt; and the beginning and the end of the window in
+-- which the limit was changed. Keys are put under the limit as of that window. Only states of long ago need other
 -- instants: they use the mean. A calendar without data in the call continues with windows as long as the last one.
 local calendar, dates = {}, {}
 
 local function micros(second) return (second - $ORDINAL_ZERO) * 1000000 end
 
--- windowAt returns the beginning and the end of the window of an instant.
+-- windowAt returns the beginning and the end of an instant's window.
 local function windowAt(f, s, at)
   local d = dates[f.per]
   if d and at >= micros(d.prev) and at < micros(d.next) then
@@ -128,8 +128,8 @@ function calendar.forgive(f, s, now, n)
   s.n = max(0, s.n - n)
 end
 
--- refund gives back a spending in the state's window, which the spending names. If the figures
--- have changed, that may be a window of another calendar that begins at the same instant.
+-- refund gives back a spending if it names the state's window. If the figures have
+-- changed, this may be another calendar's window beginning at the same instant.
 function calendar.refund(f, s, now, sp, actual)
   calendar.roll(f, s, now)
   if sp.part == s.m and not sp.changed then calendar.forgive(f, s, now, sp.cost - actual) end
@@ -137,8 +137,8 @@ end
 
 calendar.advance = calendar.roll
 
--- regained is at or after the end of the last window that is needed:
--- a window is at most a 25th plus two hours longer than the mean.
+-- regained returns an instant at or after the end of the last window
+-- needed: a window is at most a 25th plus two hours longer than the mean.
 function calendar.regained(f, s)
   if s.n == 0 then return 0 end
   local d = dates[f.per]
@@ -154,8 +154,8 @@ function calendar.spent(f, s, now)
   return s.n
 end
 
--- between returns the units of the windows from the next one until an instant's window, which is not included.
--- The script does not know these windows: some may be shorter than the mean, by a twelfth of one window in all.
+-- between returns the units of the windows from the next one until an instant's window, not including it. The
+-- script does not know these windows: some may be shorter than the mean, by a twelfth of one window in all.
 function calendar.between(f, at)
   local d = dates[f.per]
   if at < micros(d.next) then return 0 end

@@ -1,6 +1,6 @@
--- A denial by a state with bookings, open reservations or units set aside, read where it lies: a call is denied before the last
--- booking, however many there are, and by a token bucket or a fixed window that has no room once all are due. All else is for
--- the general case. The answer has what a plain state has, and the instant of the last booking.
+-- Denies by a state with bookings, open reservations or units set aside, without unpacking it. A call before the last
+-- booking is denied, however many bookings there are. So is a call if a token bucket or a fixed window has no room once all
+-- bookings are due. All else is for the general case. The answer has a plain state's fields, and the last booking's instant.
 if #raw > $WIDE_SIZE then
   if #raw < rest - 1 then break end
   local figures, last, until_, spent = unpack('>c${ID_SIZE}I7I7I7', raw)

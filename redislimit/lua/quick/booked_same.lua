@@ -1,6 +1,6 @@
     if full and cap > 0 then
       full = cap == unpack('>I7', payload, pos + $CHARGE_COST + 14)
-    elseif full then -- a key that owes more than the capacity, as of when it is put under the limit, had a larger one
+    elseif full then -- if a key owes more than the capacity when it is put under the limit, its own capacity was larger
       local since, most, frac = unpack('>I7', payload, pos + $CHARGE_SINCE), x + price, y + part
       if frac >= z then most, frac = most + 1, frac - z end
       local as = now
@@ -12,9 +12,9 @@
         if not noted then length = redis.call('STRLEN', key) end
         bookings = (length + 1 - rest - $BASE_SIZE) / $BOOKING_SIZE
       end
-      for i = 0, newest > 0 and bookings - 1 or -1 do -- the due ones are spent
+      for i = 0, newest > 0 and bookings - 1 or -1 do -- due bookings are spent
         local from = rest + $BASE_SIZE + $BOOKING_SIZE * i
-        if from + $BOOKING_SIZE - 1 > #raw then -- so many are not usual
+        if from + $BOOKING_SIZE - 1 > #raw then -- more than usual
           full = false
           break
         end

@@ -22,7 +22,7 @@ if raw then
   if last > now then now = last end
   local over = at - last - x - price
   if (over > 0 or over == 0 and n > 0) and not debt then
-    -- A key that owes more than the capacity, as of when it is put under the limit, had a larger one.
+    -- If a key owes more than the capacity when it is put under the limit, its own capacity was larger.
     local since = unpack('>I7', payload, pos + $CHARGE_SINCE)
     if since == 0 or since > now then last = now elseif since > last then last = since end
     local u, p = x + price, y + part

@@ -1,5 +1,5 @@
--- A calendar denies in the usual case, by a booking or by the spending of the present window. All else is for the general
--- case. x is the cost, y the units.
+-- In the usual case a calendar denies, by a booking or by the present window's
+-- spending. All else is for the general case. x is the cost, y the units.
 --LOAD
 local id, x, y = unpack('>c${ID_SIZE}I7I7', payload, pos + $CHARGE_ID)
 local ahead = unpack('>I7', payload, pos + $CHARGE_AHEAD)

@@ -1,5 +1,5 @@
--- A sliding counter, in debt until its window ends at most, of figures whose products a double can hold: x is the
--- cost, y the units, z per.
+-- A sliding counter, in debt until its window's end at most. A double
+-- can hold its figures' products: x is the cost, y the units, z per.
 m = 0
 if raw then
   if #raw ~= $WIDE_SIZE then break end

@@ -1,11 +1,13 @@
--- The value may be empty, which is none of this package's.
+-- The value may be empty. Then it is none of this package's.
 --FIRST
 if raw == '' then raw = redis.pcall('GET', key) end
--- The tail ends with the last booking or spending. That of a long state is read, and its length stays unknown: few calls need it.
+-- The tail ends with the last booking or spending. A long state's
+-- tail is read, and its length stays unknown: few calls need it.
 local length, tail = raw and #raw or 0, raw -- an error's table has no length
 local long, noted, first, rest = length == part, false, 0, $STATE_SIZE + 1
 if length > $WIDE_SIZE then
-  -- Behind its first part a state has what only some states have, and last what a denial has noted. That denies again, or is left out.
+  -- Behind its first part a state has the fields of some states only,
+  -- and last a denial's note. The note denies again, or is left out.
   first = string.byte(raw)
   if first < $TOKEN then first, rest = first + $ASIDE, rest + $ASIDE_SIZE end
   if first == $OPEN_KIND then
@@ -18,8 +20,8 @@ if length > $WIDE_SIZE then
   local size, left, ends = $BOOKING_SIZE, $NOTE_BOOKED, true
   if first == $LOG then size, left = $RECORD_SIZE, $NOTE_LOG end
   if long then
-    -- A note begins with a kind. A state without a note has the second byte of a cost, a capacity or a sum in its place. So the length
-    -- shows a note, but most states show without it that they have none.
+    -- A note begins with a kind. In its place, a state without a note has the second byte of a cost, a capacity
+    -- or a sum. This byte shows of most states that they have no note. For the others the length shows it.
     tail = redis.call('GETRANGE', key, '-$LAST_PART', '-1')
     ends = string.byte(tail, $LAST_NOTE) >= $TOKEN
     if ends then length = redis.call('STRLEN', key) end

@@ -1,4 +1,5 @@
--- A sliding log without a debt: x is the cost, y the units, z per. It is searched where it lies, and its digest is packed.
+-- A sliding log without a debt: x is the cost, y the units, z per.
+-- It is searched without unpacking it, and its digest is packed.
 local size, base, sum, newest = 0, 0, 0, 0
 local gen, changes, oldest, upto, others, closer -- upto counts the oldest spending, and others all but the newest
 if raw then
@@ -31,7 +32,7 @@ if size == 0 or oldest > now - z then -- none is past
     next = at
   elseif live > room and x > 0 and size > 0 then
     ahead = unpack('>I7', payload, pos + $CHARGE_AHEAD)
-    if ahead == 0 and now == reading then -- if it is denied until the oldest or the newest has passed, the answer is read where it lies
+    if ahead == 0 and now == reading then -- if the denial lasts until the oldest or the newest has passed, the answer is copied from the state
       if sum - upto <= room then
         wait = string.sub(raw, $WIDE_SIZE + 1, $WIDE_SIZE + 7)
       elseif x == 1 and sum - others > room then
@@ -53,7 +54,7 @@ else
       local from = $WIDE_SIZE + 1 + $RECORD_SIZE * (i - 1)
       if from + $RECORD_SIZE - 1 <= #raw then return unpack('>I7I7I7', raw, from) end
       local back = length - from
-      if back < $TAIL_PART then -- what a call with bookings needs, most often
+      if back < $TAIL_PART then -- most often enough for a call with bookings
         closer = closer or noted and redis.call('GETRANGE', key, '-$NOTED_TAIL', '-$BEFORE_NOTE') or redis.call('GETRANGE', key, '-$TAIL_PART', '-1')
         return unpack('>I7I7I7', closer, $TAIL_PART - back)
       end
@@ -74,11 +75,11 @@ else
       live = sum - before
       if live < 0 then break end
     end
-    function freed(at, room) -- the instant, from at on, at which no more than room counts
+    function freed(at, room) -- the first instant from at on when at most room counts
       if live <= room then return at end
       local low, high = math.max(gone + 1, size - room), size -- each has a unit at least
       local mid = low
-      while low < high do -- the first one whose passing leaves enough room
+      while low < high do -- the first one that leaves enough room when it has passed
         local _, upto = record(mid)
         if sum - upto <= room then high = mid else low = mid + 1 end
         mid = math.floor((low + high) / 2)

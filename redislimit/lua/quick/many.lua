@@ -1,6 +1,5 @@
 -- A decision on several keys, in the usual case, before anything else is even defined. The
--- answer is the verdict on all, the time, and for each key its verdict and the state as it
--- was stored.
+-- answer is the verdict on all, the time, and for each key its verdict and its stored state.
 local unpack = struct.unpack
 local count = unpack('B', payload, 2)
 local appends = false -- to a log

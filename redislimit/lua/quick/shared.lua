@@ -1,5 +1,5 @@
--- Several decisions that share a call, each by itself, on one key, and of one kind. Unusual cases are left for the general
--- script. A decision writes at most once, last: where a command fails, that decision has charged nothing, and it has no reply.
+-- Several decisions sharing a call. Each is on one key, and all are of one kind. Unusual cases are left for the general
+-- script. A decision writes at most once, last: if its command fails, the decision has charged nothing, and has no reply.
 local unpack, stamp = struct.unpack, sec .. '.' .. usec
 local answers, rest = {}, {}
 local function one(i)

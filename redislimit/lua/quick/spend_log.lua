@@ -1,4 +1,4 @@
--- A spending is appended, unless something else is noted behind the log. Past spendings are dropped once they are more than half.
+-- A spending is appended, unless a note stands behind the log. Past spendings are dropped once they are more than half.
 local record = struct.pack('>I7I7I7', at, sum + x, now)
 needed = at + z
 if raw and not noted and expiry * 1000000 >= needed and (gone < 16 or gone < size / 2) and newest ~= at then

@@ -1,1 +1,1 @@
-if not ok then break end -- it is to be booked ahead, if that is possible
+if not ok then break end -- the general case books it ahead, if possible

@@ -1,4 +1,4 @@
--- The value to write, and its time to live: 0 keeps the present one, which is long enough.
+-- The value to write, and its time to live. 0 keeps the present time to live, because it is long enough.
 life = 0
 if not raw then
   mark, expiry = struct.pack('>I3B', argv[5] or reading % $GENERATIONS, 0), 0
