@@ -284,24 +284,21 @@ func TestTransportLearnsFromEachDialect(t *testing.T) {
 		"draft 06":                                              {200, []string{"RateLimit-Remaining: 0", "RateLimit-Reset: 5"}, 5 * time.Second},
 		"X-RateLimit in seconds":                                {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 5"}, 5 * time.Second},
 		"X-RateLimit in Unix time":                              {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049605"}, 5 * time.Second},
-		// below September 2001, a number counts as a span, here of 30 years
-		"X-RateLimit in Unix time, no Date":           {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 946684805"}, 0},
-		"X-RateLimit in Unix milliseconds":            {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049605500"}, 5500 * time.Millisecond},
-		"X-RateLimit in Unix time, fraction":          {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049605.25"}, 5250 * time.Millisecond},
-		"X-RateLimit in Unix time that is past":       {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049000"}, 0},
-		"429, X-RateLimit that is past":               {429, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049000"}, time.Second},
-		"X-RateLimit, something left":                 {200, []string{"X-RateLimit-Remaining: 4", "X-RateLimit-Reset: 5"}, 0},
-		"X-RateLimit-Reset-After of 0":                {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset-After: 0", "X-RateLimit-Reset: 5"}, 5 * time.Second},
-		"X-RateLimit-Reset-After that cannot be read": {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset-After: 1.2.3", "X-RateLimit-Reset: 5"}, 5 * time.Second},
-		"draft 06 that is past":                       {200, []string{date, "RateLimit-Remaining: 0", "RateLimit-Reset: 1754049000", "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 5"}, 5 * time.Second},
-		"X-RateLimit without Reset":                   {200, []string{"X-RateLimit-Remaining: 0"}, 0},
-		"X-RateLimit with garbage":                    {200, []string{"X-RateLimit-Remaining: none", "X-RateLimit-Reset: NaN"}, 0},
-		"X-RateLimit below zero":                      {200, []string{"X-RateLimit-Remaining: -1", "X-RateLimit-Reset: 5"}, 0},
+		"X-RateLimit in Unix time, no Date":                     {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1000000005"}, 53315205 * time.Second}, // from the bubble's clock
+		"X-RateLimit with a span of 30 years":                   {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 946684805"}, 87600 * time.Hour},
+		"X-RateLimit in Unix milliseconds":                      {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049605500"}, 5500 * time.Millisecond},
+		"X-RateLimit in Unix time, fraction":                    {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049605.25"}, 5250 * time.Millisecond},
+		"X-RateLimit in Unix time that is past":                 {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049000"}, 0},
+		"429, X-RateLimit that is past":                         {429, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049000"}, time.Second},
+		"X-RateLimit, something left":                           {200, []string{"X-RateLimit-Remaining: 4", "X-RateLimit-Reset: 5"}, 0},
+		"X-RateLimit-Reset-After of 0":                          {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset-After: 0", "X-RateLimit-Reset: 5"}, 5 * time.Second},
+		"X-RateLimit-Reset-After that cannot be read":           {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset-After: 1.2.3", "X-RateLimit-Reset: 5"}, 5 * time.Second},
+		"draft 06 that is past":                                 {200, []string{date, "RateLimit-Remaining: 0", "RateLimit-Reset: 1754049000", "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 5"}, 5 * time.Second},
+		"X-RateLimit without Reset":                             {200, []string{"X-RateLimit-Remaining: 0"}, 0},
+		"X-RateLimit with garbage":                              {200, []string{"X-RateLimit-Remaining: none", "X-RateLimit-Reset: NaN"}, 0},
+		"X-RateLimit below zero":                                {200, []string{"X-RateLimit-Remaining: -1", "X-RateLimit-Reset: 5"}, 0},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			if name == "X-RateLimit in Unix time, no Date" {
-				return
-			}
 			b := newBackend(once(row.status, fields(row.lines...)))
 			c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
 			assert.Equal(t, row.status, fetch(t, c, "http://a/"))
