@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/fair"
 )
 
-// BenchmarkFair compares a decision with that of a limiter with one bucket per key.
+// BenchmarkFair compares decisions by this package with those by one bucket per key.
 func BenchmarkFair(b *testing.B) {
 	const generous = 1 << 30
 	peers := map[string]func(limit ratelimit.Limit) ratelimit.Limiter[string]{

@@ -54,7 +54,7 @@ func TestDeniedCallKeepsItsPlaceBesideATenantThatPolls(t *testing.T) {
 	}
 }
 
-// A call with a smaller cost may use a place. An early call does not lose it.
+// A call with a smaller cost may use a place. An early call does not lose the place.
 func TestPlaceIsCollectedByASmallerCostAndNotLostByAnEarlyCall(t *testing.T) {
 	l, clock := emptied(t, fair.Options[int]{})
 	for range 10 {
@@ -64,7 +64,7 @@ func TestPlaceIsCollectedByASmallerCostAndNotLostByAnEarlyCall(t *testing.T) {
 	d := take(t, l, 1, 200)
 	clock.Advance(d.RetryAfter)
 	require.Equal(t, 200, take(t, l, 1, 0).Remaining)
-	for l.Allow(2, 5) { // this does not take the room kept for the place
+	for l.Allow(2, 5) { // these calls do not take the room kept for the place
 	}
 	require.Equal(t, 200, take(t, l, 1, 0).Remaining)
 	require.True(t, l.Allow(1, 199))

@@ -297,7 +297,7 @@ func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 			}
 			key, cost := r.IntN(9), 1+r.IntN(limit.Burst)
 			switch n := len(reserved); {
-			case r.IntN(50) == 0: // earlier spending counts up to the burst; its regaining is rounded up to a nanosecond of the new rate
+			case r.IntN(50) == 0: // earlier spending counts up to the burst, rounded up to a nanosecond at the new rate
 				debt, forgotten := less(total, whole(int64(limit.Burst))), limit.RefillTime()
 				limit, rate = randomLimit()
 				if most := sum(whole(int64(limit.Burst-1)), debt); most.Cmp(total) < 0 { // rounded up to a unit, and at most the burst

@@ -88,7 +88,7 @@ func TestClientsOfOneTenantShareItsPlace(t *testing.T) {
 		tenants := make([]*caller, 4)
 		for key := range tenants {
 			tenants[key] = new(caller)
-			for range key { // the first tenant has no such client, the others have 1 to 3
+			for range key { // none for the first tenant, which polls; one to three for the others
 				p.obeys(t, r, l, key, 100, rounded, tenants[key])
 			}
 		}

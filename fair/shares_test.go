@@ -200,7 +200,7 @@ func TestModestTenantsAreServedWhileGreedyOnesComeAndGo(t *testing.T) {
 			for range 50 {
 				key, c := l.tenant()
 				l.add(time.Duration(l.r.Int64N(10e6)), func() time.Duration {
-					if l.clock.Now()/time.Second%2 == 0 { // all call in every other second
+					if l.clock.Now()/time.Second%2 == 0 { // they call during every other second
 						c.count(take(t, l.limiter, key, 1), 1)
 					}
 					return time.Duration((0.5 + l.r.Float64()) * 10e6)

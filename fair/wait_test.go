@@ -49,7 +49,7 @@ func TestWaitersShareByWeightBesidePollers(t *testing.T) {
 				}
 			}
 			for i := range waiting {
-				key := i/2 + i%2*waiting // half of them weigh 2
+				key := i/2 + i%2*waiting // half of the tenants weigh 2
 				for range 5 {
 					run(func(*rand.Rand) {
 						if l.Wait(ctx, key, 1) == nil {
@@ -408,8 +408,8 @@ func TestAWaitEndsWhenOthersMakeItDue(t *testing.T) {
 	}
 }
 
-// Another waiter overtakes this one. It sleeps no longer than until
-// its own turn, even if the state changed while the other was first.
+// A waiter is overtaken by another one. It still sleeps no longer than until
+// its own turn, even if the state changed while the other one was first.
 func TestAWaiterThatWasOvertakenComesInTime(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(l *fair.Limiter[int], r *ratelimit.Reservation) error

@@ -76,8 +76,8 @@ func TestADirectCallThatFailsHasSpentNothingWhateverBecomesOfItsBatch(t *testing
 	}
 }
 
-// A direct call keeps a batch that reservations share. When the
-// call ends, the reservations are given up, as they are without it.
+// A direct call keeps a batch that reservations share. When the call
+// ends, the reservations are given up, as they would be without the call.
 func TestABatchThatADirectCallHasKeptIsForfeitedWhenItEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)

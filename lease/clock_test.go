@@ -82,7 +82,7 @@ func TestTheClockIsReadUnderNoLock(t *testing.T) {
 
 func TestAReadingThatIsOlderThanTheLastCountsAsThat(t *testing.T) {
 	h := &holding[string]{last: -maxReading}
-	for _, row := range [][2]time.Duration{ // a reading, and the instant as which it counts
+	for _, row := range [][2]time.Duration{ // a reading, and the reading that it counts as
 		{-5 * time.Second, -5 * time.Second}, {time.Second, time.Second}, {900 * time.Millisecond, time.Second}, {1, time.Second},
 		{2 * time.Second, 2 * time.Second}, {time.Second, time.Second}, {1500 * time.Millisecond, 1500 * time.Millisecond},
 		{maxReading, maxReading}, {-maxReading, -maxReading},

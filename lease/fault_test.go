@@ -212,7 +212,7 @@ func TestFaultsWhile64GoroutinesDecide(t *testing.T) {
 	crowd.Gone(t, before)
 }
 
-// flushed calls Flush until it succeeds. Flush fails while a batch could not be returned before, or arrives too late.
+// flushed calls Flush until it succeeds. Flush fails if a batch could not be returned earlier, or arrives too late.
 func flushed(t *testing.T, l *lease.Limiter[string]) {
 	t.Helper()
 	for err := l.Flush(context.Background()); err != nil; err = l.Flush(context.Background()) {

@@ -348,7 +348,8 @@ func TestTheLastUnitsAreNotFetchedAhead(t *testing.T) {
 	}
 }
 
-// No caller waits for a fetch ahead of need, and each is a goroutine. At most 256 run at a time, however many keys need one.
+// A fetch ahead of need runs in its own goroutine, and no caller waits
+// for it. At most 256 run at a time, however many keys need one.
 func TestFetchesAheadOfNeedAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
@@ -399,7 +400,7 @@ func TestABannedKeyIsChargedTheUnitsAboveItsBatch(t *testing.T) {
 	})
 }
 
-// bubbleClock reads the bubble's time. HoldFor passes by the same time.
+// bubbleClock reads the bubble's time. The limiter measures HoldFor by the same time.
 type bubbleClock struct{ begin time.Time }
 
 func (c bubbleClock) Now() time.Duration    { return time.Since(c.begin) }

@@ -107,7 +107,7 @@ func newCaps() (ratelimit.Reserver[call], error) {
 type usage struct {
 	mu     sync.Mutex
 	second int64     // the latest second with a count
-	tokens [60]int64 // at the index of the second modulo 60
+	tokens [60]int64 // indexed by the second modulo 60
 }
 
 // add adds tokens at an instant, and returns the sum of the minute up to it. With 0 tokens it only returns the sum.

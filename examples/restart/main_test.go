@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// If a variable is set, the test's program runs the example.
+// With RESTART_EXAMPLE set, the test's program runs the example.
 func TestMain(m *testing.M) {
 	if os.Getenv("RESTART_EXAMPLE") != "" {
 		main()
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start starts the example as a process, and reads its lines until one contains until.
+// start starts the example as a process, and reads its lines up to the first one that contains the text until.
 func start(t *testing.T, path, until string) (*exec.Cmd, *bufio.Scanner, []string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-state", path)

@@ -19,7 +19,7 @@ func TestSumsThatOverflowAreTheLargestNumber(t *testing.T) {
 	}
 }
 
-// units counts the span in 1/units ns.
+// units returns the span as a number of 1/t.units ns.
 func (d span) units(t *tokenBucket) *big.Int {
 	n := new(big.Int).Mul(big.NewInt(d.ticks), big.NewInt(t.units))
 	return n.Add(n, big.NewInt(d.frac))

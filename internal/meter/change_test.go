@@ -25,7 +25,7 @@ type spends struct {
 	at   int64
 	real int64
 	sp   Spending
-	m    int // how often the limit changed before it
+	m    int // how often the limit changed before the charge
 }
 
 func (x *changing) to(m *Meter, now int64) {
@@ -69,7 +69,7 @@ func TestSettlementsAfterChangesLeaveTheRealCosts(t *testing.T) {
 			x.now += r.Int64N(1 + 2*per)
 			now := x.now
 			if lapses > 0 && lapses <= now {
-				break // the units set aside depend on the estimates
+				break // from here on, the units set aside depend on the estimates
 			}
 			switch r.IntN(5) {
 			case 0:

@@ -295,8 +295,8 @@ func TestSettlementsAmongFlipsPassNoMoreThanTheBoundOfFlips(t *testing.T) {
 	}
 }
 
-// A cost leaves a queue within the tick of the change to a window. The
-// new window does not count it, so its settlement returns nothing.
+// A cost leaves a queue in the tick in which the limit changes to a window.
+// The new window does not count it, so its settlement returns nothing.
 func TestAPlaceThatLeavesInTheTickOfAChangeReturnsNothing(t *testing.T) {
 	for kind := FixedWindow; kind <= SlidingCounter; kind++ {
 		queue, window := meterOf(LeakyBucket, 7, 1, 5), meterOf(kind, 1, 29, 0)

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// The head waits for its booking, far ahead. When the server demands
-// a wait, the head gives the booking back and books again later.
+// The head waits for its booking, which is far ahead. When the server
+// demands a wait, the head gives the booking back and books again later.
 func TestAServersWaitEndsABookingThatIsFarAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(1), 1), nil))

@@ -38,8 +38,8 @@ func TestAPaceIsLearntFromServersWithoutFigures(t *testing.T) {
 	}
 }
 
-// Eight processes share a server's bucket evenly, as its figures show it, in
-// each dialect. In some dialects only successive answers show that it refills.
+// Eight processes share a server's bucket evenly, by its figures in any
+// dialect. In some dialects only successive answers show that it refills.
 func TestEightProcessesShareABucketThatRefills(t *testing.T) {
 	for _, name := range []string{"own, draft 11", "own, draft 06", "own, X-, epoch", "Anthropic", "Shopify"} {
 		t.Run(name, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestEightProcessesShareABucketThatRefills(t *testing.T) {
 	}
 }
 
-// For half an hour no request is served. After it the former pace applies, and the server's limit is used in full again.
+// For half an hour no request is served. Then the former pace applies again, and the server's limit is used in full.
 func TestAnOutageOfHalfAnHourIsNotLearntAsAPace(t *testing.T) {
 	for _, e := range []apis.Event{apis.Outage, apis.Failing} {
 		t.Run(string(e), func(t *testing.T) {

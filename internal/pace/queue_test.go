@@ -114,8 +114,8 @@ func (c *client) start(t *testing.T, requests ...string) (all *sync.WaitGroup) {
 	return all
 }
 
-// attempts returns the sent requests. The sending of requests at one instant has
-// a fixed order, but their recording has none. So attempts sorts them by name.
+// attempts returns the sent requests. Requests sent at one instant have an
+// order, but may be recorded in another one. So attempts sorts them by name.
 func (c *client) attempts() []attempt {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -26,7 +26,7 @@ func answered(t *testing.T, pc *pace.Pacer[string], key string, a pace.Advice) {
 	pc.Learn(p, a, time.Now())
 }
 
-// silent sends n requests of a key at once, and they are never answered. It returns how much later each was sent.
+// silent sends n requests of a key at once, and they are never answered. It returns how long after the start each was sent.
 func silent(t *testing.T, pc *pace.Pacer[string], key string, n int) (after []time.Duration) {
 	t.Helper()
 	begin, sent := time.Now(), make(chan time.Duration, n)

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 )
 
-// The processes run the test's program, and it runs the example there.
+// Each process runs the test's program, and that runs the example.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "-worker" {
 		main()

@@ -182,14 +182,14 @@ func TestClientsWithoutALimitDoNotRaiseTheBaseline(t *testing.T) {
 	}
 }
 
-// Cheap and expensive work share one key. The limit suits both, not one alone.
+// Cheap and expensive work share one key. The limit suits both kinds.
 func TestCheapAndExpensiveWorkShareALimit(t *testing.T) {
 	testsize.Arithmetic(t)
 	t.Parallel()
 	for _, test := range []struct {
 		servers         int
 		cheap           time.Duration
-		share, expenses float64 // how many times as long the expensive work takes
+		share, expenses float64 // expensive work takes so many times as long
 	}{{20, time.Millisecond, 0.01, 1000}, {60, time.Millisecond, 0.01, 1000}, {20, 5 * time.Millisecond, 0.02, 200}, {20, 10 * time.Millisecond, 0.05, 50}} {
 		sum, n := 0.0, testsize.Of(1, 8)
 		for seed := range uint64(n) {

@@ -61,7 +61,7 @@ func (g *Limiter) Leave(now time.Duration, r *Request, o inflight.Outcome) {
 	r.Permit.Done(o)
 }
 
-// counted counts the windows of an algorithm.
+// counted counts an algorithm's windows.
 type counted struct {
 	inflight.Algorithm
 	g *Limiter

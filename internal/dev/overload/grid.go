@@ -38,7 +38,7 @@ func (c Cell) String() string {
 	return fmt.Sprintf("%d servers × %v %v, load %.2f, queue %d, bound %d, %s", c.Servers, c.Service, c.Spread, c.Load, c.Queue, c.Bound, c.Event)
 }
 
-// Events are the names of what may happen to a backend.
+// Events names what may happen to a backend.
 var Events = []string{
 	"none", "capacity × 30", "capacity / 30", "latency × 10", "refuses", "hangs", "flood", "clients leave", "pauses", "slow 1 %", "instant 500s",
 }
@@ -119,7 +119,7 @@ func SampleFailing(seed uint64) Cell {
 // step is one part of a cell's story.
 type step struct {
 	Phase
-	windows int           // how many windows pass before it is judged
+	windows int           // how many windows pass before the step is judged
 	stop    time.Duration // how long the backend stops at the beginning
 	unseen  bool          // whether the step is not judged
 	lasts   time.Duration // how long an unjudged step lasts

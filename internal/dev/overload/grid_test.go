@@ -81,8 +81,8 @@ func TestWindowsThatLackTheSlowRequestsDoNotEmptyTheBackend(t *testing.T) {
 	}
 }
 
-// When a client leaves, its work no longer counts in the limit, but the backend continues it. A limit might
-// rise every other window to a queue longer than clients wait, and waste half the work. If the backend
+// When a client leaves, its work no longer counts in the limit, but the backend continues it. If a limit
+// rose so far, every other window, that queued clients left, half the work would be wasted. If the backend
 // becomes smaller and the limit falls slowly, the backend fills with work for clients that have left.
 func TestClientsThatLeaveDoNotEmptyTheBackendOfGoodWork(t *testing.T) {
 	t.Parallel()

@@ -142,7 +142,7 @@ func (s *still) Update(x inflight.Sample) int {
 	return 80 + s.windows%5
 }
 
-// A window lasts about as long as a quick request. Still, its mean latency is that of all requests, with and without a queue.
+// A window lasts about as long as a quick request. Yet its mean latency is that of all requests, with and without a queue.
 func TestWindowsAreNotMadeOfTheQuickRequests(t *testing.T) {
 	for _, spread := range []Spread{Constant, Exponential, Lognormal, Bimodal} {
 		for _, servers := range []int{40, 300} {

@@ -48,7 +48,7 @@ var misses = map[string]bounds{
 	"Discord": {goodput: .8, refused: .27, apart: true}, "six a minute": {goodput: .85, refused: .38, apart: true},
 	// The server holds 50 requests for a minute each, so each answer is a minute old.
 	"own, leaky bucket": {goodput: .97, refused: .32},
-	// Units come back in the rhythm in which they were spent. The fields contain only when the next one comes.
+	// Units come back in the rhythm in which they were spent. The fields only show when the next one comes.
 	"own, sliding log": {goodput: .7, refused: .25, apart: true}, "own, sliding counter": {goodput: .82, refused: .05},
 	"Slack": {goodput: .93, refused: .1, apart: true},
 }

@@ -14,7 +14,7 @@ import (
 
 const (
 	million = 1_000_000
-	// fullKeys is how many keys a limiter holds that is full from the beginning.
+	// fullKeys is how many keys a full limiter holds.
 	fullKeys = 1 << 16
 )
 
@@ -89,7 +89,8 @@ func (w workload) warm(p peer) subject {
 	return s
 }
 
-// run measures one peer. Testing looks for b.N in several runs. The limiter is made once for all, and dropped afterwards.
+// run measures one peer. To find b.N, package testing runs the benchmark
+// several times. The limiter is made once for all runs, and dropped afterwards.
 func (w workload) run(b *testing.B, p peer, picks []string) {
 	var s *subject
 	b.Run("peer="+p.name, func(b *testing.B) {
@@ -143,7 +144,7 @@ func BenchmarkPeers(b *testing.B) {
 	}
 }
 
-// BenchmarkScale measures one decision by the number of keys. The keys are picked uniformly, one at a time.
+// BenchmarkScale measures a decision among several numbers of keys. The keys are picked uniformly, one at a time.
 func BenchmarkScale(b *testing.B) {
 	for keys := 10; keys <= 10*most(); keys *= 10 {
 		w := workload{keys: keys}

@@ -189,8 +189,8 @@ func panics(call func()) (text string) {
 	return ""
 }
 
-// If no constructor has made a value, each of its methods panics with the constructor's name, or has no effect.
-// In the edges, a nil value also has no effect, because a program without a limit may read its counters.
+// If no constructor has made a value, each of its methods panics with the constructor's name, or has no effect. In
+// httplimit and grpclimit, a nil value also has no effect, because a program without a limit may read its counters.
 func TestZeroValuesNameTheirConstructorInOneForm(t *testing.T) {
 	testsize.Arithmetic(t)
 	const form = `^$|^([\w/]+|layer 0): this \w+ is nil or zero: make one with \w+((, \w+)? or \w+)?$`
@@ -225,7 +225,7 @@ func TestFunctionsWithoutAnErrorPanicForNilInOneForm(t *testing.T) {
 	key, noKey := func(s string) (string, error) { return s, nil }, (func(string) (string, error))(nil)
 	log, err := audit.New(new(sql.DB), nil)
 	require.NoError(t, err)
-	require.NoError(t, log.Close(t.Context())) // it is called before the database
+	require.NoError(t, log.Close(t.Context())) // close the log before it uses the database
 	l := ratelimit.Must(httplimit.PerIP(ratelimit.Unlimited(), nil))
 	slots := ratelimit.Must(httplimit.NewInflight(ratelimit.Must(inflight.New[string](1, nil)), httplimit.Pattern, nil))
 	for want, call := range map[string]func(){

@@ -24,7 +24,7 @@ func TestTheCommittedPictureIsTheCommandsOutput(t *testing.T) {
 	assert.True(t, string(got) == string(want), "docs/fair.svg is out of date: go -C internal/proofs run ./fair -o ../../docs/fair.svg")
 }
 
-// The picture shows typical results: a random seed has the same.
+// The picture's results are typical: a random seed has the same ones.
 func TestOnlyFairServesTheModestTenantAndSpendsTheRate(t *testing.T) {
 	seed := rand.Uint64()
 	lanes := play(seed)

@@ -18,7 +18,7 @@ type weather struct {
 	proxy  *proxy
 }
 
-// fault is an event in the life of a store.
+// fault is a failure of a store, or another strain on its fleet.
 type fault struct {
 	name  string
 	short string // a short name for the picture

@@ -103,7 +103,7 @@ func (st *storm) collect() {
 			outages++
 			lost += int64(st.faults[next].lost)
 		}
-		// In each outage, the processes alone admit some cost at once.
+		// Each outage adds the bursts that the processes admit alone.
 		// Afterwards, their rates together equal the shared limit's.
 		alone := outages * int64(s.Nodes) * int64(s.share().Burst)
 		st.bound[i] = int64(s.Burst)*(1+lost) + s.regained(end) + alone + s.regained(st.degradedBy(end))

@@ -1,7 +1,7 @@
 // Package inflight has proofs for the library's package inflight. It has tests only.
 //
-// The first proof: concurrent calls to package inflight have the same effect as calls one after
-// the other. The order of these agrees with the beginnings and ends of the concurrent ones.
+// The first proof: concurrent calls to package inflight have the same effect as if
+// they were made one after the other, in an order that fits when each began and ended.
 //
 // In a history, goroutines take one key's permits, give them back, some twice, wait for them, and change the limit.
 // Other goroutines invent keys, so the key is forgotten and made again. Porcupine then searches for an order in

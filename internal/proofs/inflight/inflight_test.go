@@ -97,8 +97,7 @@ var setups = []setup{
 
 const most = 5 // the highest limit
 
-// yielding is a clock that lets other goroutines run when it is
-// read, in the middle of a call. The call then holds the key's lock.
+// yielding is a clock that lets other goroutines run when it is read. A call reads it before it takes the key's lock.
 type yielding struct{ reads atomic.Int64 }
 
 func (c *yielding) Now() time.Duration {

@@ -33,8 +33,8 @@ var limits = []ratelimit.Limit{
 	ratelimit.SlidingCounter(ratelimit.PerSecond(4)),
 }
 
-// yielding is a clock that lets other goroutines run when it is read,
-// in the middle of a decision. The decision then holds the key's lock.
+// yielding is a clock that lets other goroutines run when it is read.
+// A decision reads it between the key's lookup and the key's lock.
 type yielding struct{ now, reads atomic.Int64 }
 
 func (c *yielding) Now() time.Duration {

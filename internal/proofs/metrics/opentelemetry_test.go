@@ -153,8 +153,8 @@ func TestTheVersionIsOneSeriesByOpenTelemetry(t *testing.T) {
 	}
 }
 
-// TestNamesAreThoseOfPrometheus compares the exported metrics with docs/metrics.md, where promlimit's metrics
-// stand. Each metric must have the same kind and labels there, and the name given it by both systems' conventions.
+// TestNamesAreThoseOfPrometheus compares the exported metrics with docs/metrics.md, which lists promlimit's metrics.
+// Each metric must have the same kind and labels there, and the name given it by both systems' conventions.
 func TestNamesAreThoseOfPrometheus(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/metrics.md")
 	require.NoError(t, err)

@@ -113,7 +113,7 @@ func cost(r *http.Request) int {
 	return n
 }
 
-// TestHTTPRateLimitOfARequest reads the limit from each request, as if it were the user's plan.
+// TestHTTPRateLimitOfARequest takes each request's limit from the user's plan.
 func TestHTTPRateLimitOfARequest(t *testing.T) {
 	plan := func(r *http.Request) int {
 		if r.Header.Get("X-Plan") == "paid" {

@@ -96,7 +96,7 @@ func TestTollboothMethods(t *testing.T) {
 	}
 }
 
-// TestTollboothWithoutAnAddressSource: tollbooth then limits nothing, and reports no error.
+// TestTollboothWithoutAnAddressSource: without one, tollbooth limits nothing and reports no error.
 func TestTollboothWithoutAnAddressSource(t *testing.T) {
 	theirs := tollbooth.LimitHandler(tollbooth.NewLimiter(1, nil), handler)
 	assert.Equal(t, []int{200, 200, 200}, statuses(theirs, 3, from("192.0.2.1:1")))

@@ -61,8 +61,8 @@ func TestUberTake(t *testing.T) {
 	}
 }
 
-// TestUberSlack: by default, ten calls left out can be made at once
-// later, so the burst is 11. But their new limiter has no burst yet.
+// TestUberSlack: by default, ten calls that were not made can be made at once
+// later, so the burst is 11. But a new limiter of theirs has no burst yet.
 func TestUberSlack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		theirs := uber.New(100)

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// passage is consecutive prose in one file: a comment, a paragraph or a string.
-// It has all of its lines in the file. A line with only code is blank in it.
+// passage is consecutive prose in one file: a comment, a paragraph or a string. It has one
+// line for each of its lines in the file. The line is blank if the file has only code there.
 type passage struct {
 	kind  kind
 	first int // its first line's number

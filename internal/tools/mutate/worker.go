@@ -240,7 +240,7 @@ func (w *worker) build(ctx context.Context, pkg string) (program string, out []b
 
 var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
-// tries bounds how often a test program runs while its failed tests pass when they run alone.
+// tries is how often a test program runs, at most, if its failed tests pass when they run alone.
 const tries = 3
 
 // play runs a test program with the arguments, and returns the failed test, or "". A failed

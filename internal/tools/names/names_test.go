@@ -61,7 +61,7 @@ func TestPublicNamesDoNotGrow(t *testing.T) {
 }
 
 func TestEachNameIsFoundWhereItIsShown(t *testing.T) {
-	archive, err := txtar.ParseFile("testdata/repository.txtar") // as files, its go.mod would make testdata a module of this repository
+	archive, err := txtar.ParseFile("testdata/repository.txtar") // as a file, its go.mod would make testdata a module of this repository
 	require.NoError(t, err)
 	files, err := txtar.FS(archive)
 	require.NoError(t, err)

@@ -33,7 +33,7 @@ func main() {
 	}
 	flag.Parse()
 	version := flag.Arg(0)
-	// Parse does not read it as a flag after the version
+	// after the version, Parse does not read it as a flag
 	if flag.NArg() == 2 && (flag.Arg(1) == "-dry-run" || flag.Arg(1) == "--dry-run") {
 		*dry = true
 	} else if flag.NArg() != 1 {

@@ -32,7 +32,7 @@ type setup struct {
 	maxKeys int
 	workers int
 	every   time.Duration // the time between two checks
-	calm    int           // for nine turns with the driver's sweeps and changes, how many have none
+	calm    int           // of so many turns, the driver sweeps or changes limits in nine
 	out     io.Writer
 	make    func(limit ratelimit.Limit, opts *ratelimit.Options[uint64]) (limiter, error)
 }

@@ -68,7 +68,7 @@ func run(names []string, out, pictures, benchtime string, count int) error {
 	return nil
 }
 
-// file returns where the suite's raw output is.
+// file returns the path of the suite's raw output.
 func (s suite) file(out string) string { return filepath.Join(out, s.name+".txt") }
 
 // report prints and draws the results in the suite's file.

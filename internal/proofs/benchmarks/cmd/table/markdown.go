@@ -14,8 +14,8 @@ type table struct {
 	cells      map[[2]string]samples
 }
 
-// add adds one benchmark's samples in one unit. The row's dimensions name the row,
-// and the other dimensions the column. If there are no others, the unit names it.
+// add adds one benchmark's samples in one unit. The row's dimensions name the row, and
+// the other dimensions the column. If there are no others, the unit names the column.
 func (t *table) add(r results, base, unit string, row ...string) {
 	for _, l := range r.lines {
 		if v, ok := l.values[unit]; ok && l.base == base {
@@ -54,7 +54,7 @@ func (l line) label(dims []string, included bool) string {
 // medians returns the table with each cell's median.
 func (t *table) medians() string { return t.mediansTo(0) }
 
-// mediansTo is medians with digits after the point.
+// mediansTo is medians, with the given number of digits after the point.
 func (t *table) mediansTo(digits int) string {
 	return t.print(func(row, col string) string {
 		if s := t.cells[[2]string{row, col}]; len(s) > 0 {
