@@ -240,8 +240,8 @@ func TestASettlementAfterAChangeOfLimitKeepsADenialsRetryAfter(t *testing.T) {
 	}
 }
 
-// The first denial under another limit writes nothing, like all denials, and the
-// time to live stays. The second one notes its answer after the state, once.
+// The first denial under another limit writes nothing, and the time to
+// live stays. The second one notes its answer after the state, once.
 func TestADenialAfterAChangeOfLimitLeavesTheState(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits() {

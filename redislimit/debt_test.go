@@ -40,7 +40,7 @@ func TestTheDebtOfAKeyIsReadOnRedisAsInMemory(t *testing.T) {
 	}
 }
 
-// Without a debt the usual script of a log answers, and with a debt the general one.
+// Without a debt a log's usual script decides, and with a debt the general one.
 func TestALogWithoutADebtHasNone(t *testing.T) {
 	l, err := New(startServer(t).client(), ratelimit.SlidingLog(ratelimit.PerHour(3)), &Options{Name: "log", Timeout: 20 * time.Second})
 	require.NoError(t, err)

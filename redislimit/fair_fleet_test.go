@@ -341,8 +341,7 @@ func TestRealCostsOfAFleetsTenantsStayWithinTheSharedLimit(t *testing.T) {
 	}
 }
 
-// LLM calls with estimates that are eight times too high use the whole
-// rate, because each refund has the effect of charging the real cost.
+// LLM calls with estimates eight times too high use the whole rate: after its refund, each call has charged its real cost.
 func TestAFleetsSettledReservationsUseTheRate(t *testing.T) {
 	const perMinute, estimate, actual = 100_000, 4000, 500
 	virtual(t, ratelimit.TokenBucket(ratelimit.PerMinute(perMinute), perMinute), 4, nil, func(t *testing.T, fleet []*Fair, _ func() int64) {

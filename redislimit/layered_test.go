@@ -85,7 +85,7 @@ func newStackTwin(t *testing.T, client redis.UniversalClient, seed uint64) *stac
 			memory, remote = append(memory, m), append(remote, r)
 			w.twice = true
 		}
-		for w.rng.IntN(3) == 0 { // and as a shadow, perhaps of another limit
+		for w.rng.IntN(3) == 0 { // the same key as a shadow, too, perhaps under another limit
 			m, r := w.shadow(m, r, pool)
 			w.shadows[len(memory)] = true
 			memory, remote = append(memory, m), append(remote, r)

@@ -18,7 +18,7 @@ type localCall struct {
 	tokens     int
 }
 
-// half is the share of one of two processes.
+// half returns the share of one process if there are two.
 func half(l ratelimit.Limit) ratelimit.Limit {
 	return ratelimit.FixedWindow(ratelimit.Per(l.Rate.Units/2, l.Rate.Per))
 }

@@ -84,7 +84,7 @@ func TestADeniedTakeRunsFewCommandsHoweverManyBookings(t *testing.T) {
 			require.NoError(t, l.Adjust(t.Context(), "k", limit.Capacity()))
 			for range bookings {
 				if limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
-					reads = 1 // its bookings are units of its queue
+					reads = 1 // a leaky bucket's bookings are units of its queue
 					break
 				}
 				r, err := l.Reserve(t.Context(), "k", limit.Capacity(), 1<<62)
@@ -101,8 +101,8 @@ func TestADeniedTakeRunsFewCommandsHoweverManyBookings(t *testing.T) {
 	}
 }
 
-// A denied Take of a calendar reads the state once, too, whether its window's spending denies
-// it or bookings, which all begin with the next window. The answer is the general case's.
+// A calendar's denied Take reads the state once, too. Its window's spending may deny it,
+// or bookings: all of these begin with the next window. The answer is the general case's.
 func TestADeniedTakeOfACalendarReadsTheStateOnce(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)

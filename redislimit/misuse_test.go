@@ -92,7 +92,7 @@ func TestOnDecisionReceivesEachDecision(t *testing.T) {
 	assert.False(t, events[3].Spent)
 }
 
-// TestAnyClientIsLeftInTime calls a paused server through a client without a timeout to set.
+// TestAnyClientIsLeftInTime calls a paused server through a client without a timeout option.
 func TestAnyClientIsLeftInTime(t *testing.T) {
 	s := startServer(t)
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": s.addr}, HeartbeatFrequency: time.Hour})

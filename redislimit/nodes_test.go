@@ -275,7 +275,7 @@ type closingHash struct {
 func (h *closingHash) Get(string) string {
 	if h.armed.CompareAndSwap(true, false) {
 		go h.close()
-		time.Sleep(20 * time.Millisecond) // by then it waits for the lock that is held here
+		time.Sleep(20 * time.Millisecond) // by then Close waits for the lock held here
 	}
 	return h.shards[0]
 }

@@ -77,7 +77,7 @@ func TestThePlaceOfADeadProcessIsGivenBackAndThoseBehindMoveUp(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, lasts)
 	}
-	require.NoError(t, a.settle(0)) // another one is behind it
+	require.NoError(t, a.settle(0)) // another place is behind this one
 	require.Equal(t, 4*ten, first.next(t))
 	require.NoError(t, b.settle(1))
 	require.Equal(t, 3*ten, first.next(t))

@@ -44,7 +44,7 @@ type moodyProxy struct {
 	conns []net.Conn
 }
 
-// hangUp closes all connections. go-redis does not close a connection itself if its caller leaves while it is made.
+// hangUp closes all connections. go-redis does not close a connection if the caller leaves while the connection is made.
 func (p *moodyProxy) hangUp() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -397,7 +397,7 @@ func TestALostLineComesBack(t *testing.T) {
 	assert.Zero(t, f.snapshot(s))
 }
 
-// Two processes have the callers of both in line. Each gives its slot to the next caller of both.
+// Callers of two processes wait in one line. Each served caller gives its slot to the line's next caller, in either process.
 func TestALineOfTwoProcessesIsServedInOrder(t *testing.T) {
 	f := newFixture(t)
 	both := []*Semaphore{f.semaphore(1), f.semaphore(1)}

@@ -139,7 +139,7 @@ func TestASoleServerWithSlotsDecidesOnKeysOfSeveralSlots(t *testing.T) {
 	l, err := New(client, perMinute(10), &Options{Name: "slots", Timeout: 20 * time.Second})
 	require.NoError(t, err)
 	warm(t, l)
-	for range 2 { // the second time the server knows it
+	for range 2 { // the second time the server knows the script
 		all := []*queued{newQueued(l, "a", 4), newQueued(l, "b", 4), newQueued(l, "c", 4)}
 		together(t.Context(), l, all...)
 		wants(t, all, true, true, true)

@@ -306,7 +306,7 @@ func TestInAStormCallersKnowTheirCharges(t *testing.T) {
 			for _, timeout := range []time.Duration{4 * time.Millisecond, 60 * time.Millisecond} {
 				for _, batchSize := range []int{1, 5, 64} {
 					if !testsize.Long() && *randomFor == 0 && (batchSize == 1 || (batchSize == 64) == (timeout > 10*time.Millisecond)) {
-						continue // a short run plays only two of them
+						continue // a short run plays only two of these combinations
 					}
 					t.Run(fmt.Sprint(timeout, batchSize), func(t *testing.T) { playStorm(t, where, fmt.Sprint("storm", timeout, batchSize), timeout, batchSize) })
 				}

@@ -40,7 +40,7 @@ func verdicts(t testing.TB) {
 	t.Cleanup(func() { checkVerdict = nil })
 }
 
-// accepts leaves out limits with a Per or a time to regain all of 40 years or more. For these the suite's
+// accepts leaves out a limit if its Per or its refill time is 40 years or more. For these the suite's
 // clock goes on for centuries, beyond the scripts' 2^53 µs, or back by a Per to before the Unix epoch.
 func accepts(l ratelimit.Limit) bool {
 	const most = 40 * 365 * 24 * time.Hour

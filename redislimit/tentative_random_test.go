@@ -18,7 +18,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// Processes stand still for up to five seconds and return, and callers hang up. No more is served than the limit allows, and nothing stays.
+// Processes stand still for up to five seconds and return, and callers hang
+// up. No more is served than the limit allows, and no booking is left behind.
 func TestNoMoreIsServedThoughProcessesStandStillAndReturn(t *testing.T) {
 	s := startServer(t)
 	for seed := range testsize.Of[uint64](6, 300) {

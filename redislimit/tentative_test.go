@@ -238,7 +238,7 @@ func TestTheNextCallerTakesABookingFarAhead(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		second := make(chan error, 1)
 		go func() { second <- l.Wait(t.Context(), "k", 1) }()
-		time.Sleep(500 * time.Millisecond) // near, the scripts, the beat, and now the booking
+		time.Sleep(500 * time.Millisecond) // the calls for a near instant, the scripts and the beat are over, and the booking is under way
 		leave()
 		require.ErrorIs(t, <-first, context.Canceled)
 		require.NoError(t, <-second)

@@ -21,7 +21,7 @@ func TestTwoVersionsOfTheScriptsShareAState(t *testing.T) {
 	for i, limit := range twinLimits() {
 		for seed := range histories(3) {
 			w := newTwin(t, client, limit, fmt.Sprintf("versions%d-%d", i, seed), uint64(seed))
-			w.booking = kinds[limit.Algorithm] != kindLog // version 1 leaves the bookings of these to its general script
+			w.booking = kinds[limit.Algorithm] != kindLog // version 1 leaves a log's bookings to its general script
 			w.solvent = limit.Algorithm <= ratelimit.AlgorithmLeakyBucket
 			for n := range 120 {
 				w.silent = kinds[limit.Algorithm] == kindLog // version 1 does not report its debt and its next unit

@@ -40,7 +40,7 @@ func waitsOf(t *testing.T, s *server, kind string, n int, limit ratelimit.Limit,
 	return all
 }
 
-// A crowd of twice the rate, in one process and in four, uses the whole rate although half the callers or more leave.
+// A crowd calling at twice the rate, from one process or four, uses the whole rate, although half the callers or more leave.
 func TestTheRateIsServedThoughCallersLeave(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds of real time")

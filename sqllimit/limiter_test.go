@@ -438,7 +438,7 @@ func TestAWaitThatLeavesGivesItsBookingBack(t *testing.T) {
 	f, db := newFake(t, newClock().now)
 	l := newLimiter(t, db, ratelimit.TokenBucket(ratelimit.PerHour(1), 1), patient)
 	require.True(t, l.Allow("k", 1))
-	for _, step := range []string{"", "both"} { // once while it sleeps, and once while it is booked
+	for _, step := range []string{"", "both"} { // once while the Wait sleeps, and once while it books
 		g := newGate(step)
 		f.set(g.hold, nil)
 		ctx, leave := context.WithCancel(t.Context())

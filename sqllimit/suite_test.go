@@ -48,7 +48,7 @@ func (l hashed) Join(limiters []ratelimit.Joining) (ratelimit.Joint, error) {
 	return l.Limiter.Join(limiters)
 }
 
-// The same suite runs on real servers in proofs.
+// The same suite runs on real servers in internal/proofs/sqltest.
 func TestSuite(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	_, db := newFake(t, func() int64 { return clock.Wall().UnixMicro() })

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/turns"
 )
 
-// tentatively is a store. Its first booking is tentative: it is due after
-// ahead, and its confirmation takes some time. Later bookings last at once.
+// tentatively is a store. Its first booking is tentative: it is due after ahead,
+// and its confirmation takes some time. Later bookings need no confirmation.
 type tentatively struct {
 	mu        sync.Mutex // guards the fields below
 	ahead     time.Duration

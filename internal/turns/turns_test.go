@@ -36,7 +36,7 @@ var errUnsettled = errors.New("the booking stays")
 
 func (r *remote) half() { time.Sleep(r.trip / 2) }
 
-// wait waits as a caller of one process.
+// wait waits like a caller of the process.
 func (r *remote) wait(ctx context.Context, process *turns.Lines[string], cost int) error {
 	_, err := outcome.InLine(ctx, process, "k", cost, func(q turns.Request) (outcome.Made, error) {
 		r.trips.Add(1)

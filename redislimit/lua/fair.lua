@@ -129,8 +129,8 @@ if #gone > 0 then
   end
 end
 
--- A tenant's maximum savings, because it may come again after a
--- while, or wait for a large cost. Further units go to the others.
+-- savings returns a tenant's maximum savings: the tenant may come again
+-- after a while, or wait for a large cost. Further units go to the others.
 local function savings(weight, of, least) return floor(max(floor(burst / 4) * $FRACTION / of, least * $FRACTION / weight)) end
 
 local names, reports, place, stays = {}, {}, 50 + $FAIR_PROCESS, held > 0

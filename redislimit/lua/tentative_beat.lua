@@ -1,5 +1,5 @@
--- A sorted set has two members for each process with tentative bookings: "b" and the process, by
--- the instant until which it may be silent, and "u" and the process, by minus the instant until
+-- A sorted set has two members for each process with tentative bookings: "b" and the process, with
+-- the instant until which it may be silent, and "u" and the process, with minus the instant until
 -- which its bookings can have records. A call begins with the operation: a process's beat, with the
 -- time until the instant of its last booking; its end; or a look. It returns the silent processes.
 local op, process = string.sub(payload, 1, 1), string.sub(payload, 2, 9)

@@ -1,6 +1,6 @@
-// Package crossings plays a fleet's random traffic. A rule sends notices when shares
-// of its limit are spent, and the package compares them with the notices of a model.
-// The model adds up the settled costs. Packages policy and policyredis test with it.
+// Package crossings plays a fleet's random traffic. A rule sends notices when shares of
+// its limit are spent, and the package compares them with the notices of a model. The
+// model adds up the settled costs. Packages policy and policyredis use it in tests.
 package crossings
 
 import (

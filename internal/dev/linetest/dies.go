@@ -24,9 +24,9 @@ var dying = map[string]struct {
 	"sliding counter": {ratelimit.SlidingCounter(ratelimit.Rate{Units: 3, Per: 20 * time.Second}), 3, 3},
 }
 
-// Dies tests a process that dies while its call waits for an instant far ahead. The dead
-// process may bar others for a second at most. Then a call waiting behind it, or another
-// call, is served once one unit fits without it. The function kill ends a process's calls.
+// Dies tests a process that dies while its call waits for an instant far ahead. The dead process
+// may bar others for a second at most. Then a call waiting behind it, or another call, is served
+// once a unit is free without the dead process's booking. The function kill ends a process's calls.
 func (s Bubble) Dies(t *testing.T, kill func(Process)) {
 	for name, c := range dying {
 		for _, waits := range []bool{true, false} {

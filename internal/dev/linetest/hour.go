@@ -21,7 +21,7 @@ const (
 	hourLargest = 8000    // the largest estimate
 	hourGrant   = 5000
 	hourFleet   = 3
-	hourCallers = 20 // the number for each process
+	hourCallers = 20 // callers in each process
 )
 
 // hour is an hour of calls to a language model. Callers in several processes

@@ -185,7 +185,7 @@ func TestTheNewestRulesGetInForceWhateverFails(t *testing.T) {
 	inForce(1, false, "the first rules")
 	n := 1
 	for _, step := range []string{"connect", "begin", "query", "row", "commit"} {
-		for nth := range 3 { // the 1st to the 3rd of that step after the change is noticed
+		for nth := range 3 { // the 1st, 2nd or 3rd time of this step after the change is noticed
 			n++
 			var seen atomic.Int64
 			want := n

@@ -122,7 +122,7 @@ func killInFleet(t *testing.T, r reached) {
 		all = append(all, c)
 	}
 	used := 0
-	// everyone waits until each caller has been served the given number of times, in the processes numbered from or higher.
+	// everyone waits until each caller has been served the given number of times, in the processes from the given number on.
 	everyone := func(from, times int) {
 		t.Helper()
 		counts, missing := map[turnOf]int{}, (killedProcesses-from)*killedCallers

@@ -80,7 +80,7 @@ func TestSuiteOnMariaDB(t *testing.T) {
 	require.NoError(t, plain.QueryRow("SELECT DATABASE()").Scan(&name))
 	config, err := mysql.ParseDSN(mariaDB(t).dsn(name))
 	require.NoError(t, err)
-	config.InterpolateParams = true // a third of the round trips; the other tests on MariaDB prepare each statement
+	config.InterpolateParams = true // takes a third of the round trips; the other tests on MariaDB prepare each statement
 	connector, err := mysql.NewConnector(config)
 	require.NoError(t, err)
 	clock := new(ratelimittest.Clock)
@@ -106,7 +106,7 @@ func TestLimitsOnMariaDB(t *testing.T) {
 	require.NoError(t, err)
 	ctx := t.Context()
 
-	// This plays all algorithms, with bookings, settlements, adjustments, resets and lists.
+	// Each algorithm plays histories with bookings, settlements, adjustments, resets and lists.
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerDay(10), 10), ratelimit.LeakyBucket(ratelimit.PerDay(10), 10), ratelimit.FixedWindow(ratelimit.PerDay(10)),
 		ratelimit.SlidingLog(ratelimit.PerDay(10)), ratelimit.SlidingCounter(ratelimit.PerDay(10)), ratelimit.Calendar(10, ratelimit.Month("UTC", 1)),

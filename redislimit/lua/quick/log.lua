@@ -1,5 +1,5 @@
 -- A sliding log without a debt: x is the cost, y the units, z per.
--- It is searched without unpacking it, and its digest is packed.
+-- The script searches it without unpacking it, and packs its digest.
 local size, base, sum, newest = 0, 0, 0, 0
 local gen, changes, oldest, upto, others, closer -- upto counts the oldest spending, and others all but the newest
 if raw then
@@ -79,7 +79,7 @@ else
       if live <= room then return at end
       local low, high = math.max(gone + 1, size - room), size -- each has a unit at least
       local mid = low
-      while low < high do -- the first one that leaves enough room when it has passed
+      while low < high do -- the first spending that leaves enough room when it has passed
         local _, upto = record(mid)
         if sum - upto <= room then high = mid else low = mid + 1 end
         mid = math.floor((low + high) / 2)
