@@ -110,7 +110,7 @@ func TestCallsInLineOnRedisFollowASetThatComesIntoForce(t *testing.T) {
 			assert.NoError(t, p.Wait(ctx, ann, 1))
 			served <- i
 		}()
-		time.Sleep(2 * time.Millisecond) // so that the calls arrive in this order: only the first few need an answer from Redis
+		time.Sleep(2 * time.Millisecond) // the calls arrive in this order: only the first few need an answer from Redis
 	}
 	require.Empty(t, served)
 	before := count.all.Load()

@@ -49,7 +49,7 @@ func (h *scriptCalls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.
 	}
 }
 
-// oneNode returns the lane of a key's node, and n keys of several slots on that node.
+// oneNode returns a node's lane, and n keys of the node in several slots.
 func oneNode(t *testing.T, l *Limiter, n int) (*lane, []string) {
 	t.Helper()
 	var keys []string

@@ -161,7 +161,7 @@ func BenchmarkSemaphore(b *testing.B) {
 	}
 }
 
-// BenchmarkServerPair measures the server's time for the calls of a settled reservation, beside others that are open.
+// BenchmarkServerPair measures the server's time for a reservation and its settlement, beside other open reservations.
 func BenchmarkServerPair(b *testing.B) {
 	client := startServer(b).client()
 	for name, limit := range map[string]ratelimit.Limit{"log": ratelimit.SlidingLog(ratelimit.PerHour(2000)), "concurrent": ratelimit.Concurrent(2000, time.Hour)} {

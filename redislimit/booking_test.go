@@ -96,7 +96,7 @@ func TestCallersThatGiveUpLeaveNothingBooked(t *testing.T) {
 	assert.Equal(t, 10, f.left(l, "k"))
 }
 
-// A caller leaves while its booking is under way, and the answer comes soon after that.
+// A caller leaves while its booking is under way, and the answer comes soon afterwards.
 func TestABookingThatIsAnsweredSoonAfterItsCallerHasLeftIsGivenBack(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

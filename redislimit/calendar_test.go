@@ -141,7 +141,7 @@ func TestARepeatedCallHasNoTimeoutOfItsOwn(t *testing.T) {
 	}
 }
 
-// deadlines is a hook that records each call's deadline.
+// deadlines is a hook. It records each call's deadline.
 type deadlines []time.Time
 
 func (h *deadlines) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -221,8 +221,8 @@ func TestAChangeToAndFromACalendarIsAsInMemory(t *testing.T) {
 	}
 }
 
-// A booking keeps its window when the limit becomes a calendar, even if Redis does not know this
-// window yet. No unit is left before the booking, and beside it only what its window has room for.
+// A booking keeps its window when the limit becomes a calendar, even if Redis does not know this window
+// yet. No unit is left before the booking, and in its window at most the rest of the window's units.
 func TestABookingKeepsItsWindowWhenTheLimitBecomesACalendar(t *testing.T) {
 	verdicts(t)
 	week := ratelimit.Calendar(3, ratelimit.Week("UTC", time.Monday))

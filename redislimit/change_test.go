@@ -328,8 +328,8 @@ func TestACostOfNothingUnderASlowerLimit(t *testing.T) {
 	}
 }
 
-// After a change from a calendar, states may still be those of its windows. So calls
-// send the dates of these windows with each key, and do not share a round trip.
+// After a change from a calendar, a key's state may still be the calendar's. So
+// calls send the dates of its windows with each key, and do not share a round trip.
 func TestManyNewKeysAfterAChangeFromACalendar(t *testing.T) {
 	l, err := New(startServer(t).client(), ratelimit.Calendar(10, ratelimit.Day("UTC")), &Options{Name: "former", Timeout: 10 * time.Second})
 	require.NoError(t, err)

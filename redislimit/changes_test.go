@@ -48,7 +48,7 @@ func newChanger(t *testing.T, client *redis.Client, seed uint64) *changer {
 	w.remote.store.grace = 0
 	c := &changer{twin: w, client: client, limits: limits}
 	w.booking = booking
-	c.clock.Set(time.Since(time.UnixMicro(epoch)).Truncate(time.Second)) // so that the server does not expire keys
+	c.clock.Set(time.Since(time.UnixMicro(epoch)).Truncate(time.Second)) // so the server does not expire keys
 	return c
 }
 

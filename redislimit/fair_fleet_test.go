@@ -60,8 +60,8 @@ func figureOf(t *testing.T, server *server, name string) (figure int64) {
 	return figure
 }
 
-// Half of 50 tenants request more than their share, in Wait in some
-// of the processes. The others request a part of it, with Allow.
+// Half of 50 tenants request more than their share, and call Wait in some
+// of the processes. The others request a part of their share, with Allow.
 func TestAFleetServesItsTenantsByTheirMaxMinShares(t *testing.T) {
 	const processes, tenants, rate, seconds = 8, 50, 1000, 30
 	weight := func(tenant string) int {

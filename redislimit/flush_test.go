@@ -29,7 +29,7 @@ func flushAll(_ any, ctx context.Context) error {
 	defer flushing.Unlock()
 	var errs []error
 	for _, s := range flushable {
-		if err := s.Flush(ctx); !errors.Is(err, redis.ErrClosed) { // a closed client belongs to a test that has ended
+		if err := s.Flush(ctx); !errors.Is(err, redis.ErrClosed) { // a closed client belongs to an ended test
 			errs = append(errs, err)
 		}
 	}

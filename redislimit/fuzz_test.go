@@ -99,7 +99,7 @@ func fuzzCalls(t *testing.T, client *redis.Client, l *Limiter, state []byte, cos
 			if err != nil {
 				return err
 			}
-			state = []byte(client.Get(ctx, key).Val()) // Reserve may accept data as a state that Settle refuses
+			state = []byte(client.Get(ctx, key).Val()) // Reserve may accept data as a state, and Settle refuse it
 			return r.Settle(cost / 2)
 		},
 	}

@@ -97,7 +97,7 @@ func TestNewNamesTheFault(t *testing.T) {
 		_, err := New(c.client, c.limit, c.opts)
 		assert.ErrorContains(t, err, want)
 	}
-	if big := int64(1) << 52; big <= math.MaxInt { // only here can an int exceed what a script counts
+	if big := int64(1) << 52; big <= math.MaxInt { // only here can an int be too large for a script
 		_, err := New(client, ratelimit.TokenBucket(ratelimit.Per(int(big), 1<<20), int(2*big)).Named("x"), nil)
 		assert.ErrorContains(t, err, "Burst is 9007199254740992")
 		_, err = New(client, ratelimit.FixedWindow(ratelimit.Per(int(2*big), 1<<20*1000)).Named("x"), nil)

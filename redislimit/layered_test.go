@@ -21,7 +21,7 @@ import (
 
 func identity(key string) (string, error) { return key, nil }
 
-// stackOfOne is a stack of one layer. It adds its limiter's methods that a stack lacks.
+// stackOfOne is a stack of one layer. It adds the methods of its limiter missing in a stack.
 type stackOfOne struct {
 	*ratelimit.Layered[string]
 	l *Limiter

@@ -303,7 +303,7 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 							failed.Add(1)
 						}
 						if !admitted {
-							// toward the end there are only denials, and the wait for a new master
+							// at the end only denials are left, and the wait for a new master
 							time.Sleep(testsize.Of[time.Duration](5, 1) * time.Millisecond)
 						}
 					}

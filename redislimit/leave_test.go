@@ -89,7 +89,7 @@ func TestACancelledContextEndsACallAtOnce(t *testing.T) {
 	}
 }
 
-// A call whose caller has left in time is never sent, so it has certainly charged nothing.
+// If the caller leaves before its call is sent, the call is never sent, and has certainly charged nothing.
 func TestACallThatIsNotSentInTimeIsNeverSent(t *testing.T) {
 	t.Parallel()
 	s := startSole(t)

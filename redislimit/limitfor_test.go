@@ -62,7 +62,7 @@ func TestConcurrentCallersOfAKeyShareOneCallOfLimitFor(t *testing.T) {
 	})
 }
 
-// The beats of a line run on a timer's goroutine. No caller could recover a panic there, so it would end the program.
+// The beats of a line run on a timer's goroutine. No caller could recover a panic on it, so the panic would end the program.
 func TestAPanicOfLimitForIsTheErrorOfTheCallersThatWaitForSlots(t *testing.T) {
 	t.Parallel()
 	f := startServer(t)

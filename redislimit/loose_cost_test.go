@@ -66,8 +66,8 @@ func TestADenialAmongFarBookingsReadsThemOnce(t *testing.T) {
 	}
 }
 
-// A denied Take reads a state's beginning, and if the state is long its
-// end, too. It runs no other command, however many bookings there are.
+// A denied Take reads a state's beginning, and a long state's end,
+// too. It runs no other command, however many bookings there are.
 func TestADeniedTakeRunsFewCommandsHoweverManyBookings(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)

@@ -54,7 +54,7 @@ func TestADenialAfterAChangeOfLimitCarriesTheStateOverOnce(t *testing.T) {
 	}
 }
 
-// deny makes a call that must be denied, and returns the RetryAfter.
+// deny makes a call, checks that it is denied, and returns its RetryAfter.
 func (f *fixture) deny(l *Limiter, cost int) time.Duration {
 	f.t.Helper()
 	d, err := l.Take(f.t.Context(), "k", cost)

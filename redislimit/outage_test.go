@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/failover"
 )
 
-// If a server refuses the client, the stand-in decides, and the error says what to change.
+// If a server refuses the client, the stand-in decides, and the error names the cause.
 func TestAServerThatRefusesTheClientIsAnOutage(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

@@ -285,7 +285,7 @@ func TestALineOutlivesAClockThatLeaps(t *testing.T) {
 		release(p)
 	}
 	merged := make(chan *Permit)
-	for _, got := range all { // callers that returned to the line during the leap may have changed places
+	for _, got := range all { // callers returning to the line during the leap may have changed places
 		go func() { merged <- <-got }()
 	}
 	for i := range all {
@@ -579,7 +579,7 @@ func TestAMessageThatIsLaterThanHoldIsNoPermit(t *testing.T) {
 	message := func(kind byte, age time.Duration) string {
 		return string(put7([]byte{kind}, inMicros(time.Since(began)-age))) + p.attempt()
 	}
-	began = began.Add(-time.Hour) // so that times are above zero
+	began = began.Add(-time.Hour) // so all times are above zero
 	t.Cleanup(func() { began = began.Add(time.Hour) })
 	l.message(message('p', 2*time.Second))
 	assert.Equal(t, waiterEvent{again: true}, s.takeEvent(w))

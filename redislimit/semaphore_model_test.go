@@ -72,7 +72,7 @@ func TestRandomCallsOnASemaphoreAgreeWithAModel(t *testing.T) {
 				switch op := rng.IntN(10); {
 				case op < 3:
 					p, err := s.TryAcquire(t.Context(), "k", n)
-					m.serve(t, now) // the call has granted slots that had ended
+					m.serve(t, now) // the call has freed ended slots and granted them
 					free := len(m.line) == 0 && err == nil || m.used()+n <= m.limit && len(m.line) == 0
 					require.Equal(t, free, err == nil, "step %d: %d of %d used, %d in line: %v", step, m.used(), m.limit, len(m.line), err)
 					if err == nil {
@@ -99,7 +99,7 @@ func TestRandomCallsOnASemaphoreAgreeWithAModel(t *testing.T) {
 					known = append(known, p)
 				case op < 8 && len(known) > 0:
 					p := known[rng.IntN(len(known))]
-					p.released.Store(false) // so that a second release reaches Redis, too
+					p.released.Store(false) // so a second release reaches Redis, too
 					p.returned.Store(false)
 					held, err := p.giveBack(t.Context())
 					require.NoError(t, err)

@@ -166,7 +166,7 @@ func TestCallersThatGiveUpLeaveNoSlots(t *testing.T) {
 	}
 }
 
-// giveUp makes callers give up for a while, and checks that they leave nothing behind.
+// giveUp makes callers give up for some time, and checks that they leave no slots behind.
 func giveUp(t *testing.T, client, direct redis.UniversalClient, name string, timeout, lasts time.Duration, trouble func()) {
 	t.Cleanup(func() { assert.NoError(t, client.Close()); assert.NoError(t, direct.Close()) })
 	const limit, keys = 5, 3

@@ -328,7 +328,7 @@ func (w *twin) queueStep(fromTheEnd bool) {
 		require.NoError(w.t, o.memory.Settle(actual))
 		require.NoError(w.t, o.remote.Settle(actual))
 		if actual > 0 && fromTheEnd {
-			w.entered() // the rest of the place stays, so the one before it is not at the end
+			w.entered() // the rest of the place stays, so the earlier place is not at the queue's end
 		}
 	default:
 		w.clock.Advance(time.Duration(w.rng.Int64N(int64(w.limit.Rate.Per/time.Microsecond)/10)) * time.Microsecond)

@@ -168,7 +168,7 @@ func TestABigLogIsSearchedWhereItLies(t *testing.T) {
 	require.NoError(t, err)
 	l := f.limiter(ratelimit.SlidingLog(ratelimit.Per(1500, time.Hour)), "big")
 	rng := rand.New(rand.NewPCG(5, 6))
-	for i := range 3000 { // the loop goes past the window, so that old spendings are dropped
+	for i := range 3000 { // the loop goes past the window, so old spendings are dropped
 		f.clock.Advance(time.Duration(rng.IntN(4500)) * time.Millisecond)
 		cost := 1 + rng.IntN(2)*(i%5)
 		want, _ := memory.Take(t.Context(), "k", cost)

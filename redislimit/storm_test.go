@@ -280,11 +280,11 @@ func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
 			_, _ = s.Do("CONFIG", "SET", "maxmemory", "1")
 			time.Sleep(time.Duration(rng.IntN(5)) * time.Millisecond)
 			_, _ = s.Do("CONFIG", "SET", "maxmemory", "0")
-		case 5: // read-only, but with its data: no real master is like that, and a cluster refuses it
+		case 5: // read-only, but with its data: this does not happen to a real master, and a cluster refuses it
 			_, _ = s.Do("REPLICAOF", "127.0.0.1", "1")
 			time.Sleep(time.Duration(rng.IntN(5)) * time.Millisecond)
 			_, _ = s.Do("REPLICAOF", "NO", "ONE")
-		case 6: // another caller's script takes long; the server replies that it is busy after a millisecond, or never
+		case 6: // another caller's script takes long: after a millisecond the server replies BUSY, or it never does
 			_, _ = s.Do("CONFIG", "SET", "lua-time-limit", strconv.Itoa(rng.IntN(2)))
 			_, _ = s.Do("EVAL", "for i = 1, tonumber(ARGV[1]) do local _ = math.sqrt(i) end", "0", strconv.Itoa(rng.IntN(1_000_000)))
 		}

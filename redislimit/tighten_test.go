@@ -31,7 +31,7 @@ func tightenings() (pairs [][2]ratelimit.Limit) {
 	return pairs
 }
 
-// Keys expire by the server's own clock, so this test waits for that, once for all limits.
+// Keys expire by the server's own clock, so this test waits for their expiry, once for all limits.
 func TestATightenedLimitForgivesNothing(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -51,7 +51,7 @@ func TestATightenedLimitForgivesNothing(t *testing.T) {
 			d, err := take()
 			require.NoError(t, err)
 			if d.Allowed && time.Since(before) > 100*time.Millisecond {
-				continue // this machine was so busy that the cost was regained under the old limit
+				continue // on this busy machine the cost was regained under the old limit
 			}
 			require.False(t, d.Allowed, what)
 			if assert.Greater(t, d.RetryAfter, time.Minute, what) {

@@ -25,8 +25,8 @@ import (
 // soon is a call's maximum duration with a timeout of 50 ms on a busy machine.
 const soon = 4 * time.Second
 
-// promptly makes a call and checks that it ends about when its timeout does.
-// Without that timeout, go-redis takes 5 s and more in all of these cases.
+// promptly makes a call and checks that it ends soon after its timeout.
+// Without the timeout, go-redis takes 5 s and more in all of these cases.
 func promptly(t *testing.T, call func() error) error {
 	t.Helper()
 	running := testsize.StartRunning()
@@ -133,7 +133,7 @@ func TestAServerThatIsGoneIsUnavailable(t *testing.T) {
 	l := defaults(t, s.client())
 	warm(t, l)
 	s.kill()
-	_ = promptly(t, taking(l)) // this uses the connection that was open
+	_ = promptly(t, taking(l)) // this call uses the open connection
 	unavailableUnsent(t, promptly(t, taking(l)))
 	assert.ErrorIs(t, promptly(t, func() error { return l.Wait(context.Background(), "k", 1) }), ratelimit.ErrUnavailable)
 	assert.ErrorIs(t, promptly(t, func() error { return l.Adjust(context.Background(), "k", 1) }), ratelimit.ErrUnavailable)

@@ -45,7 +45,7 @@ func (f *fakeDB) set(fail, lose func(step string) error) {
 	f.fail, f.lose = fail, lose
 }
 
-// at returns a hook that fails at one step.
+// at returns a hook. It fails at one step.
 func at(step string, err error) func(string) error {
 	return func(s string) error {
 		if s == step {

@@ -60,7 +60,7 @@ func TestACallThatIsServedByTheBookingOfOneThatLeavesIsReportedAsAllowed(t *test
 	})
 }
 
-// slow is a fake database whose steps take 100 ms each before they are answered.
+// slow returns a fake database. Each of its steps takes 100 ms until the answer.
 func slow(t *testing.T) (*fakeDB, *sql.DB) {
 	f, db := newFake(t, func() int64 { return time.Now().UnixMicro() })
 	f.set(nil, func(string) error {

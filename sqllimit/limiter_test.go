@@ -1022,7 +1022,7 @@ func TestEachWaitsForAConnectionForItsTimeout(t *testing.T) {
 	})
 }
 
-// A sweep finds keys of other programs, for which LimitFor may panic. That panic would end the program.
+// A sweep finds keys of other programs, and LimitFor may panic for them. The panic would end the program.
 func TestAPanicOfLimitForEndsNoSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, db := newFake(t, func() int64 { return time.Now().UnixMicro() })

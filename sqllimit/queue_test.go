@@ -182,7 +182,7 @@ func TestACallerThatLeavesBeforeItsTransactionIsChargedNothing(t *testing.T) {
 	assert.Equal(t, 59, d.Remaining)
 }
 
-// A Wait whose context ends while its charge is written gives the charge back, also if the answer comes long after.
+// If a Wait's context ends while its charge is written, it gives the charge back, even if the answer comes much later.
 func TestAWaitThatLeavesGivesBackEachKey(t *testing.T) {
 	f, db := newFake(t, func() int64 { return 1e15 })
 	stack, users, all := stackOfTwo(t, db, ratelimit.FixedWindow(ratelimit.PerDay(60)))

@@ -221,7 +221,7 @@ func (c *crew) restart() {
 	c.begin = time.Now()
 }
 
-// requireFailed checks the errors of the calls that failed.
+// requireFailed checks that n calls have failed, all with the given error.
 func (c *crew) requireFailed(n int, target error) {
 	c.Helper()
 	synctest.Wait()
@@ -353,7 +353,7 @@ func TestReservationsThatWaitMoveUp(t *testing.T) {
 			c.reserve(c.T, &there, 10, 0)
 			c.reserve(c.T, &there, 5, 10*time.Second)
 			time.Sleep(51 * time.Second)
-			c.requireServed(20, 50*time.Second) // 35 units have passed by then: 10 and 5 there, 20 here
+			c.requireServed(20, 50*time.Second) // by then 35 units were served: 10 and 5 in the other process, 20 in this one
 			_, debt := c.spent()
 			require.Zero(c, debt)
 		}},

@@ -259,7 +259,7 @@ func TestRoomInAWindowServesACallThatHasBookedTheNextOne(t *testing.T) {
 }
 
 // Two answers may arrive in another order than the store's decisions. The earlier decision then
-// reports more room than there is. A small cost must not use this room to overtake a large one.
+// reports more room than is left. A small cost must not use this room to overtake a large one.
 func TestAnAnswerThatIsLateMakesNoRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var line turns.Lines[string]

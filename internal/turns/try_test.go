@@ -69,8 +69,8 @@ func (s *tries) come(ctx context.Context, n int) (wait func()) {
 	return all.Wait
 }
 
-// Callers that find others in line wait behind them. The line's calls contain
-// the cost for the busy budget, so that each caller needs only one call.
+// Callers wait behind others already in line. The line's calls contain
+// the cost for the busy budget, so each caller needs only one call.
 func TestTriesBehindOthersCallWhenTheBudgetHasTheirCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTries(ratelimit.TokenBucket(ratelimit.PerSecond(4), 1), 0)

@@ -115,8 +115,8 @@ func ratesOf(t *testing.T, rate, processes int, trip time.Duration, most int) {
 	t.Logf("%.1f %% used, %.2f round trips for each caller that was served", 100*used, float64(r.trips.Load())/float64(served.Load()))
 	least := .95
 	if trip > 100*time.Millisecond && most > 1 && processes > 1 && rate/processes < 10 {
-		// Each line has one or two callers. If one of them gives a booking back, a gap stays before other
-		// processes' bookings, which keep their instants. This limiter books behind these: see [turns.Request].
+		// Each line has one or two callers. If one of them gives a booking back, a gap stays before other processes'
+		// bookings, because these keep their instants. This limiter books behind them: see [turns.Request].
 		least = .8
 	}
 	require.GreaterOrEqual(t, used, least)

@@ -23,7 +23,7 @@ type Process struct {
 	Reset   func(user string)
 }
 
-// Rules are all rules of a process. The one named "quota" is the process's rule with notices.
+// Rules are all rules of a process. The rule named "quota" sends the notices.
 type Rules[R any] interface {
 	ratelimit.Reserver[R]
 	ratelimit.Adjuster[R]
@@ -50,7 +50,7 @@ func ProcessOf[R any](t *testing.T, p Rules[R], request, subject func(user, plan
 	}
 }
 
-// Shares are the percentages at which the rule sends notices.
+// The rule sends a notice at each of the Shares, in percent.
 var Shares = []int{50, 80, 100}
 
 // Fleet is a fleet of processes, with its clock.
@@ -70,7 +70,7 @@ type key struct {
 	plan    string               // the plan of the last decision
 	charged string               // the plan of the last charge
 	made    int                  // resets
-	denials map[int]map[int]bool // the denials for which notices were recorded
+	denials map[int]map[int]bool // for each process and capacity, whether the last notice of 100 % was for a denial
 	noticed map[int][]int        // for each process, the capacities for which it sent a notice of 100 %
 }
 

@@ -26,7 +26,7 @@ const late = 1500 * time.Millisecond
 type bookings struct {
 	*testing.T
 	open  func(limitFor func(string) ratelimit.Limit) Budget
-	here  Budget // the limiter of the process that reserves
+	here  Budget // the limiter in the reserving process
 	spent *ratelimit.Reservation
 	all   []*ratelimit.Reservation
 	wg    sync.WaitGroup
@@ -304,7 +304,7 @@ func (s Opener) Booked(t *testing.T) {
 		run(c.name, c.limit, nil, c.test)
 	}
 	var raised atomic.Bool
-	run("another process's raise", bucket(1, 1), func(string) ratelimit.Limit { // through LimitFor, which all processes read
+	run("another process's raise", bucket(1, 1), func(string) ratelimit.Limit { // through LimitFor: all processes read it
 		if raised.Load() {
 			return bucket(100, 1)
 		}

@@ -57,8 +57,7 @@ func (h *hour) calls(ctx context.Context, p int, rng *rand.Rand) {
 	}
 }
 
-// charged adds units to those of a process's open reservations, unless
-// the process is dead. It reports whether the process is alive.
+// charged adds units to a process's open reservations, unless the process is dead. It reports whether the process is alive.
 func (h *hour) charged(p, units int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -124,7 +123,7 @@ func (h *hour) reset(p Process) float64 {
 	return free
 }
 
-// alive returns a random process that is alive.
+// alive returns a random living process.
 func (h *hour) alive(rng *rand.Rand) Process {
 	i := rng.IntN(hourFleet)
 	for !h.charged(i, 0) {

@@ -184,7 +184,7 @@ func (w Way) Test(t *testing.T) {
 	})
 }
 
-// run runs one test. Calls that still wait at its end are served or cancelled.
+// run runs one test. Calls still waiting at its end are served or cancelled.
 func (w Way) run(t *testing.T, name string, limit ratelimit.Limit, test func(q *queue)) {
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

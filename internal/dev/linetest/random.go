@@ -66,7 +66,7 @@ type history struct {
 	// since the last fresh start
 	inMemory, inStore sum
 	late              time.Duration // how much later the store may serve
-	early             int           // units by which the store may be ahead
+	early             int           // how many units the store may be ahead
 }
 
 // sum holds the served units, and when they were served.
@@ -95,7 +95,7 @@ func (s *sum) by(at time.Time) (n int) {
 	return n
 }
 
-// waiter is a call that waits both in memory and in the store.
+// waiter is a call waiting both in memory and in the store.
 type waiter struct {
 	process, cost int
 	came          time.Time

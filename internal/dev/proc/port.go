@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// FreePort returns a port on which a server can listen. It is below the ports that systems assign to connections,
-// which begin at 32768 on Linux. Otherwise a connection could take it before the server listens.
+// FreePort returns a port for a server. It is below the ports assigned to connections (from
+// 32768 on Linux): otherwise a connection could take the port before the server listens.
 func FreePort() (port int, err error) {
 	for range 100 {
 		port = 20_000 + rand.IntN(12_000)

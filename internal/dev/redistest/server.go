@@ -32,8 +32,8 @@ type Server struct {
 	read *bufio.Reader
 }
 
-// Program returns the server's path. If there is none, it skips the test. It fails the test in
-// CI, because CI must test with a real server, and if REDIS_SERVER names a missing program.
+// Program returns the server's path. If there is no server, Program skips the test. It fails the
+// test in CI, because CI must test with a real server, and if REDIS_SERVER names a missing program.
 func Program(t testing.TB) string {
 	t.Helper()
 	path, err := proc.RedisServer()

@@ -196,7 +196,7 @@ func TestTheAuditAnswersQuestions(t *testing.T) {
 	}
 }
 
-// TestAFloodOfKeysMakesFewRows denies more keys in a minute than there may be rows.
+// TestAFloodOfKeysMakesFewRows denies more keys in a minute than the table may have rows.
 func TestAFloodOfKeysMakesFewRows(t *testing.T) {
 	db := database{sqlsource.SQLite, openSQLite}.migrated(t)
 	p, log := audited(t, db, audit.Options{Dialect: sqlsource.SQLite, Every: time.Hour, MaxRows: 5})

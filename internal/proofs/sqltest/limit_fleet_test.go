@@ -38,7 +38,7 @@ type call struct {
 	Key      string
 	N        int // the cost, the actual cost or the delta
 	Ahead    time.Duration
-	Deadline time.Duration // the time until the context's deadline; 0 if there is none
+	Deadline time.Duration // the time until the context's deadline, or 0 without one
 	Ended    bool          // whether the context was cancelled before the call
 	Of       int           // the number of the call to settle, or whose context ends
 	Together []call        // calls sharing one read and one write
@@ -47,7 +47,7 @@ type call struct {
 // result is a call's result in a process.
 type result struct {
 	ID       int
-	Decision ratelimit.Decision // without its limit, which gob cannot encode
+	Decision ratelimit.Decision // without its limit: gob cannot encode it
 	Limit    sentLimit
 	Text     string // the error's text
 	Is       []bool // for each of sentErrors, whether the error is one
@@ -276,8 +276,8 @@ func (t *waitingContext) Done() <-chan struct{} {
 	return nil
 }
 
-// together makes calls on one key one after the other while another
-// decision on the key is under way, so that they share the next one.
+// together makes calls on one key, one after the other, while another
+// decision on the key is under way. So the calls share the next decision.
 func (p *process) together(l *sqllimit.Limiter, c *call) result {
 	h := &heldRead{make(chan struct{}), make(chan struct{})}
 	before := p.read.Load()
@@ -438,7 +438,7 @@ func (f *fleet) any() *member {
 // limiter stands for one limiter in each process of the fleet. Each call is made by any.
 type limiter struct {
 	f       *fleet
-	only    *member // the process that makes all calls, or nil
+	only    *member // if not nil, this process makes all calls
 	name    string
 	limit   ratelimit.Limit // New's limit
 	changed atomic.Bool     // whether SetLimit was called since the last call

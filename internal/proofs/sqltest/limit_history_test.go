@@ -23,9 +23,9 @@ import (
 // A history mixes all kinds of calls. Any process of a fleet makes each call, and its result is compared with a limiter
 // in memory. The suite's model also tests these processes, but has no reservations and no changes of the limit.
 //
-// The limiter in memory counts in nanoseconds, and sqllimit in microseconds. So the clock in memory
-// moves by a thousandth of the time: its unit then equals that of sqllimit, and both round alike.
-// Calendars do not permit that, and do not need it, because their instants are whole seconds.
+// The limiter in memory counts in nanoseconds, and sqllimit in microseconds. So the clock in
+// memory moves by a thousandth of the time: its unit then equals sqllimit's, and both round
+// alike. Calendars permit no such scale, and need none, because their instants are whole seconds.
 type twin struct {
 	t      *testing.T
 	rng    *rand.Rand

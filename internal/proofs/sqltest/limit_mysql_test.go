@@ -174,8 +174,8 @@ func TestLimitsOnMariaDB(t *testing.T) {
 	}, time.Minute, 200*time.Millisecond)
 }
 
-// A server with a binary log of statements refuses READ COMMITTED, the
-// isolation of contended decisions and of the sweep on other servers.
+// A server with a binary log of statements refuses READ COMMITTED. On other
+// servers, contended decisions and the sweep use this isolation level.
 func TestContendedDecisionsPassWithABinaryLogOfStatements(t *testing.T) {
 	db := openPlainMariaDB(t, "&binlog_format=%27STATEMENT%27")
 	db.SetMaxOpenConns(20)

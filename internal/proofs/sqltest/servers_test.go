@@ -160,8 +160,8 @@ func startPostgresWith(t testing.TB, options string) *postgres {
 	return p
 }
 
-// pristine is a folder with the data of a server never started. Each server begins with a copy, because initdb takes
-// seconds. Its log has files of 1 MB instead of 16 MB, because copying the first log file takes most of the time.
+// pristine is a new server's data folder. Each server begins with a copy, because initdb takes seconds.
+// The log's files have 1 MB instead of 16 MB, because copying the first one takes most of the time.
 var pristine struct {
 	sync.Mutex
 	dir string
@@ -329,7 +329,7 @@ func TestMain(m *testing.M) {
 	for _, f := range slices.Backward(ended.calls) {
 		func() {
 			defer func() {
-				if problem := recover(); problem != nil { // a server that does not end fails its test, and this test has ended already
+				if problem := recover(); problem != nil { // if a server does not end, it fails a test already over, and this panics
 					fmt.Fprintln(os.Stderr, problem)
 					code = 1
 				}
