@@ -94,7 +94,7 @@ var phases = []phase{
 	{16400 * time.Millisecond, 17600 * time.Millisecond, 50}, // a burst after a short rest
 }
 
-// arrivals returns when requests arrive, in order.
+// arrivals returns the requests' instants of arrival, in order.
 func arrivals() (at []time.Duration) {
 	for _, p := range phases {
 		n := (p.to - p.from) * p.perSecond / time.Second

@@ -53,7 +53,7 @@ func acrossRegions(far *redis.Client, limit, share ratelimit.Limit, maxBatch int
 	}
 	leased, err := lease.New(guarded, &lease.Options[string]{
 		MaxBatch: maxBatch,
-		BatchFor: 500 * time.Millisecond, // several round trips, so that the next batch arrives before the last one is spent
+		BatchFor: 500 * time.Millisecond, // several round trips, so that the next batch arrives before the last one is used up
 		HoldFor:  2 * time.Second,
 	})
 	return leased, guarded, err

@@ -31,8 +31,8 @@ type slotsSetup struct {
 	Callers        int // callers for one slot each; another one takes all slots
 }
 
-// partner serves the processes' calls, and counts those in flight.
-// A call ends with its connection, and so when its process ends.
+// partner serves the processes' calls, and counts those in flight. A
+// call ends with its connection, so it ends with its process, too.
 type partner struct {
 	net.Listener
 	limit int

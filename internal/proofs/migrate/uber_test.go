@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// takes calls wait n times, and returns when each call returned, counted from the first call.
+// takes calls wait n times. It returns how long after the first call each one ended.
 func takes(n int, wait func()) []time.Duration {
 	var at []time.Duration
 	start := time.Now()
