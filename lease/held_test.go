@@ -30,8 +30,7 @@ func TestTheClaimOfAnOpenReservationLeavesLessRoomForTheNextBatch(t *testing.T) 
 	})
 }
 
-// The limiter keeps room for units that open reservations may put
-// back. A cost that does not fit beside them is reserved directly.
+// The limiter keeps room for units that open reservations may put back. A cost without room beside them is reserved directly.
 func TestACostBesideOpenReservationsIsReservedDirectly(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)

@@ -240,7 +240,7 @@ func TestUsersAndTenantsHaveCapsOnRequestsAtTheSameTime(t *testing.T) {
 		m := slow{make(chan struct{})}
 		g, err := newGateway("http://model.example", "key", 1_000_000, m)
 		require.NoError(t, err)
-		var status [2]map[int]int // how often clients got each status: those that stay, and those that leave
+		var status [2]map[int]int // how often each status was sent to clients that stay, and to those leaving
 		var mu sync.Mutex
 		var all sync.WaitGroup
 		send := func(ctx context.Context, kind int, user string) {

@@ -81,7 +81,7 @@ func lanes() []lane {
 	}
 }
 
-// phase is a time in which requests are evenly spaced.
+// phase is a time with evenly spaced requests.
 type phase struct {
 	from, to  time.Duration
 	perSecond time.Duration // requests a second, as a number

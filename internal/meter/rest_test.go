@@ -198,7 +198,7 @@ func TestSettlementsAmongFlipsPassNoMoreThanTheBoundOfFlips(t *testing.T) {
 		sp             Spending
 		changes        int
 		kind           Kind
-		until          int64 // the instant at which its limit has regained it
+		until          int64 // when its limit has regained it
 	}
 	given := make(map[[2]Kind]int) // counts the settlements that gave units back although the limit had changed
 	for a := TokenBucket; a <= Calendar; a++ {

@@ -138,8 +138,8 @@ func TestAnySequenceOfLimitsServesWhatTheLowestWould(t *testing.T) {
 	}
 }
 
-// A key that is fresh under one limit stays fresh when the next limit comes. That
-// holds even if it once owed parts of a unit under a limit like the next one.
+// A key that is fresh under one limit stays fresh when the next limit comes. It
+// does so even if it once owed parts of a unit under a limit like the next one.
 func TestAFreshKeyStaysFreshUnderALimitThatComesBack(t *testing.T) {
 	queue, log, bucket := New(limitOf(LeakyBucket, 5, 100, 17)), New(limitOf(SlidingLog, 20, 10, 20)), New(limitOf(TokenBucket, 1, 60, 6))
 	for now := int64(170); now < 300; now++ {

@@ -31,7 +31,7 @@ func bomb(request string) (string, error) {
 	return "key", nil
 }
 
-// send sends a request, which the server serves at once.
+// send sends a request. The server serves it at once.
 func send(ctx context.Context, pc *pace.Pacer[string], request string) error {
 	p := pc.Arrive(ctx, "queue")
 	defer pc.Leave(p)

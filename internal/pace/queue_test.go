@@ -145,7 +145,7 @@ func unlimited(t *testing.T) ratelimit.Reserver[string] {
 	return limiter(t, ratelimit.Unlimited(), one)
 }
 
-// layers returns a stack of limits, which books nothing ahead.
+// layers returns a stack of limits. A stack books nothing ahead.
 func layers(t *testing.T, limits ...ratelimit.Limit) ratelimit.Reserver[string] {
 	var all []ratelimit.Layer[string]
 	for _, limit := range limits {

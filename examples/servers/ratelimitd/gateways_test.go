@@ -156,7 +156,7 @@ func send(t testing.TB, c *http.Client, method, url string, header ...string) *h
 	return resp
 }
 
-// spoofed has fields with which a client may pretend to be another one, or to request another path.
+// spoofed has fields for a client that pretends to be another one, or to request another path.
 var spoofed = []string{
 	"X-Original-Method", "OPTIONS", "X-Original-URI", "/other", "X-Original-URL", "/other", "X-Original-Host", "other", "X-Forwarded-Method", "OPTIONS",
 	"X-Forwarded-Uri", "/other", "X-Forwarded-Host", "other", "X-Forwarded-For", "203.0.113.9", "X-Real-Ip", "203.0.113.9", "Forwarded", "for=203.0.113.9",

@@ -60,7 +60,7 @@ func denied(w http.ResponseWriter, e httplimit.Event) {
 // originalFields names the header fields in which a gateway describes its client's request.
 type originalFields struct{ method, uri, host string }
 
-// clientIP returns the last address in X-Forwarded-For, which the gateway has written.
+// clientIP returns the last address in X-Forwarded-For: the gateway has written it.
 var clientIP = ratelimit.Must(httplimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: 1}))
 
 // attributes returns the attributes of the request made by the gateway's client. If there is no

@@ -41,7 +41,7 @@ import (
 
 // config holds the flags.
 type config struct {
-	web, rpc, operators string // the addresses on which it listens
+	web, rpc, operators string // the service's addresses
 	rules, redis        string
 	processes           int
 	drain               time.Duration

@@ -49,7 +49,7 @@ type Phase struct {
 	Burst   time.Duration // a burst's length
 	Queue   int           // how many requests may wait at the gate for a permit; others without a permit are lost
 
-	Leave     time.Duration // how long a client waits before it cancels, which the backend ignores; 0 means for ever
+	Leave     time.Duration // how long a client waits before it cancels; the backend ignores that; 0 means for ever
 	LeaveVary bool          // Leave is a mean, and times are uniform between 0.5 and 1.5 of it
 	Deadline  bool          // clients leave because of a deadline, so their outcome is Dropped
 	Abort     bool          // the backend does not begin cancelled requests
@@ -59,12 +59,12 @@ type Phase struct {
 	Refuse    bool          // an outage: all requests fail at once with a status of overload
 	PauseEach time.Duration // the interval between the backend's pauses, for example for garbage collection
 	Pause     time.Duration // a pause's length
-	SlowShare float64       // the share of slow requests, which take SlowBy times as long
+	SlowShare float64       // the share of slow requests; they take SlowBy times as long
 	SlowBy    float64
 
 	FailAs   inflight.Outcome // the outcome of requests failing by a bug; 0 means Cancelled
 	FailIn   time.Duration    // how long it takes until Fail fails a request
-	FailTo   float64          // the share up to which Fail grows
+	FailTo   float64          // the maximum to which Fail grows
 	FailOver time.Duration    // how long Fail grows; 0 if it stays the same
 	Short    float64          // the share of requests whose clients leave after ShortIn
 	ShortIn  time.Duration

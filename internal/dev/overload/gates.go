@@ -109,9 +109,9 @@ func (f *Fleet) Enter(now time.Duration, r *Request) bool {
 // Leave implements Gate.
 func (f *Fleet) Leave(now time.Duration, r *Request, o inflight.Outcome) { r.via.Leave(now, r, o) }
 
-// Gradient2 is a gate with Gradient2Limit of Netflix's concurrency-limits 0.5.4, with
-// its default options. It divides the mean latency of about 600 requests by the latency
-// of one. The limit follows this ratio, at most 1, plus a queue of 4, smoothed.
+// Gradient2 is a gate with Gradient2Limit from Netflix's concurrency-limits 0.5.4, with
+// its default options. It divides the mean latency over about 600 requests by one
+// request's latency. The limit follows this ratio, at most 1, plus a queue of 4, smoothed.
 type Gradient2 struct {
 	Most     float64
 	limit    float64

@@ -71,11 +71,11 @@ func draw(rng *rand.Rand, seed uint64) Cell {
 	return c
 }
 
-// Failing lists ways in which calls end without success, though nothing is overloaded. In some,
+// Failing lists ways for calls to end without success, though nothing is overloaded. In some,
 // a share of the calls fails by a bug. In the others, clients leave after some service times.
 var Failing = failing()
 
-// Way is one way in which a backend's calls end.
+// Way is one way for a backend's calls to end.
 type Way struct {
 	Name   string
 	change func(p *Phase, seed uint64)

@@ -137,7 +137,7 @@ func TestFailedWorkDoesNotShrinkTheLimit(t *testing.T) {
 }
 
 // If a deadline has passed, a client has left, whatever outcome is
-// reported. The backend continues its work, for which no client waits.
+// reported. The backend continues its work, though no client waits for it.
 func TestDeadlinesShrinkTheQueueUntilFewEnd(t *testing.T) {
 	t.Parallel()
 	for name, adaptive := range map[string]func() inflight.Algorithm{"Learn": inflight.Learn(nil)} {

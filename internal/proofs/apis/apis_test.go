@@ -48,7 +48,7 @@ var misses = map[string]bounds{
 	"Discord": {goodput: .8, refused: .27, apart: true}, "six a minute": {goodput: .85, refused: .38, apart: true},
 	// The server holds 50 requests for a minute each, so each answer is a minute old.
 	"own, leaky bucket": {goodput: .97, refused: .32},
-	// Units come back in the rhythm in which they were spent. The fields only show when the next one comes.
+	// Units come back in the rhythm of their spending. The fields only show when the next one comes.
 	"own, sliding log": {goodput: .7, refused: .25, apart: true}, "own, sliding counter": {goodput: .82, refused: .05},
 	"Slack": {goodput: .93, refused: .1, apart: true},
 }
@@ -56,7 +56,7 @@ var misses = map[string]bounds{
 func play(t *testing.T, c client, api apis.API, processes int, e apis.Event, seed uint64) (r apis.Result) {
 	hour := time.Hour
 	if api.Limit.Rate.Per == time.Second && api.Limit.Rate.Units > 10 && e == apis.Calm {
-		hour /= 6 // it then has as many requests as an hour of another API
+		hour /= 6 // a sixth of an hour has as many requests as another API's hour
 	}
 	synctest.Test(t, func(t *testing.T) {
 		r = apis.Play{API: api, Processes: processes, Event: e, Seed: seed, Hour: hour, Client: c.new}.Run(t.Context())

@@ -36,7 +36,7 @@ var workloads = []workload{
 	{name: "zipf-1M-parallel", keys: million, zipf: true, parallel: true},
 }
 
-// allKeys returns the first n keys of a list, which is made once.
+// allKeys returns the first n keys of a list made once.
 func allKeys(n int) []string {
 	if n <= most() {
 		return firstMillion()[:n]
@@ -230,7 +230,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// Every peer does the work under which the table lists it.
+// Every peer does the work that the table lists for it.
 func TestPeersDecideAsTheWorkloadsRequire(t *testing.T) {
 	for _, p := range peers {
 		t.Run(p.name, func(t *testing.T) {

@@ -139,7 +139,7 @@ func BenchmarkInflight(b *testing.B) {
 	}
 }
 
-// Every peer does the work under which the benchmark lists it.
+// Every peer does the work that the benchmark lists for it.
 func TestInflightPeersLimitEachKey(t *testing.T) {
 	for _, p := range inflightPeers {
 		t.Run(p.name, func(t *testing.T) {

@@ -68,7 +68,7 @@ func parse(t *testing.T, lines []string) (items []item) {
 }
 
 // randomLimits returns limits of all algorithms. Their names have any characters
-// that a field can contain. Some have the largest figures that can be counted.
+// allowed in a field, and some figures are the largest that can be counted.
 func randomLimits(random *rand.Rand) (limits []ratelimit.Limit) {
 	for i := range 1 + random.IntN(5) {
 		units := 1 + int(math.Exp2(random.Float64()*53))

@@ -27,7 +27,7 @@ const settles = polls + 1
 // guest is a tenant of a [gathering]. While it is present, it requests more than its share.
 type guest struct {
 	member
-	there []bool // in which phases it is present
+	there []bool // whether it is present in each phase
 
 	grants []grant
 	late   int // how often a denial's wait exceeded RetryAfter, by more than a tenth and 50 ms
@@ -237,7 +237,7 @@ func unitsBetween(grants []grant, from, to time.Duration) (units float64) {
 	return units
 }
 
-// settled reports whether the tenants stay the same from 1.2 refills and 2 s before from, until to.
+// settled reports whether the tenants last changed at least 1.2 refills and 2 s before from, and stay the same until to.
 func (x *gathering) settled(from, to time.Duration) bool {
 	begin := time.Duration(0)
 	for _, end := range x.ends {
@@ -263,8 +263,8 @@ func (x *gathering) worst(g *guest) (part float64, measured bool) {
 	return part, measured
 }
 
-// barred returns how long a guest went without a grant while present,
-// at most, less the time in which its share pays for a cost.
+// barred returns the longest time without a grant while a guest was
+// present, less the time that its share takes to pay for a cost.
 func (x *gathering) barred(g *guest) (longest time.Duration) {
 	begin := time.Duration(0)
 	last := begin
@@ -306,7 +306,7 @@ func (x *gathering) String() string {
 	return text
 }
 
-// Tenants join and leave. A tenant may use units that no other tenant wants. After a refill, it
+// Tenants join and leave. A tenant may use units unwanted by all others. After a refill, it
 // loses nothing for that. Soon after each change, all waiting tenants get their shares again.
 func TestTenantsThatWaitGetTheirSharesSoonAfterOthersJoinAndLeave(t *testing.T) {
 	var mu sync.Mutex

@@ -72,7 +72,7 @@ func (l *lane) spent(from, to time.Duration) float64 {
 	return float64(sum) / (rate * (to - from).Seconds())
 }
 
-// denied returns which share of the modest tenant's calls was denied while all others polled.
+// denied returns the denied share of the modest tenant's calls while all others polled.
 func (l *lane) denied() float64 {
 	wanted, served := 0, 0
 	for i := range l.wanted {

@@ -77,12 +77,12 @@ func (m *member) next(at time.Duration) time.Duration {
 	return m.on + m.off - p
 }
 
-// part returns which part of its share a member got, to within one cost.
+// part returns the part of its share that a member got, to within one cost.
 func (m *member) part() float64 { return (m.served + float64(m.cost)) / m.due }
 
 func (m *member) ofBurst(x *mix) float64 { return float64(m.cost) / float64(x.burst) }
 
-// promised returns which part of its share a member must get at least, or 0 if none is promised.
+// promised returns the minimum part of a member's share, or 0 if nothing is promised.
 func (m *member) promised(x *mix) float64 {
 	switch {
 	case m.manner == polls, m.on > 0: // a member that comes and goes burdens the others
@@ -321,7 +321,7 @@ func TestTenantsThatBehaveGetTheirSharesInRandomMixes(t *testing.T) {
 	}
 }
 
-// mixPicture draws the tenants by their manners, and by which part of their share they got.
+// mixPicture draws the tenants by manner, and by the part of their share that they got.
 func mixPicture(parts map[string][]float64) string {
 	const top, bottom = 96.0, 300.0
 	c := chart.New(width, int(bottom)+60, "Shares in random mixes", "For each manner of asking, the part of its share that a tenant got, from the worst tenant to the best.")

@@ -15,7 +15,7 @@ type trial struct {
 	what   string // describes the demand
 	change func(s *setup)
 	bound  func(r *result) int64
-	least  float64 // which part of the bound the hottest key must be admitted, at least
+	least  float64 // the minimum admitted cost of the hottest key, as a part of the bound
 	most   float64 // the maximum number of round trips per decision; 0 is not checked
 	exact  bool    // whether the hottest key must be admitted exactly the bound
 }

@@ -233,7 +233,7 @@ var handoverTrials = []handoverTrial{
 type handoverResult struct {
 	jobs      int
 	ofIdeal   float64 // how many jobs there were, as a part of slots · time / work
-	busy      float64 // which part of the slots' time was spent on work
+	busy      float64 // the part of the slots' time spent on work
 	overtaken int     // by how many later callers a caller was overtaken, at most
 	most      int     // how many jobs were in flight, at most
 }
@@ -402,7 +402,7 @@ func (s *server) cpu(ctx context.Context) (sum float64, err error) {
 	return sum, err
 }
 
-// manyWait returns which part of a core the server uses while 1,000 callers wait for 2,000 taken slots.
+// manyWait returns the part of a core used by the server while 1,000 callers wait for 2,000 taken slots.
 func manyWait(ctx context.Context, server *server) (ofCore float64, err error) {
 	if err := server.do(ctx, "FLUSHALL"); err != nil {
 		return 0, err

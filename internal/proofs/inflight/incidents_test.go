@@ -22,7 +22,7 @@ var (
 	seeds     = flag.Int("incident-seeds", testsize.Of(1, 3), "play each so many times")
 )
 
-// incidentLimit is one of the limits with which incidents are played.
+// incidentLimit is one of the limits that the incidents test.
 type incidentLimit struct {
 	name   string
 	bubble bool // it reads the time itself, so it runs in a bubble

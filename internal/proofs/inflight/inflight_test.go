@@ -266,7 +266,7 @@ func (f *forgetful) TryAcquire(key string, n int) (inflight.Permit, error) {
 		return inflight.Permit{}, context.Canceled
 	}
 	f.mu.Lock()
-	f.held += n // the act, which is never undone
+	f.held += n // the act; it is never undone
 	f.mu.Unlock()
 	return inflight.Permit{}, nil
 }

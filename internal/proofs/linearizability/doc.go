@@ -1,5 +1,5 @@
-// Package linearizability proves that calls from many goroutines have the same effect as if they
-// were made one after the other, in an order that fits when each began and ended. It has tests only.
+// Package linearizability proves that calls from many goroutines have the same effect as if they were
+// made one after the other, in an order that fits when each began and ended. It has tests only.
 //
 // A history has phases. In each phase, goroutines call Allow, Take, Adjust and Reset on a few keys at one instant
 // of the clock. Others sweep and invent keys, so buckets are dropped, evicted and made again during the calls.

@@ -30,7 +30,7 @@ func rulesOf(t *testing.T, section string) *policy.Policies {
 	return ratelimit.Must(policy.New(ratelimit.Must(policy.Parse(m[1])), nil))
 }
 
-// freeAddr returns an address on which no process listens.
+// freeAddr returns an address without a listening process.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	port, err := proc.FreePort()

@@ -150,8 +150,8 @@ func TestRedisRateKeepsOneNumberForAllLimitsOfAKey(t *testing.T) {
 	assert.True(t, d.Allowed)
 }
 
-// TestRedisRateChargesTwiceForALostAnswer: go-redis repeats a command if it gets no answer.
-// This library's limiter prevents that. Its error states that the call may have been charged.
+// TestRedisRateChargesTwiceForALostAnswer: go-redis repeats a command if it gets no answer. This
+// library's limiter prevents a repetition. Its error states that the call may have been charged.
 func TestRedisRateChargesTwiceForALostAnswer(t *testing.T) {
 	ctx, direct := t.Context(), redisserver.Start(t)
 	proxy := newProxy(t, direct.Options().Addr)

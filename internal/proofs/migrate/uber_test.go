@@ -102,7 +102,7 @@ func TestUberCannotBeLeft(t *testing.T) {
 	})
 }
 
-// TestUberDividesWholeNumbers: the interval is a whole number of nanoseconds, which can be 0.
+// TestUberDividesWholeNumbers: the interval is a whole number of nanoseconds, and may be 0.
 func TestUberDividesWholeNumbers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		theirs := uber.New(2, uber.Per(time.Nanosecond), uber.WithoutSlack)

@@ -50,7 +50,7 @@ var limits = []struct {
 	}},
 }
 
-// Every limit plays the same cells. The same rules count which cells miss the goal.
+// Every limit plays the same cells. The same rules count the cells that miss the goal.
 func TestGrid(t *testing.T) {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 1, ' ', tabwriter.Debug)
 	defer w.Flush()

@@ -55,7 +55,7 @@ func TestModulesThatOthersCanUse(t *testing.T) {
 	assert.Contains(t, out.String(), "the program of example.org/root runs: 1 line\n")
 }
 
-// TestModulesThatOthersCannotUse makes changes with which the repository still builds.
+// TestModulesThatOthersCannotUse makes changes that break no build in the repository.
 func TestModulesThatOthersCannotUse(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs in CI, and with scripts/test -long")

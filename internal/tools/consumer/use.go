@@ -73,7 +73,7 @@ func get(dir string, env []string, args ...string) error {
 	return err
 }
 
-// fetch makes a module that requires only m. It returns m's commands, and the packages that other modules can import.
+// fetch makes a module requiring only m. It returns m's commands, and the packages that other modules can import.
 func (p packed) fetch(m repo.Module, env []string) ([]string, error) {
 	dir := filepath.Join(p.dir, "fetch", path.Base(m.Path()))
 	if err := get(dir, env, m.Path()+"@"+p.version); err != nil {

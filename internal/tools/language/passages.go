@@ -39,8 +39,7 @@ var (
 	target = regexp.MustCompile(`\]\([^)\n]*\)`)
 )
 
-// prose returns a line without links' addresses. It replaces code
-// and literals by a placeholder, which does not count as a word.
+// prose returns a line without links' addresses. It replaces code and literals by a placeholder, not counted as a word.
 func prose(line string) string {
 	return strings.TrimSpace(code.ReplaceAllString(target.ReplaceAllString(line, "]"), "_"))
 }
@@ -90,8 +89,8 @@ func readGo(path, content string) ([]passage, error) {
 	return all, nil
 }
 
-// goLine returns the prose of one line of a comment. It returns "" for
-// a directive, and for code, which begins with a tab or four spaces.
+// goLine returns the prose of one line of a comment. It returns "" for a
+// directive, and for code: a line that begins with a tab or four spaces.
 func goLine(line string) string {
 	text, isLine := strings.CutPrefix(line, "//")
 	if !isLine {

@@ -141,8 +141,8 @@ func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err err
 	return fate{survived: true, took: time.Since(begin)}, nil
 }
 
-// tests runs one package's tests on a mutant, with each seed. It returns the test that has killed
-// the mutant, or "" if none has. With killersFirst, tests that have killed mutants before run first.
+// tests runs one package's tests on a mutant, with each seed. It returns the test that has
+// killed the mutant, or "" if none has. With killersFirst, tests with earlier kills run first.
 func (w *worker) tests(ctx context.Context, pkg, test string, m *mutant, seeds int, killersFirst bool) (by string, err error) {
 	bound := 3*w.clean[pkg] + 5*time.Second
 	if first := w.killers.of(pkg); first != "" && killersFirst {

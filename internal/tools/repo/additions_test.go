@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/tools/source"
 )
 
-// additions returns a row of CONTRIBUTING.md's table of additions, given the text with which the row begins.
+// additions returns the row of CONTRIBUTING.md's table of additions that begins with the text begin.
 func additions(t *testing.T, root, begin string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))

@@ -2,7 +2,7 @@ package main
 
 import "strings"
 
-// grpcBase is the row to which the others are compared.
+// The other rows are compared with grpcBase.
 const grpcBase = "go-grpc-middleware-address"
 
 func grpcReport(r results) string {

@@ -21,7 +21,7 @@ var redisTables = []struct {
 	{"Memory of one key, bytes (MEMORY USAGE)", "RedisMemory", "B/key", 0, false},
 }
 
-// redisBase is the row to which the others are compared.
+// The other rows are compared with redisBase.
 const redisBase = "redis_rate"
 
 func redisReport(r results) string {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// us is the row to which the others are compared.
+// us is this library's row. The others are compared with it.
 const us = "ratelimit"
 
 func (r results) heading(title string) string {

@@ -56,7 +56,7 @@ func (t *table) keys(col int) float64 {
 	return n
 }
 
-// grid returns the times at which the picture has lines. The medians lie between the first and the last.
+// grid returns the times of the picture's lines. The medians lie between the first and the last.
 func (t *table) grid() []float64 {
 	var medians []float64
 	for _, c := range contenders {
