@@ -99,7 +99,7 @@ func picks[K any](w load, keys []K) []K {
 	return picks
 }
 
-// manyKeys returns the keys with the numbers 0 to n-1.
+// manyKeys returns key(0) to key(n-1).
 func manyKeys[K any](n int, key func(i int) K) []K {
 	keys := make([]K, n)
 	for i := range keys {
@@ -189,7 +189,7 @@ func BenchmarkTake(b *testing.B) {
 	})
 }
 
-// BenchmarkReservation measures what open reservations cost: their own calls, and their key's other calls.
+// BenchmarkReservation measures reservations and other calls on one key, while the key's earlier reservations are open.
 func BenchmarkReservation(b *testing.B) {
 	ctx := context.Background()
 	for _, open := range []int{0, 1, 32} {
@@ -324,7 +324,7 @@ func grow[K comparable](limit ratelimit.Limit, keys []K) *ratelimit.Keyed[K] {
 	return l
 }
 
-// request is the source of the layers' keys.
+// request contains the keys of all layers.
 type request struct {
 	user, tenant, route string
 }

@@ -345,7 +345,7 @@ func TestACalendarsDecisionDoesNotAllocate(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(100, func() { _, _ = l.Take(context.Background(), "k", 1) }))
 }
 
-// walls is how many histories with changing wall clocks to play, for example -walls 100000.
+// walls is the number of histories to play with changing wall clocks, for example -walls 100000.
 var walls = flag.Uint64("walls", 0, "histories of calendars to play; 0: some")
 
 // datedKey is a key of the model, with its window and its spending there. It shares no code
@@ -382,7 +382,7 @@ func (k *datedKey) adopt(l ratelimit.Limit, wall time.Time, now time.Duration) {
 	}
 	k.roll(wall)
 	k.changes++
-	if k.until <= now || k.aside == 0 { // nothing is set aside, so no earlier instant matters
+	if k.until <= now || k.aside == 0 { // nothing is set aside any more, so the instant until is void
 		k.aside, k.until = 0, 0
 	}
 	debt := max(0, k.used-k.limit.Rate.Units)
@@ -435,7 +435,7 @@ func playDates(t *testing.T, seed uint64) {
 	clock := new(wallClock)
 	clock.set(time.Duration(r.Int64N(2*model.Year) - model.Year))
 	clock.setWall(time.Date(1990+r.IntN(80), time.Month(1+r.IntN(12)), 1+r.IntN(31), r.IntN(24), r.IntN(60), r.IntN(60), r.IntN(1e9), time.UTC))
-	l := newWith(t, limit, ratelimit.Options[string]{Clock: clock, IdleTTL: math.MaxInt64}) // so that no key is dropped
+	l := newWith(t, limit, ratelimit.Options[string]{Clock: clock, IdleTTL: math.MaxInt64}) // keeps all keys in the table
 	keys := map[string]*datedKey{}
 	type reserved struct {
 		r       *ratelimit.Reservation

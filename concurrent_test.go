@@ -377,7 +377,7 @@ func TestConcurrentMatchesACounterOverRandomHistories(t *testing.T) {
 	}
 }
 
-// The hour of an LLM gateway: see model.GatewayHour.
+// TestAnHourOfStreamsUsesTheCapsAndNoMore plays model.GatewayHour on a stack in memory.
 func TestAnHourOfStreamsUsesTheCapsAndNoMore(t *testing.T) {
 	testsize.Sequential(t)
 	c := new(ratelimittest.Clock)

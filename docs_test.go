@@ -214,7 +214,7 @@ func TestTermsAreLinkedWhereTheyFirstStand(t *testing.T) {
 	})
 }
 
-// The code in docs/recipes.md.
+// The examples in docs/recipes.md.
 
 func Example_pacing() {
 	ctx := context.Background()
@@ -276,7 +276,7 @@ func TestAnExportWritesTenRowsASecond(t *testing.T) {
 		for range 101 {
 			require.NoError(t, limit.Wait(t.Context(), "export", 1))
 		}
-		assert.Equal(t, 10*time.Second, time.Since(start)) // exactly, because the clock is a bubble's
+		assert.Equal(t, 10*time.Second, time.Since(start)) // exactly, because a bubble's clock runs only while all goroutines sleep
 	})
 }
 

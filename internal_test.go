@@ -73,7 +73,7 @@ func TestKeysThatShareASlotAreBothRemembered(t *testing.T) {
 }
 
 // Random slots and a random clock never make a call panic. The memory
-// recalls the last spending, or has counted a key as forgotten.
+// recalls a key's last spending, or has counted a key as forgotten.
 func TestAMemoryOfGarbage(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	dates := &calendars{clock: systemClock{}}

@@ -20,7 +20,7 @@ import (
 
 func perUser(r string) (string, error) { return r, nil }
 
-// inFront stands in front of another limiter.
+// inFront wraps a limiter, and has only a Reserver's methods.
 type inFront[K comparable] struct{ ratelimit.Reserver[K] }
 
 // uncomparable is a limiter that cannot be a map's key.
@@ -124,7 +124,7 @@ func TestALayerAloneThatCannotReserveReturnsThat(t *testing.T) {
 	assert.ErrorIs(t, l.Adjust(t.Context(), "ann", 1), errors.ErrUnsupported)
 }
 
-// joins is a limiter with a Join.
+// joins is a limiter with fixed results of Join.
 type joins struct {
 	*ratelimit.Keyed[string]
 	joint ratelimit.Joint
@@ -199,7 +199,7 @@ func TestGlobalRefusesALimiterWithKeys(t *testing.T) {
 	assert.ErrorContains(t, err, "Global: l is nil")
 }
 
-// completion is a call to a language model. Its handler fills in the real figures.
+// completion is a call to a language model. Its handler fills in the figures at the end.
 type completion struct {
 	user            string
 	estimate        int

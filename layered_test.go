@@ -461,7 +461,7 @@ func TestDecisionsOfEightLayersDoNotAllocate(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(1000, decide))
 }
 
-// Without other calls, the limiters' decisions determine their stack's.
+// Without other calls, a stack's decisions follow from its limiters'.
 func TestAStackFollowsFromItsLayers(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { followLayers(t, rand.New(rand.NewPCG(testsize.Seed(seed), 3))) })
@@ -677,7 +677,7 @@ func TestAdjustOfAStackAdjustsEachLayer(t *testing.T) {
 
 var errBad = errors.New("bad")
 
-// choice is a request. It lists the layers that apply to it.
+// choice is a request. It contains the indexes of the layers that apply to it.
 type choice []int
 
 func thePicked(c choice, which []int) []int { return append(which, c...) }

@@ -36,7 +36,7 @@ func TestATightenedWindowStaysShut(t *testing.T) {
 	}
 }
 
-// Nor must bookings ahead overflow.
+// Bookings ahead must not overflow, either.
 func TestATightenedLimitStaysShutBehindBookings(t *testing.T) {
 	all := []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerSecond(1e6), 1e6), ratelimit.LeakyBucket(ratelimit.PerSecond(1e6), 5e6), ratelimit.FixedWindow(ratelimit.PerSecond(1e6)), ratelimit.SlidingLog(ratelimit.PerSecond(1e6)), ratelimit.SlidingCounter(ratelimit.PerSecond(1e6))}
 	to := []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerDay(1), 1), ratelimit.LeakyBucket(ratelimit.PerDay(1), 1), ratelimit.FixedWindow(ratelimit.PerDay(1)), ratelimit.SlidingLog(ratelimit.PerDay(1)), ratelimit.SlidingCounter(ratelimit.PerDay(1))}
@@ -231,7 +231,7 @@ func TestARefreshDuringARefusedStackIsNotLost(t *testing.T) {
 		units = 50
 		l.Refresh("k")
 	}
-	_, err = stack.Take(t.Context(), "k", 3) // a cost of twice 3 for the other key, which has 5
+	_, err = stack.Take(t.Context(), "k", 3) // the other key is charged 3 twice, and has 5
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	d, err := l.Peek(context.Background(), "k", 1)
 	require.NoError(t, err)

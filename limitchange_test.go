@@ -572,7 +572,7 @@ func TestASlowLimitDeniesOnAClockFarFromItsOrigin(t *testing.T) {
 	}
 }
 
-// A booking ahead may take much longer to regain under a slower limit. It must not be forgotten, either.
+// A booking ahead may take much longer to regain under a slower limit. The limiter must not forget such a booking.
 func TestBookingsAreNotForgottenOnAClockFarFromItsOrigin(t *testing.T) {
 	slow := model.Five(ratelimit.Per(1, time.Duration(model.Century)))
 	for _, from := range model.Five(ratelimit.Per(1, time.Duration(10*model.Year))) {
@@ -608,7 +608,7 @@ func TestACancelUnderTheLimitOfItsChargeIsWhole(t *testing.T) {
 		r, err := l.Reserve(t.Context(), "k", 3, 0)
 		require.NoError(t, err)
 		if r.Delay > 0 || !r.Allowed {
-			r, err = l.Reserve(t.Context(), "k", 3, 24*time.Hour) // for a leaky bucket, this one queues
+			r, err = l.Reserve(t.Context(), "k", 3, 24*time.Hour) // for a leaky bucket, this reservation queues
 			require.NoError(t, err)
 		}
 		require.Equal(t, 5, remaining(t, l, "k"), make(10))
@@ -617,7 +617,7 @@ func TestACancelUnderTheLimitOfItsChargeIsWhole(t *testing.T) {
 	}
 }
 
-// A part of a unit counts as one unit under a limit without parts of units.
+// A fixed window counts whole units, so a part of a unit counts as one.
 func TestAFractionOfAUnitCarriesOverAsOne(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 3))
 	require.True(t, l.Allow("k", 3))

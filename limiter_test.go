@@ -31,7 +31,7 @@ type step struct {
 	retry   time.Duration
 	reset   time.Duration
 	delay   time.Duration
-	next    time.Duration // for one unit after a denial; 0 if equal to retry
+	next    time.Duration // the wait for one unit after a denial; 0 if equal to retry
 }
 
 func TestTakeBehaves(t *testing.T) {
@@ -384,7 +384,7 @@ func TestAStackRefusesAZeroKeyed(t *testing.T) {
 	assert.EqualError(t, err, "ratelimit: layer 0: By: this Keyed is nil or zero: make one with New")
 }
 
-// remote stands for an engine of another package, as a nil pointer.
+// remote is another package's engine. Tests need it only as a nil pointer.
 type remote struct{ ratelimit.Reserver[string] }
 
 // Constructors with an error result refuse a nil argument, and an argument whose first call would panic.
@@ -547,7 +547,7 @@ func allocatesNothing(t *testing.T, name string, f func()) {
 	assert.Zero(t, testing.AllocsPerRun(100, f), name)
 }
 
-// Nor does Allow allocate for a full table or a failing key function.
+// Allow allocates nothing for a full table or a failing key function, either.
 func TestAllowAllocatesNothingForErrors(t *testing.T) {
 	if testsize.Race {
 		t.Skip("the race detector makes pools allocate")

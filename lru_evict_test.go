@@ -218,7 +218,7 @@ func TestAKeyIsKeptForAMinuteWhileThereIsRoom(t *testing.T) {
 	}
 }
 
-// A key's place may come from a reading far in the future. It does not keep the keys behind it in the table.
+// A reading far in the future gives a key a place. This key does not keep the keys behind it in the table.
 func TestAKeyFromTheFutureKeepsNoOthersInTheTable(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerSecond(1)), ratelimit.Options[int]{Clock: clock, MaxKeys: 4000})

@@ -48,8 +48,8 @@ func (b *bystander) sees(key, cost int) {
 	}
 }
 
-// pace is the maximum pause between two calls, in whole milliseconds or not. A window's end
-// is remembered to the millisecond, so windows may end up to 1 ms later than a bystander's.
+// pace bounds the pauses between calls. A limiter remembers a window's end to the millisecond, so
+// windows may end up to 1 ms later than a bystander's, unless all pauses are whole milliseconds.
 type pace struct {
 	most  time.Duration
 	whole bool
@@ -246,7 +246,7 @@ func TestWindowsAreRecalled(t *testing.T) {
 		first  int
 		later  time.Duration
 		second int
-		cost   int // of the look
+		cost   int // the cost in the Peek after the eviction
 		want   ratelimit.Decision
 	}{
 		"a window":                     {window, 30, 20 * time.Second, 0, 1, ratelimit.Decision{Allowed: true, Remaining: 70, ResetAfter: 40 * time.Second}},
@@ -658,7 +658,7 @@ func TestAStepBackBehindADropGivesARememberedKeyNothing(t *testing.T) {
 							passed += cost
 						}
 						require.LessOrEqual(t, passed, 5, "at one instant, in round %d", round)
-						// evicts the key although it is throttled
+						// evicts the key, though it is throttled
 						for other := 10 * (1 + round); other < 10*(1+round)+3; other++ {
 							if l.Allow(other, 5) { // otherwise its hash resembles that of a remembered key
 								require.False(t, l.Allow(other, 1))

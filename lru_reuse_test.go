@@ -284,7 +284,7 @@ func TestEntriesThatChangeHandsMixNoKeysUp(t *testing.T) {
 	}
 }
 
-// stoppedClock is a clock that stands still.
+// stoppedClock always returns the same reading.
 type stoppedClock struct{}
 
 func (*stoppedClock) Now() time.Duration { return 0 }

@@ -497,7 +497,7 @@ func TestANewKeyThatHasWaitedForAPinnedOneIsRefused(t *testing.T) {
 }
 
 // newKeyThatWaits returns a limiter with one key, and the result of a
-// new key's call. The old key is busy until the new one waits for it.
+// call on a new key. The old key is busy until the new one waits for it.
 func newKeyThatWaits(t *testing.T, pinned bool) (*ratelimit.Keyed[int], <-chan bool) {
 	clock := new(testClock)
 	l := newWith(t, onceADay, ratelimit.Options[int]{Clock: clock, MaxKeys: 1})

@@ -520,7 +520,7 @@ func TestAReservationIsSettledAsIfItsRealCostHadBeenCharged(t *testing.T) {
 	assert.Equal(t, 90, remaining(t, a, "k"))
 	assert.Equal(t, remaining(t, b, "k"), remaining(t, a, "k"))
 
-	// All was regained meanwhile, so nothing is left to give back.
+	// All of it was regained meanwhile, so nothing is left to give back.
 	r = reserve(50)
 	clock.advance(time.Minute)
 	require.True(t, a.Allow("k", 30))
@@ -673,7 +673,9 @@ func TestMisusedReservationsLeaveAllFiguresInTheirRanges(t *testing.T) {
 				if leased, ok := from.(*lease.Limiter[string]); ok {
 					require.NoError(t, leased.Flush(t.Context()))
 				}
-				for range 60 { // the charges may exceed an int of 32 bits, and the units set aside and bookings must go, too
+				// repeated, because the charges may exceed an int of 32 bits,
+				// and the units set aside and the bookings must go, too
+				for range 60 {
 					require.NoError(t, l.Adjust(context.Background(), "k", math.MinInt))
 				}
 				require.Equal(t, limit.Capacity(), remaining(t, l, "k"), "%v, %s, seed %d", limit, name, seed)

@@ -130,7 +130,7 @@ func TestAnErrorOfOneLayerIsReportedWithTheDecisionsOfTheOthers(t *testing.T) {
 	}
 }
 
-// If two layers bind alike, addresses in memory must not determine the reported one.
+// If two layers are equally tight, their addresses in memory must not determine the reported one.
 func TestOfLayersThatBindAlikeTheLongerResetIsReturnedThenTheFirst(t *testing.T) {
 	long := ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("long")
 	short := ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("short")
@@ -556,7 +556,7 @@ func TestADenialByAnotherLayerDoesNotMakeAKeyThrottled(t *testing.T) {
 	assert.Equal(t, 10, remaining(t, users, "bob"), "who had room, and so was the one to go")
 }
 
-// interfering is a clock that calls then, if set, at its next reading.
+// interfering is a clock that calls the function then, if set, at its next reading.
 type interfering struct {
 	testClock
 	then func()
@@ -605,7 +605,7 @@ func TestADenialAfterKeysWereInsertedTakesThemOutAgain(t *testing.T) {
 type taking struct {
 	key     string
 	which   []int
-	denials bool // it takes only denials
+	denials bool // whether it takes only denials
 	taken   []string
 }
 

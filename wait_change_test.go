@@ -392,7 +392,7 @@ func TestAfterARaiseTheLineGoesBeforeFarBookingsAndBeforeNewcomers(t *testing.T)
 	}
 }
 
-// A Peek may find a new limit before the line does. Its answer is that for a call at the line's end, behind the bookings.
+// A Peek may find a new limit before the line does. The Peek then decides for a call at the line's end, behind the bookings.
 func TestAPeekBetweenANewLimitAndItsLineAnswers(t *testing.T) {
 	for _, limit := range takeAll(10) {
 		bubble(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), func(t *testing.T, w *waiters) {

@@ -185,8 +185,8 @@ func TestAnHourOfCallsInLineUsesTheLimitsWhateverTheOperatorDoes(t *testing.T) {
 					require.NoError(t, l.Adjust(ctx, "k", -5000))
 					return 5000
 				case 6:
-					require.NoError(t, l.Reset(ctx, "k"))      // without the reset, the calls under way would give tokens back
-					return 100_000 - int(l.open.Load()) - 8000 // after the reset, the calls under way give nothing back
+					require.NoError(t, l.Reset(ctx, "k"))      // afterwards, the calls under way give nothing back
+					return 100_000 - int(l.open.Load()) - 8000 // fewer are left than the line's first call needs
 				}
 				return 0
 			})

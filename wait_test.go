@@ -329,7 +329,7 @@ type oracle struct {
 	start   time.Time
 	spent   []*oracleWaiter // in the order of at
 	line    []*oracleWaiter
-	limiter *ratelimit.Keyed[string] // as of the last call of now
+	limiter *ratelimit.Keyed[string] // built by the last call to now
 	mu      sync.Mutex               // orders the goroutines' accesses for the race detector, although they take turns anyway
 }
 
@@ -342,7 +342,7 @@ type oracleWaiter struct {
 	failed   time.Time
 }
 
-// handClock is a clock whose readings and wall time are set by hand.
+// handClock shows a time set by hand.
 type handClock struct{ now time.Time }
 
 func (c *handClock) Now() time.Duration { return c.now.Sub(time.Unix(0, 0)) }

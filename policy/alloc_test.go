@@ -43,7 +43,7 @@ rules:
 			p.Allow(r, 1)
 			assert.Zero(t, testing.AllocsPerRun(1000, func() { p.Allow(r, 1) }), name)
 			assert.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = p.Take(t.Context(), r, 1) }), name)
-			if opts == nil || opts.ReuseRules { // Wait needs the rules' decisions, and has memory for them at once
+			if opts == nil || opts.ReuseRules { // otherwise Wait allocates the rules' decisions, because the hook may keep them
 				assert.Zero(t, testing.AllocsPerRun(1000, func() { _ = p.Wait(t.Context(), r, 1) }), name)
 			}
 		}

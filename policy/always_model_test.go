@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// alwaysRules regain nothing during a test.
+// alwaysRules are rules that regain nothing during a test.
 const alwaysRules = `- {name: tokens, key: user, limit: token-bucket 1/h burst 100, charge: always}
 - {name: team, key: team, limit: token-bucket 1/h burst 150, charge: always, grace: 10%}
 - {name: requests, key: user, limit: token-bucket 1/h burst 12, cost: 1}
@@ -62,7 +62,7 @@ func (l ledger) take(n int, r policy.Attributes) (allowed bool, charged []string
 	return allowed, charged
 }
 
-// TestARuleThatIsChargedAlwaysAgreesWithAModel plays random calls.
+// TestARuleThatIsChargedAlwaysAgreesWithAModel compares random calls' results with the ledger's.
 func TestARuleThatIsChargedAlwaysAgreesWithAModel(t *testing.T) {
 	for seed := range testsize.Of[uint64](4, 60) {
 		rnd := rand.New(rand.NewPCG(74, seed))

@@ -65,7 +65,7 @@ func TestKeysOfQueriesAndCookies(t *testing.T) {
 	}
 	for _, row := range []struct {
 		target, cookies string
-		allowed         []bool // one call after the other
+		allowed         []bool // each call's expected result, in order
 	}{
 		{"/x?v=2&token=s3cret-a", "", []bool{true, false}},
 		{"/x?token=s3cret%2Da&v=2", "", []bool{false}},    // the same, spelt otherwise
@@ -141,12 +141,12 @@ func TestALimitFromAnAttribute(t *testing.T) {
 		want              int
 	}{
 		{"ann", "", "", 10},
-		{"bob", "pro", "", 20},   // without the attribute, the plan's
-		{"cid", "pro", "30", 30}, // a number replaces the units
+		{"bob", "pro", "", 20},   // without the attribute, the plan's limit
+		{"cid", "pro", "30", 30}, // the number replaces the plan's units
 		{"dan", "pro", "sliding-log 7/m", 7},
 		{"eva", "", "unlimited", 60},
 		{"mallory", "", "30", 0}, // an override wins
-		{"ann", "", "40", 30},    // the spending stays under another limit
+		{"ann", "", "40", 30},    // earlier spending counts under the new limit
 	} {
 		assert.Equal(t, row.want, passed(row.user, row.plan, row.quota), "%s with %q", row.user, row.quota)
 	}

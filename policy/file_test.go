@@ -108,7 +108,7 @@ func TestAPauseInTheMiddleOfAWriteFreesNoBudget(t *testing.T) {
 		if t.Failed() || longest < filePause {
 			return
 		}
-		// The machine was busy, and a pause was longer than the reader waits.
+		// The machine was busy, and a pause took longer than the reader waits for further writes.
 	}
 	t.Error("the file was never written with short pauses only")
 }

@@ -15,7 +15,7 @@ import (
 
 const comingBack = "rules:\n- {name: api, key: user, limit: fixed-window 5/h, plans: {pro: fixed-window 50/h}}\n- {name: line, key: user, share: 1, limit: token-bucket 5/h burst 5}\n"
 
-// A bad merge drops a rule. Or a script empties the table of rules and fills it again.
+// A rule may be missing for minutes, for example after a bad merge, or while a script fills the table of rules again.
 func TestARuleThatComesBackWithinTenMinutesKeepsItsBudgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ann, bob := policy.Attributes{"user": "ann"}, policy.Attributes{"user": "bob", "plan": "pro"}

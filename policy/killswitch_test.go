@@ -16,7 +16,7 @@ import (
 
 const oneAnHour = "version: good\nrules:\n- {name: api, key: user, limit: fixed-window 1/h}\n"
 
-// In an incident, the file may contain an error made by a colleague an hour ago.
+// In an incident, the file may contain a colleague's error from an hour ago.
 func TestTheKillSwitchOfAFileWorksBesideAnError(t *testing.T) {
 	for name, c := range map[string]struct{ on, off string }{
 		"a bad limit":       {"kill_switch: true\nrules:\n- {name: a, limit: often}\n", "kill_switch: false\nrules:\n- {name: a, limit: often}\n"},

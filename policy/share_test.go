@@ -301,14 +301,14 @@ func TestAnEngineWhoseKeysShareNoLimitRefusesARuleWithShare(t *testing.T) {
 	assert.Equal(t, "rules[0].limit", problems[0].Field)
 }
 
-// Calls of a rule with share wait in line. If their turn would come too late, the other rules' charges are given back.
+// Calls of a rule with share wait in line. If their turn would come too late, the other rules get their charges back.
 func TestACallOfARuleWithShareWaitsInLine(t *testing.T) {
 	settle := func(r *ratelimit.Reservation) error { return r.Settle(3) }
 	for name, c := range map[string]struct {
 		patience time.Duration
-		end      func(*ratelimit.Reservation) error // of a reservation; a Wait has none
+		end      func(*ratelimit.Reservation) error // ends the reservation; nil for a Wait
 		err      error
-		own      int  // the charge of the rule own; the rule up charges its own cost
+		own      int  // what the rule own is charged at the end
 		again    bool // whether another call may follow at once
 	}{
 		"a reservation that would be late": {patience: time.Second, end: settle}, // 40 are left of 100, and 10 come in a second

@@ -136,7 +136,7 @@ func TestAKeyIsShownByItsValues(t *testing.T) {
 	}
 }
 
-// TestSupportFreesAndFinanceCharges looks at single budgets and changes them, with reports and without.
+// TestSupportFreesAndFinanceCharges reads, charges and resets single budgets, with and without OnDecision.
 func TestSupportFreesAndFinanceCharges(t *testing.T) {
 	const text = `
 rules:

@@ -150,8 +150,8 @@ func TestAPollerOvertakesNoCallInLineWhenTheLimitChanges(t *testing.T) {
 	})
 }
 
-// Each minute an operator edits the rules: rules for other requests, the limit by 1 %, its algorithm. Meanwhile 60 workers
-// make one call to a model after the other. Each call waits with an estimate of 1,000 tokens, and gives the unused ones back.
+// Each minute an operator edits the rules: rules for other requests, the limit by 1 %, or its algorithm. Meanwhile each of 60
+// workers calls a model again and again. Each call waits with an estimate of 1,000 tokens, and gives the unused ones back.
 func TestAnHourOfWorkersWhileTheRulesAreEdited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edit := func(minute int) *policy.Set {

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// TestADecisionUsesOneSetWhole changes between two sets under load. They differ so that any mixture would show.
+// TestADecisionUsesOneSetWhole changes between two sets under load. Any mixture of these sets would decide otherwise.
 func TestADecisionUsesOneSetWhole(t *testing.T) {
 	for name, pair := range map[string][2]string{
 		"both deny":              {"- {name: a, limit: unlimited}\n- {name: b, limit: blocked}", "- {name: a, limit: blocked}\n- {name: b, limit: unlimited}"},

@@ -41,7 +41,7 @@ rules:
 	for _, row := range []struct {
 		method, url string
 		allowed     bool
-		left        int // of the orders
+		left        int // of the rule orders
 	}{
 		{"GET", "/users/1/", true, 10},
 		{"GET", "/users/%31/x/y", true, 10},
@@ -49,7 +49,7 @@ rules:
 		{"POST", "/v2/users/1", false, 10},
 		{"GET", "/v2/users/1", true, 10}, // no rule matches
 		{"GET", "/users/2/", true, 10},
-		{"GET", "/users/me/3", true, 10}, // as in a mux, this does not spend the budget of me
+		{"GET", "/users/me/3", true, 10}, // as in a mux, the text is 3; the budget of the key me stays
 		{"GET", "/users/me/3", true, 10},
 		{"GET", "/users/3/", false, 10},
 		{"GET", "/users/me/", true, 10},

@@ -36,7 +36,7 @@ rules:
 - {name: probes, allow: true, match: {route: /healthz}}
 `
 
-// breaker is a failover that can be forced.
+// breaker is a failover whose state is set by Force.
 type breaker struct {
 	state  failover.State
 	forced bool
@@ -247,7 +247,7 @@ func TestHiddenKeysAreNowhere(t *testing.T) {
 	noSecret(t, all.String())
 }
 
-// A code belongs to a key and its rule, as the rule was when it denied the key.
+// A code names a denied key of one rule, with the rule's key as it was at the denial.
 func TestACodeOfAnotherKeyOfTheRuleResetsNothing(t *testing.T) {
 	s := serve(t, admin.Options{Write: true, HashKey: []byte("k")})
 	set := s.p.Current()

@@ -28,7 +28,7 @@ const (
 	Failing Event = "failing" // the server answers 500 in the same half hour
 )
 
-// Events are all events.
+// Events lists all events.
 var Events = []Event{Calm, Bursts, Changed, Skewed, Outage, Failing}
 
 // Send sends a request, and retries until the server serves it. If the server never does, Send returns an error.
@@ -145,7 +145,7 @@ func (p Play) Run(ctx context.Context) Result {
 		skew = 5 * time.Minute
 	}
 	w.server = p.API.start(skew)
-	ctx, cancel := context.WithCancel(ctx) // without a deadline: a request whose turn comes after it would fail at once
+	ctx, cancel := context.WithCancel(ctx) // without a deadline, because a request whose turn comes after a deadline fails at once
 	defer cancel()
 	time.AfterFunc(p.Hour, cancel)
 	var all sync.WaitGroup

@@ -88,12 +88,12 @@ func num(x float64) string {
 // Scale maps values to pixels.
 type Scale func(value float64) float64
 
-// Linear maps the values from … to evenly to the pixels start … end.
+// Linear maps the values between from and to evenly to the pixels between start and end.
 func Linear(from, to, start, end float64) Scale {
 	return func(v float64) float64 { return start + (v-from)/(to-from)*(end-start) }
 }
 
-// Log maps the positive values from … to to the pixels start … end, so that equal ratios have equal distances.
+// Log maps positive values between from and to to the pixels between start and end. Equal ratios get equal distances.
 func Log(from, to, start, end float64) Scale {
 	linear := Linear(math.Log10(from), math.Log10(to), start, end)
 	return func(v float64) float64 { return linear(math.Log10(v)) }

@@ -78,11 +78,10 @@ type flips struct {
 	tick   time.Duration
 
 	limiters [2]Flipped // one for each process
-	alone    bool       // only the first one decides, and its limit changes
+	alone    bool       // whether only the first limiter decides, and its limit changes
 
 	i, changes, late int
-	// the limit changes in one of seldom steps; pause is the longest
-	// pause, in ticks; take quarters of the charges are never settled
+	// one step in seldom changes the limit; pause is the longest pause, in ticks; of 4 charges, take are never settled
 	seldom, pause, take int
 	all, open           []*flipCharge
 	log                 []string
@@ -90,7 +89,7 @@ type flips struct {
 
 type flipCharge struct {
 	*ratelimit.Reservation
-	at, until  time.Duration // when it was charged; when its own limit has regained it
+	at, until  time.Duration // the instant of the charge; the instant when its limit has regained it
 	cost, real int
 	changes    int
 	algorithm  ratelimit.Algorithm
@@ -173,7 +172,7 @@ func (f *flips) step(t testing.TB, key string) {
 	}
 	ahead := time.Duration(0)
 	if limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
-		ahead = 1000 * time.Hour // longer than its delay in the queue
+		ahead = 1000 * time.Hour // longer than any delay in the queue
 	}
 	c.Reservation, err = l.Reserve(t.Context(), key, cost, ahead)
 	require.NoError(t, err)

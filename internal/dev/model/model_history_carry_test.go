@@ -35,8 +35,8 @@ func (m *model) adopt(l ratelimit.Limit, now int64) {
 // it counts again, until the old limit would have regained it.
 type aside struct{ units, until int64 }
 
-// carry converts the spending. Then at most the new capacity counts,
-// and debts. It returns false if more than one result would be right.
+// carry converts the spending. Afterwards at most the new capacity counts,
+// besides debts. It returns false if more than one result would be right.
 func (m *model) carry(old, l ratelimit.Limit, now int64) bool {
 	if m.aside.until <= now {
 		m.aside = aside{}

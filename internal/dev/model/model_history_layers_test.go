@@ -81,7 +81,7 @@ type query struct {
 	cost      int
 	own       int
 	shares    int
-	insert    bool // one of its layers inserts the key if all costs fit
+	insert    bool // a layer inserts the key if all costs fit
 }
 
 func (c *query) never() bool { return c.cost > c.limit.Capacity() }

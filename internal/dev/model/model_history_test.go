@@ -275,7 +275,7 @@ func (w *world) setLimit(m move) string {
 	return ""
 }
 
-// playSweep sweeps. With several keys none expires, so none is dropped.
+// playSweep sweeps. If there are several keys, none expires, so none is dropped.
 func (w *world) playSweep(m move) string {
 	swept, want := w.limiter.Sweep(), 0
 	if w.evicts() {

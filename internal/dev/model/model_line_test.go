@@ -81,7 +81,7 @@ func (l *modelLine) retryAfter(now, cost int64) time.Duration {
 	return time.Duration(s.earliest(from, cost) - now)
 }
 
-// bubbleClock is a clock with a bubble's time.
+// bubbleClock reads a bubble's time, counted from start.
 type bubbleClock struct{ start time.Time }
 
 func (c bubbleClock) Now() time.Duration { return time.Since(c.start) }
@@ -308,7 +308,7 @@ func (g *lineGame) newcomer(cost int, queue bool) {
 		return
 	}
 	if queue {
-		return // it may enter the queue behind the line
+		return // the call may enter the queue behind the line
 	}
 	g.note("Take(%d) behind %d", cost, len(g.want.turns))
 	got, err := g.limiter.Take(context.Background(), "k", cost)

@@ -14,7 +14,7 @@ import (
 // A Decision's three figures predict the results of later calls. These
 // tests make the calls, each on its own limiter with the same history.
 
-// replay returns a new limiter after the ops.
+// replay makes the ops on a new limiter, and returns it.
 func replay(t testing.TB, l ratelimit.Limit, ops []op) *rig {
 	r := newRig(t, l)
 	for _, o := range ops {
@@ -32,7 +32,7 @@ type probe struct {
 	d     ratelimit.Decision
 }
 
-// then returns the answer of an op some time later.
+// then returns the op's answer if it is made some time later.
 func (p *probe) then(later time.Duration, o op) ratelimit.Decision {
 	o.raw += int64(later)
 	return replay(p, p.limit, p.ops).do(o).d

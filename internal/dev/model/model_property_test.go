@@ -105,7 +105,7 @@ func (r *rig) change(o op, a *answer) {
 	}
 }
 
-// judge makes the same calls on the model.
+// judge makes the limiter's ops on the model.
 type judge struct {
 	*model
 	made map[int]*receipt

@@ -32,7 +32,7 @@ type spending interface {
 	earliest(t, cost int64) int64
 	// spend spends a booking, even if it does not fit.
 	spend(b *booking)
-	// charge spends a debt, which may need several windows.
+	// charge spends a debt. The debt may need several windows.
 	charge(now, cost int64)
 	// spent returns the spending counted now, in whole units, rounded up.
 	spent(now int64) int64
@@ -160,7 +160,7 @@ func (s *modelQueue) enter(now, cost int64) *booking {
 }
 
 func (s *modelQueue) refund(now int64, b *booking, amount int64) {
-	if s.full.Cmp(b.end(s.per)) == 0 { // if nothing has entered after it
+	if s.full.Cmp(b.end(s.per)) == 0 { // if the booking is the last in the queue
 		kept := sub(mul(b.cost, s.per), mul(now-b.at, s.units)) // the part not yet regained
 		s.full = sub(s.full, later(new(big.Int), earlier(mul(amount, s.per), kept)))
 	}

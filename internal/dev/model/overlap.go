@@ -139,7 +139,7 @@ func play[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], limit ratel
 	// past[:i] are the tokens used before an interval, and past[:k] the ones used by its end. So the interval used past[i:k].
 	slices.SortStableFunc(past, func(a, b spent) int { return cmp.Compare(a.at, b.at) })
 	rate, per := int64(limit.Rate.Units), int64(limit.Rate.Per)
-	var sum, worst, least int64 // the tokens up to now; the largest rise of tokens·per − rate·time, and its least value
+	var sum, worst, least int64 // the tokens up to now; the largest rise of level from its minimum; the minimum
 	for _, s := range past {
 		level := sum*per - rate*int64(s.at)
 		least = min(least, level)

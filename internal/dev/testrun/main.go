@@ -2,8 +2,8 @@
 // When a module ends, it prints go test's output and a line of progress. Tests that bound a time (testsize.Alone) run when
 // all others have ended. The last lines list the failed tests, and the skipped tests with the reasons. See scripts/test.
 //
-// If the first argument is not -all, testrun leaves out the modules in internal, except the package testing
-// sqllimit and policy on PostgreSQL. It also leaves out tests calling testsize.Extra. A last line counts them.
+// If the first argument is not -all, testrun leaves out the modules in internal, except the package testing sqllimit
+// and policy on PostgreSQL. It also leaves out tests calling testsize.Extra. A last line lists what is left out.
 package main
 
 import (

@@ -24,7 +24,7 @@ const (
 	Variant = "RATELIMIT_TEST_VARIANT"
 )
 
-// The variants. A variant repeats the tests whose results it can change. The functions below mark the others.
+// The names of variants. A variant repeats the tests whose results it can change. The functions below mark the others.
 const (
 	Racing   = "race"     // the race detector
 	OldestGo = "oldestgo" // the oldest supported Go
