@@ -444,7 +444,7 @@ func TestCancellingInALeakyBucketDelaysNoOtherCaller(t *testing.T) {
 	require.True(t, r.limiter.Allow("k", 3), "denied when it was told to retry, though nothing was spent since")
 }
 
-// A refund after the departure only moves the queue's end. This end has fractions of a nanosecond.
+// A refund after a cost has left the queue only moves the queue's end. The end has fractions of a nanosecond.
 func TestRefundInALeakyBucketLeavesLaterWorkItsSpace(t *testing.T) {
 	r := newRig(t, ratelimit.LeakyBucket(ratelimit.Per(6, 1), 12))
 	ctx := context.Background()

@@ -168,7 +168,7 @@ func eachPage(t *testing.T, f func(page, text string)) {
 	}))
 }
 
-// anchorsOf returns a page's anchors: its own, and the ones that GitHub derives from headings.
+// anchorsOf returns a page's anchors. Some stand in the page, and GitHub derives others from headings.
 func anchorsOf(text string) map[string]bool {
 	anchors := map[string]bool{}
 	for _, m := range regexp.MustCompile(`<a id="([^"]+)">`).FindAllStringSubmatch(text, -1) {

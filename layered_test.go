@@ -262,7 +262,7 @@ type funcClock func() time.Duration
 
 func (f funcClock) Now() time.Duration { return f() }
 
-// A clock that cannot be compared equals itself only within one limiter.
+// A clock that cannot be compared counts as the same clock only within one limiter.
 func TestClocksThatCannotBeCompared(t *testing.T) {
 	limit := ratelimit.FixedWindow(ratelimit.PerMinute(9))
 	for _, clock := range []ratelimit.Clock{
@@ -616,7 +616,7 @@ func TestMapKeysALimiterOfAnyKind(t *testing.T) {
 	for name, c := range map[string]struct {
 		call call
 		cost int
-		want ratelimit.Decision // after an Allow
+		want ratelimit.Decision // Take's result, after an Allow
 		left int
 		err  error
 	}{

@@ -187,7 +187,8 @@ func probeChange(t *testing.T, seed uint64, r *rand.Rand, from, to ratelimit.Lim
 		return again.l.Stats().Keys == 0
 	}
 	logs := from.Algorithm == ratelimit.AlgorithmSlidingLog && to.Algorithm == from.Algorithm
-	if to.Capacity() >= from.Capacity() && !(logs && to.Rate.Per < from.Rate.Per) { // otherwise the table may keep the excess longer
+	// otherwise the table may keep the units set aside for longer
+	if to.Capacity() >= from.Capacity() && !(logs && to.Rate.Per < from.Rate.Per) {
 		require.True(t, gone(peek.ResetAfter), what)
 	}
 	if peek.ResetAfter > 0 {

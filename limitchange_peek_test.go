@@ -184,14 +184,15 @@ func TestADebtOfATightenedLogIsPlacedAgainWhenTheLimitIsRaised(t *testing.T) {
 	}
 }
 
-// A charged debt is placed again, too, in shorter and in longer windows, even if only a part of it fits.
+// A charged debt is also placed again when a log's limit changes:
+// in shorter and in longer windows, even if only a part of it fits.
 func TestADebtIsPlacedAgainWhenALogsLimitChanges(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
 		spend     int // spent under 10 an hour, then charged again as a debt
 		to        ratelimit.Rate
 		remaining int
-		retry     time.Duration // until one more unit fits
+		retry     time.Duration // the time until one more unit fits
 		reset     time.Duration
 	}{
 		{"all fits", 10, ratelimit.PerHour(25), 5, 0, time.Hour},

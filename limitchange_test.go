@@ -340,7 +340,7 @@ func TestLimitsChangeUnderLoad(t *testing.T) {
 	assert.Equal(t, 2000-int(allowed.Load()), remaining(t, l, "k"))
 }
 
-// A Refresh during a call to LimitFor must not be lost.
+// A Refresh during a call to LimitFor must not be lost. Otherwise the key would keep the limit read before the Refresh.
 func TestARefreshDuringLimitForIsNotLost(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		units := 10
@@ -598,7 +598,7 @@ func TestBookingsAreNotForgottenOnAClockFarFromItsOrigin(t *testing.T) {
 	}
 }
 
-// A cancellation gives back spending from after a change of limit in full.
+// A reservation charged after a change of limit gives all its units back when cancelled.
 func TestACancelUnderTheLimitOfItsChargeIsWhole(t *testing.T) {
 	for _, make := range makers {
 		l, _ := newLimiter(t, make(50))

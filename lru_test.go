@@ -528,7 +528,7 @@ func TestAClockThatSwingsMintsNothingByWayOfForgetting(t *testing.T) {
 		name    string
 		options ratelimit.Options[int]
 		far     time.Duration
-		forget  func(l *ratelimit.Keyed[int], i int) // at the later end
+		forget  func(l *ratelimit.Keyed[int], i int) // at the swing's later end
 	}{
 		{"Sweep", ratelimit.Options[int]{}, ms, func(l *ratelimit.Keyed[int], _ int) { l.Sweep() }},
 		{"expiry", ratelimit.Options[int]{MaxKeys: 5000}, time.Hour, func(l *ratelimit.Keyed[int], i int) {

@@ -680,7 +680,7 @@ func TestACalendarsWindowIsGrantedOnceOverARestart(t *testing.T) {
 				next = newWith(t, limit, o)
 				require.NoError(t, next.Restore(before.Saved(), 0))
 			}
-			if ahead { // only now the wall clock is corrected
+			if ahead { // corrects the wall clock only now
 				clock.setWall(march)
 				clock.advance(time.Minute)
 			}
@@ -689,7 +689,7 @@ func TestACalendarsWindowIsGrantedOnceOverARestart(t *testing.T) {
 			if !l.Allow("k", 5) {
 				require.False(t, d.Allowed, "it has no more than if the program had gone on")
 			}
-			if d.Allowed { // the date is in April
+			if d.Allowed { // the wall clock shows a date in April
 				require.Equal(t, date(t, "UTC", "2026-05-01 00:00").Sub(clock.Wall()), d.ResetAfter)
 			}
 			clock.setWall(april)

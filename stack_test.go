@@ -667,7 +667,7 @@ func TestARequestTakesTheAnswersThatObserversGet(t *testing.T) {
 			require.Empty(t, q.taken)
 			continue
 		}
-		if !ok && cost > 5 && len(q.taken) == len(seen) { // an error of Allow has no text
+		if !ok && cost > 5 && len(q.taken) == len(seen) { // Allow reports an error without its text
 			continue
 		}
 		require.Equal(t, seen, q.taken)

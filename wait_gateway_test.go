@@ -106,7 +106,7 @@ func gateway(t *testing.T, stacked bool, callers, minutes int, operate func(ctx 
 		for range minutes - 1 {
 			begin, rate := time.Now(), l.rate()
 			allowed += float64(operate(ctx, l))
-			allowed -= rate * time.Since(begin).Seconds() // while another limit is in force, nothing counts
+			allowed -= rate * time.Since(begin).Seconds() // time under another limit does not count
 			time.Sleep(time.Until(begin.Add(time.Minute)))
 			allowed += l.rate() * 60
 		}

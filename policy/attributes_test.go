@@ -75,7 +75,7 @@ func TestKeysOfQueriesAndCookies(t *testing.T) {
 		{"/x?v=2&token=" + strings.Repeat("long", 1000), "", []bool{true, false}}, // a secret may have any length
 		{"/page", "sid=s3cret-1", []bool{true}},
 		{"/page", "a=b; sid=s3cret-1", []bool{true, false}},
-		{"/page", "sid=s3cret-1; sid=s3cret-2", []bool{true, true}}, // neither of the two counts
+		{"/page", "sid=s3cret-1; sid=s3cret-2", []bool{true, true}}, // neither of the two cookies counts
 	} {
 		for _, allowed := range row.allowed {
 			assert.Equal(t, allowed, request(row.target, row.cookies), "%.30s %s", row.target, row.cookies)

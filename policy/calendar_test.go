@@ -37,8 +37,9 @@ rules:
 	}{
 		{name: "the rule's limit", user: "ann", passed: 5, retry: 51 * time.Second}, // midnight in Berlin
 		{name: "a plan", user: "bob", plan: "pro", passed: 7, retry: 41 * time.Second},
-		{name: "an override", user: "eve", plan: "pro", passed: 1, retry: time.Hour + 31*time.Second},                             // midnight in UTC
-		{name: "the next month", user: "ann", after: time.Minute, passed: 5, retry: 31*24*time.Hour - time.Hour - 39*time.Second}, // clocks are set in between
+		{name: "an override", user: "eve", plan: "pro", passed: 1, retry: time.Hour + 31*time.Second}, // midnight in UTC
+		// with a change to summer time in between
+		{name: "the next month", user: "ann", after: time.Minute, passed: 5, retry: 31*24*time.Hour - time.Hour - 39*time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			clock.Advance(c.after)

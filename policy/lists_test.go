@@ -53,7 +53,7 @@ func TestAMatchNamesTheValuesOfAList(t *testing.T) {
 		{attrs{"ip": "::ffff:192.0.2.7"}, false},
 		{attrs{"ip": "2001:db8:bad:1::"}, false},
 		{attrs{"ip": "192.0.2.8"}, true},
-		{attrs{"ip": "192.0.2.8"}, false}, // spent by others
+		{attrs{"ip": "192.0.2.8"}, false}, // the rule others is used up
 		{attrs{"ip": "10.1.2.3"}, true},
 		{attrs{"ip": "10.1.2.3"}, true},
 		{attrs{"ip": "203.0.113.9"}, true},

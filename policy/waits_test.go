@@ -220,7 +220,7 @@ func TestCallsInALineOfSharesKeepTheirPlaces(t *testing.T) {
 	})
 }
 
-// An override ends while calls wait, and a rule begins. The bubble's clock begins at midnight of 2000-01-01, UTC.
+// While calls wait, an override ends, or a rule begins. The bubble's clock begins at midnight of 2000-01-01, UTC.
 func TestCallsInLineFollowTheDatesOfTheirRules(t *testing.T) {
 	for name, c := range map[string]struct {
 		rules string

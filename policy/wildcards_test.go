@@ -41,7 +41,7 @@ rules:
 	for _, row := range []struct {
 		method, url string
 		allowed     bool
-		left        int // of the rule orders
+		left        int // what the rule orders has left
 	}{
 		{"GET", "/users/1/", true, 10},
 		{"GET", "/users/%31/x/y", true, 10},

@@ -173,7 +173,7 @@ func converted(from spending, l ratelimit.Limit, now int64) spending {
 	b := bucketOf(from)
 	to := newSpending(l)
 	t := bucketOf(to)
-	owed := sub(b.full, mul(now, b.units)) // in parts of a unit, 1/per each
+	owed := sub(b.full, mul(now, b.units)) // in parts of a unit; a part is 1/per
 	g := gcd(t.units, t.per)
 	owed.Mul(owed, mul(t.per/g, 1)).Add(owed, mul(b.per-1, 1)).Div(owed, mul(b.per, 1))
 	t.full = add(mul(now, t.units), owed.Mul(owed, mul(g, 1)))

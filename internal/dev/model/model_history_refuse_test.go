@@ -54,7 +54,7 @@ func (w *world) needsRoom(m move) bool {
 func (w *world) full(raw int64, keys []string, err error) (text string, refused bool) {
 	for _, key := range keys {
 		if w.standing(key, raw) == isSpent && len(keys) == 1 {
-			return "", false // the key is in the table
+			return "", false // the key is in the table, and needs no room
 		}
 	}
 	least, most := len(keys), len(keys)

@@ -611,7 +611,7 @@ func (m *model) debt(s spending, now int64) int {
 	if _, left, _ := m.due(now); m.loose && len(left) > 0 {
 		spent := m.base.spent(now)
 		for i, s := 0, m.base.clone(); i < len(left); i++ {
-			if !fitsAt(m, s, left[i]) { // from this booking on, all count
+			if !fitsAt(m, s, left[i]) { // this booking and all later ones count
 				return int(max(0, m.all().spent(now)-int64(m.limit.Capacity())))
 			}
 			s.spend(left[i])
@@ -707,8 +707,8 @@ func (m *model) giveBackAside(b *booking, amount int64) {
 	m.base.refund(m.last, b, amount)
 }
 
-// charge spends a cost that need not fit. Three results are unspecified: beside bookings, because
-// of the order; a debt of very many windows, too slow to compute; and a debt capped at a Century.
+// charge spends a cost that need not fit. Beside bookings, the order is not specified. A debt of very many
+// windows takes too long to compute, and a debt of a Century is capped. In these cases the result is unspecified.
 func (m *model) charge(cost int64) {
 	units, per := int64(m.limit.Rate.Units), int64(Span(m.limit))
 	windows := m.limit.Algorithm > ratelimit.AlgorithmLeakyBucket && cost/units > 1000 // the windows would be computed one by one

@@ -136,7 +136,7 @@ func play[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], limit ratel
 		}
 		clock.Advance(pause)
 	}
-	// past[:i] are the tokens used before an interval, and past[:k] the ones used by its end. So the interval used past[i:k].
+	// In each interval, level rises by the tokens used above the rate. So its largest rise is the worst interval's.
 	slices.SortStableFunc(past, func(a, b spent) int { return cmp.Compare(a.at, b.at) })
 	rate, per := int64(limit.Rate.Units), int64(limit.Rate.Per)
 	var sum, worst, least int64 // the tokens up to now; the largest rise of level from its minimum; the minimum

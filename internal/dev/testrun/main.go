@@ -3,7 +3,7 @@
 // all others have ended. The last lines list the failed tests, and the skipped tests with the reasons. See scripts/test.
 //
 // If the first argument is not -all, testrun leaves out the modules in internal, except the package testing sqllimit
-// and policy on PostgreSQL. It also leaves out tests calling testsize.Extra. A last line lists what is left out.
+// and policy on PostgreSQL. It also leaves out tests calling testsize.Extra. A last line lists the omissions.
 package main
 
 import (
