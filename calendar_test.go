@@ -553,7 +553,7 @@ func TestNoWindowIsGrantedTwice(t *testing.T) {
 			case 3:
 				l.Sweep()
 			}
-			// A key still in the table may be at the latest reading, so that reading's window counts, too.
+			// A key still in the table may be at the latest reading, so the window of this reading counts, too.
 			latest = max(latest, clock.Now())
 			for _, wall := range []time.Time{clock.Wall(), clock.Wall().Add(latest - clock.Now())} {
 				seen[p.Begins(wall.In(p.Location))] = true

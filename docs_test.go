@@ -52,8 +52,8 @@ func compiled(t *testing.T) string {
 	return code.String()
 }
 
-// TestCodeInDocumentsIsCompiled checks that the code in README.md and
-// the documents is an exact copy of code compiled and run elsewhere.
+// TestCodeInDocumentsIsCompiled compares the code in README.md and the
+// documents with code compiled and run elsewhere. It must be an exact copy.
 func TestCodeInDocumentsIsCompiled(t *testing.T) {
 	documents, err := filepath.Glob("docs/*.md")
 	require.NoError(t, err)
@@ -100,7 +100,7 @@ func TestCommandsInDocumentsRunTests(t *testing.T) {
 	assert.Positive(t, patterns)
 }
 
-// TestReadmeIsShort checks that README.md takes few minutes to read.
+// TestReadmeIsShort limits README.md to a few minutes' reading.
 func TestReadmeIsShort(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	require.NoError(t, err)
@@ -129,7 +129,7 @@ var (
 	nonWords = regexp.MustCompile(`[^\w\- ]`)
 )
 
-// TestLinksInDocumentsLeadSomewhere checks that links within the repository lead to existing files and headings.
+// TestLinksInDocumentsLeadSomewhere follows links within the repository. They must lead to existing files and headings.
 func TestLinksInDocumentsLeadSomewhere(t *testing.T) {
 	anchors := map[string]map[string]bool{}
 	type use struct{ page, target string }

@@ -258,7 +258,7 @@ func TestAllowReportsDecisionsOnKnownKeysToo(t *testing.T) {
 		Decision: ratelimit.Decision{Limit: onceADay, RetryAfter: 24 * time.Hour, ResetAfter: 24 * time.Hour, NextAfter: 24 * time.Hour}}, events[1])
 }
 
-// A key that was used, and then left alone for longer than fresh keys are kept, leaves before a new one.
+// A used key, left alone for longer than fresh keys are kept, leaves before a new one.
 func TestAKeyThatWasUsedLongAgoIsNotInUseAnyMore(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 3), ratelimit.Options[string]{Clock: clock, MaxKeys: 3})

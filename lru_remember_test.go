@@ -96,7 +96,7 @@ func TestInventedKeysGrantNoMoreOfAnyKey(t *testing.T) {
 		places := 2000
 		if limit.Algorithm == ratelimit.AlgorithmSlidingCounter {
 			// If 16 bits of two keys' hashes are equal, one key is taken for the other and gets its windows. A
-			// bystander has windows at other times, and cannot judge this key. With more places than keys that is rare.
+			// bystander has windows at other times, and cannot judge this key. With more places than keys this is rare.
 			places = 200_000
 		}
 		for _, start := range firstReadings() {
@@ -533,8 +533,8 @@ func TestRememberIsChecked(t *testing.T) {
 
 var newcomers = flag.Int("newcomers", testsize.Of(100_000, 500_000), "keys never seen before, beside as many as are remembered and more")
 
-// flood sends ever new keys, each spending its full budget. At any time load × remember keys should be remembered. flood
-// returns the percentages of new keys that begin with less than a full budget, that are denied, and that are forgotten.
+// flood sends ever new keys, each spending its full budget. At any time load × remember keys should be remembered.
+// flood returns which percentages of the new keys begin with less than a full budget, are denied, and are forgotten.
 func flood(t *testing.T, load float64, n int) (less, denied, forgotten float64) {
 	t.Helper()
 	const remember = 10_000

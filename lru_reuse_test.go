@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// A new key gets the entry of the key that leaves the full table.
+// A new key gets the entry of the key leaving the full table.
 func TestANewKeyInAFullTableAllocatesNothing(t *testing.T) {
 	testsize.Sequential(t)
 	type pair struct {

@@ -570,8 +570,8 @@ func (c *interfering) Now() time.Duration {
 	return c.testClock.Now()
 }
 
-// While the stack inserts the missing keys, another call spends the budget that the stack has found.
-// So the stack denies, and leaves nothing behind: no inserted key, and no pin on a key tracked before.
+// While the stack inserts the missing keys, another call spends the budget found by the stack. So
+// the stack denies, and leaves nothing behind: no inserted key, and no pin on a key tracked before.
 func TestADenialAfterKeysWereInsertedTakesThemOutAgain(t *testing.T) {
 	clock := new(interfering)
 	limit := ratelimit.FixedWindow(ratelimit.PerDay(3))

@@ -54,8 +54,8 @@ func TestAnIPOfTheProgramIsCutAsARequestsIs(t *testing.T) {
 	}
 }
 
-// TestListsOfAddressesHoldForAnIPOfTheProgram uses lists that deny and
-// lists that exempt, by address and by network, alone and among many.
+// TestListsOfAddressesHoldForAnIPOfTheProgram uses lists for denials
+// and for exemptions, by address and by network, alone and among many.
 func TestListsOfAddressesHoldForAnIPOfTheProgram(t *testing.T) {
 	for _, list := range []string{
 		`["192.0.2.7", "2001:db8::"]`, `["192.0.2.0/24", "2001:db8::/64"]`, `["::ffff:192.0.2.7", "2001:DB8:0:0::/64"]`,
@@ -79,8 +79,7 @@ func TestListsOfAddressesHoldForAnIPOfTheProgram(t *testing.T) {
 	}
 }
 
-// TestKeysOfNetworksTakeEachSpelling cuts addresses to the bits in
-// the key's name. A text that is no address is the caller's error.
+// TestKeysOfNetworksTakeEachSpelling cuts addresses to the bits in the key's name. Any other text is the caller's error.
 func TestKeysOfNetworksTakeEachSpelling(t *testing.T) {
 	for key, same := range map[string][][]string{
 		"ip/24":     {{"192.0.2.7", "192.0.2.99:80", "::ffff:192.0.2.1", "64:ff9b::c000:207"}, {"2001:db8::", "2001:db8::1", "[2001:db8::2]:80", "2001:DB8::3%eth0"}},

@@ -87,7 +87,7 @@ func TestACheckChangesNothingOfAnEngineInUse(t *testing.T) {
 	assert.False(t, p.Allow(ann, 1), "the spending has stayed")
 }
 
-// refusing is an engine in memory that refuses sets while err is not nil.
+// refusing is an engine in memory. It refuses sets while err is not nil.
 type refusing struct{ err error }
 
 func (e *refusing) engine() policy.Engine {

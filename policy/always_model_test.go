@@ -26,7 +26,7 @@ const alwaysRules = `- {name: tokens, key: user, limit: token-bucket 1/h burst 1
 // ledger is a small model of alwaysRules. It maps each rule with a key to its spending.
 type ledger map[string]int
 
-// figures lists each rule's key, the capacity above which it denies, the capacity that it shows, and its cost.
+// figures lists each rule's key, its capacity for denials and for reports, and its cost.
 var figures = []struct {
 	rule, by       string
 	denies, shows  int

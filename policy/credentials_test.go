@@ -86,7 +86,7 @@ func TestNoEngineSeesACredential(t *testing.T) {
 }
 
 // TestExemptionsThatClientsChooseAreWarnings exempts by a header,
-// the query or a cookie. A client that writes these exempts itself.
+// the query or a cookie. A client writing these exempts itself.
 func TestExemptionsThatClientsChooseAreWarnings(t *testing.T) {
 	for _, name := range []string{"header:X-Internal", "query:debug", "cookie:vip"} {
 		for _, text := range []string{

@@ -305,7 +305,7 @@ func TestFollowLeavesNoGoroutineBehind(t *testing.T) {
 	crowd.Gone(t, before+3) // Eventually has some goroutines; a leak would be ten
 }
 
-// scripted is a source that returns given sets and errors.
+// scripted is a source returning given sets and errors.
 type scripted struct {
 	loads   []func() (*policy.Set, error)
 	changes chan struct{}

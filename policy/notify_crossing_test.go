@@ -122,7 +122,7 @@ func TestARestOfAReservationIsSettledInALaterWindowAndNotifiesNothing(t *testing
 	assert.Empty(t, n.take(), "21 of 100")
 }
 
-// A charge that another rule denies crosses no threshold. Neither does a charge that a Wait gives back.
+// A charge denied by another rule crosses no threshold. Neither does a charge given back by a Wait.
 func TestWhatOtherRulesDenyNotifiesNothing(t *testing.T) {
 	n := newNotifying(t, `
 - {name: quota, key: user, limit: fixed-window 100/h, notify: [80%, 100%]}

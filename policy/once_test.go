@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// noServer is a database that refuses connections.
+// noServer is a database refusing connections.
 type noServer struct{}
 
 func (noServer) Connect(context.Context) (driver.Conn, error) {

@@ -397,7 +397,7 @@ func (l *unplanned) Each(_ context.Context, visit func(string, ratelimit.Decisio
 
 func (l *unplanned) Join([]ratelimit.Joining) (ratelimit.Joint, error) { return denying{}, nil }
 
-// denying is a store that denies each cost.
+// denying is a store denying each cost.
 type denying struct{}
 
 func (denying) Limit(_ int, _ string, ofRequest ratelimit.Limit) (ratelimit.Limit, any, error) {
@@ -510,7 +510,7 @@ func TestFollowLeavesThePagesSwitchUntilTheSourceChanges(t *testing.T) {
 	soon(func() bool { return !standIn.Stats().KillSwitch }) // the stand-in gets the set after p
 }
 
-// again is a source that a test reloads at any time.
+// again is a source that reloads also when a test sends to now.
 type again struct {
 	policy.Source
 	now chan struct{}

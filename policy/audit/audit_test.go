@@ -180,7 +180,7 @@ func TestCloseGivesUpWhileDenialsGoOn(t *testing.T) {
 	})
 }
 
-// choosy is a database that refuses the key "bad". It has old rows, and takes 100 ms to delete a thousand of them.
+// choosy is a database refusing the key "bad". It has old rows, and takes 100 ms to delete a thousand of them.
 type choosy struct {
 	idle
 	old       *int

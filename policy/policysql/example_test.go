@@ -31,7 +31,7 @@ func Example() {
 	fmt.Println(d.Allowed, d.Remaining, err)
 }
 
-// nowhere is a database that refuses connections.
+// nowhere is a database refusing connections.
 type nowhere struct{}
 
 func (nowhere) Connect(context.Context) (driver.Conn, error) { return nil, errors.New("no database") }
