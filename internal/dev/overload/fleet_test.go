@@ -189,7 +189,7 @@ func TestCheapAndExpensiveWorkShareALimit(t *testing.T) {
 	for _, test := range []struct {
 		servers         int
 		cheap           time.Duration
-		share, expenses float64 // expensive work takes so many times as long
+		share, expenses float64 // expenses is the ratio of expensive work's time to cheap work's
 	}{{20, time.Millisecond, 0.01, 1000}, {60, time.Millisecond, 0.01, 1000}, {20, 5 * time.Millisecond, 0.02, 200}, {20, 10 * time.Millisecond, 0.05, 50}} {
 		sum, n := 0.0, testsize.Of(1, 8)
 		for seed := range uint64(n) {

@@ -144,7 +144,7 @@ func BenchmarkPeers(b *testing.B) {
 	}
 }
 
-// BenchmarkScale measures a decision among several numbers of keys. The keys are picked uniformly, one at a time.
+// BenchmarkScale measures how a decision's time grows with the number of keys. The keys are picked uniformly, one at a time.
 func BenchmarkScale(b *testing.B) {
 	for keys := 10; keys <= 10*most(); keys *= 10 {
 		w := workload{keys: keys}

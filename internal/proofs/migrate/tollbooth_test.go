@@ -64,7 +64,7 @@ func twoASecond[K comparable](key func(*http.Request) (K, error)) (ratelimit.Res
 	return ratelimit.Must(ratelimit.New[K](ratelimit.TokenBucket(ratelimit.PerSecond(2), 2), nil)), key
 }
 
-// Outside of HTTP, a limit may have keys.
+// Limits by key also work outside of HTTP.
 func TestTollboothKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lmt := tollbooth.NewLimiter(2, nil)
