@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// commands lists what an ACL must allow in addition to "eval", and to "del" for Reset.
+// commands lists what an ACL must allow in addition to "eval". Reset needs "del", too.
 var commands = []string{"evalsha", "time", "get", "getrange", "strlen", "set", "append"}
 
 // slotCommands lists what a semaphore needs in addition to "eval".

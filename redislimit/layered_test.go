@@ -157,7 +157,7 @@ func (w *stackTwin) same(what string, memory, remote ratelimit.Decision, err1, e
 		return
 	}
 	memory.Limit, remote.Limit = ratelimit.Limit{}, ratelimit.Limit{} // if two bind equally, either may be reported
-	if remote.NextAfter == 0 {                                        // unknown if a layer's own cost, or several layers of one key, leave no room for a unit
+	if remote.NextAfter == 0 {                                        // unknown if a layer's own cost or another layer of its key leaves no room
 		memory.NextAfter = 0
 	}
 	if memory != remote || (err1 == nil) != (err2 == nil) {

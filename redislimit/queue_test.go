@@ -23,8 +23,8 @@ import (
 // queueOfTenSeconds lets a unit out in ten seconds.
 var queueOfTenSeconds = ratelimit.LeakyBucket(unitInTenSeconds, 20)
 
-// stands takes a tentative place in the queue, like a Wait. in is
-// the time until the place, and moved is how far it has moved up.
+// stands takes a tentative place in the queue, like a Wait. in is the
+// time until the place's instant, and moved is how far it has moved up.
 func (l *Limiter) stands(t *testing.T, cost int) (p *place, in time.Duration, moved *time.Duration) {
 	t.Helper()
 	plan, err := l.planFor("k")

@@ -109,8 +109,8 @@ func (p *past) newest() int64 {
 	return at
 }
 
-// cost returns a random cost. In a crowd always, and otherwise half of the time, it
-// is small compared with the burst, so many reservations are open at the same time.
+// cost returns a random cost. The cost is small compared with the burst in a crowd,
+// and otherwise half of the time, so many reservations are open at the same time.
 func (p *past) cost() int {
 	most := p.plan().capacity
 	if p.crowd > 0 || p.rng.IntN(2) == 0 {

@@ -130,7 +130,7 @@ func TestOutOfMemoryRefusesEveryDecisionInTheCall(t *testing.T) {
 	}
 }
 
-// A *redis.Client may belong to a server with slots, where keys of several decisions cannot be in one call.
+// A *redis.Client may belong to a server with slots. One call cannot have keys of several slots then.
 func TestASoleServerWithSlotsDecidesOnKeysOfSeveralSlots(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, "--cluster-enabled", "yes")

@@ -96,7 +96,7 @@ func TestACallJoinsATransactionThatWaitsForItsRow(t *testing.T) {
 				assert.Equal(t, takes, time.Since(begin)-after)
 			})
 		}
-		take(a, 0, 500*time.Millisecond) // it has the row from 200 to 400 ms
+		take(a, 0, 500*time.Millisecond) // this call has the row from 200 to 400 ms
 		take(b, 50*time.Millisecond, 650*time.Millisecond)
 		take(b, 350*time.Millisecond, 350*time.Millisecond)
 		take(b, 450*time.Millisecond, 250*time.Millisecond)

@@ -47,7 +47,7 @@ local function owe(f, s, at, cost)
   s.at, s.n = u, p
 end
 
--- regain reduces the debt by a span, if that is above 0.
+-- regain reduces the debt by a span, unless the span is negative.
 local function regain(f, s, now, u, p)
   if u < 0 then return end
   local ou, op = owed(s, now)

@@ -1,6 +1,6 @@
--- The sum of a key's open estimates, for calls that follow the key's spending. A key of
--- its own, behind the call's keys, stores it: gen 3, window 7, sum 7. The sum is 0 for
--- another generation of the key, and when its fixed window or calendar's window has ended.
+-- The sum of a key's open estimates, for calls that follow the key's spending. A key of its
+-- own, behind the call's keys, stores it: gen 3, window 7, sum 7. The sum is 0 for another
+-- generation of the key, and once the window of a fixed window or calendar has ended.
 local SUM = '>I3I7I7'
 
 local function windowOf(s)
