@@ -91,8 +91,8 @@ func within(path, dir string) bool {
 	return dir == "." || strings.HasPrefix(path, dir+string(filepath.Separator))
 }
 
-// ofQuick returns a module's packages that run without -all, or "" if none do. Users'
-// modules have no driver for PostgreSQL, so the tests with a driver are in the proofs.
+// ofQuick returns a module's packages for a run without -all, or "" if it has none.
+// Users' modules have no driver for PostgreSQL, so tests with a driver are in the proofs.
 func ofQuick(dir string) string {
 	switch {
 	case dir == filepath.FromSlash("internal/proofs"):
@@ -158,7 +158,7 @@ func (r *runner) all(modules []string) {
 	}
 }
 
-// module runs a module's tests. It skips tests that must run alone, and returns them by package.
+// module runs a module's tests. It skips the tests to run alone, and returns them by package.
 func (r *runner) module(dir, packages, of string) map[string][]string {
 	began := time.Now()
 	out, result := r.test(dir, "later", packages)
@@ -178,7 +178,7 @@ func (r *runner) alone(dir, pkg string, tests []string) {
 }
 
 // test runs go test in a folder. The wanted flags come after the user's flags, because
-// the last flag with a name counts. They come before the arguments for the tests.
+// the last flag with a name counts. They come before the tests' own arguments.
 func (r *runner) test(dir, timed string, wanted ...string) ([]byte, *result) {
 	flags, own := r.args, []string(nil)
 	if i := slices.IndexFunc(flags, func(a string) bool { return a == "-args" || a == "--args" }); i >= 0 {
@@ -211,7 +211,7 @@ func (r *runner) test(dir, timed string, wanted ...string) ([]byte, *result) {
 	return out.Bytes(), result
 }
 
-// keep adds the result of one go test. The caller holds the lock, or no other goroutine runs.
+// keep adds a result. The caller holds the lock, or no other goroutine runs.
 func (r *runner) keep(dir string, result *result) {
 	if result.failed {
 		r.failed = append(r.failed, strings.Join(append([]string{dir}, result.failures...), " "))

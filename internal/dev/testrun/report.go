@@ -13,12 +13,12 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// result is the result of one go test.
+// result is one go test's result.
 type result struct {
 	failed   bool
-	failures []string            // the tests that failed
-	skipped  counts              // without the tests that must run alone
-	later    map[string][]string // the tests that must run alone, by package
+	failures []string            // the failed tests
+	skipped  counts              // without the tests to run alone
+	later    map[string][]string // the tests to run alone, by package
 }
 
 func (r *result) word() string {
@@ -46,7 +46,7 @@ func (c counts) add(of counts) {
 	}
 }
 
-// remove removes a reason, and returns the number of tests skipped for it.
+// remove removes a reason, and returns how many tests were skipped for it.
 func (c counts) remove(why string) int {
 	total := 0
 	for pkg, reasons := range c {
@@ -74,13 +74,14 @@ type event struct {
 	Action, Package, Test, Output string
 }
 
-// test is one test of a package.
+// test is a package's test.
 type test struct{ pkg, name string }
 
 // place matches the beginning of a test's message.
 var place = regexp.MustCompile(`^\s+\S+\.go:\d+: `)
 
-// report reads the output of go test -json. It prints a package's output if it has tests, and the output of failed tests.
+// report reads the output of go test -json. It prints each package's
+// output, unless the package has no tests, and failed tests' output.
 func report(in io.Reader, out io.Writer) (*result, error) {
 	r := &reporter{out: out, written: make(map[test][]string), result: &result{skipped: make(counts), later: make(map[string][]string)}}
 	lines := bufio.NewReader(in)
@@ -105,7 +106,7 @@ func report(in io.Reader, out io.Writer) (*result, error) {
 	}
 }
 
-// reporter holds back the output of running tests.
+// reporter holds back running tests' output.
 type reporter struct {
 	out     io.Writer
 	written map[test][]string
@@ -175,7 +176,7 @@ func (r *reporter) unended(pkg string) []test {
 	return slices.SortedFunc(slices.Values(tests), func(a, b test) int { return strings.Compare(a.name, b.name) })
 }
 
-// reason returns the last message of a skipped test.
+// reason returns a skipped test's last message.
 func reason(written []string) string {
 	for _, line := range slices.Backward(written) {
 		if p := place.FindString(line); p != "" {

@@ -20,7 +20,7 @@ const (
 	SeedOf = "RATELIMIT_TEST_SEED"
 	// Timed is set to "later" while other tests run.
 	Timed = "RATELIMIT_TEST_TIMED"
-	// Variant names a variant: a second run of tests that have already passed.
+	// Variant names a variant: a second run of tests already passed.
 	Variant = "RATELIMIT_TEST_VARIANT"
 )
 
@@ -69,8 +69,8 @@ func Alone(t testing.TB) {
 	}
 }
 
-// Arithmetic must be the first call in a test that computes on one goroutine, with integers of the same
-// size on every machine. The variants for the race detector, the oldest Go and 32 bits leave the test out.
+// Arithmetic must be the first call in a test computing on one goroutine, with integers of the same size
+// on every machine. The variants for the race detector, the oldest Go and 32 bits leave the test out.
 func Arithmetic(t testing.TB) {
 	t.Helper()
 	leaveOut(t, Racing, OldestGo, Bits32)
@@ -100,7 +100,7 @@ func Extra(t testing.TB) {
 	leaveOut(t)
 }
 
-// leaveOut skips a test in some variants. It fails for an unknown variant, which would leave out nothing.
+// leaveOut skips a test in some variants. It fails for an unknown variant, because such a variant would leave out nothing.
 func leaveOut(t testing.TB, variants ...string) {
 	t.Helper()
 	all := []string{Racing, OldestGo, Bits32, Server, Quick}
