@@ -1,14 +1,14 @@
 // Package tentative keeps a process's tentative bookings in a store.
 //
-// A waiting caller's booking far ahead is tentative: beside it the store has a record. The record is removed
+// A waiting caller's booking far ahead is tentative: the store has a record beside it. The record is removed
 // once. Either the booking process removes it, shortly before the instant, and then the booking lasts. Or
 // another process finds the first one silent, removes the record, and gives the booking back. A caller is
 // served only in the first case. So nothing depends on whether a seemingly dead process is dead, nor on clocks.
 //
-// A process beats while it has such bookings, once for all keys of a limiter. Each beat returns the
-// processes that have fallen silent: then the bookings behind theirs may move up. If a booking far ahead
-// denies a caller, the caller looks for silent processes, and then at the key's records. So as long as
-// no process dies, this costs a few calls a second for each process, whatever the number of keys.
+// While a process has such bookings, it sends beats to the store, once for all keys of a limiter. Each beat
+// returns the silent processes. If more have fallen silent, the bookings behind theirs may move up. If a
+// booking far ahead denies a caller, the caller looks for silent processes, and then at the key's records.
+// So as long as no process dies, each process sends a few calls a second, whatever the number of keys.
 package tentative
 
 import (
@@ -22,74 +22,75 @@ import (
 
 const (
 	Every = 250 * time.Millisecond // the time between two beats, and at least between two looks
-	Holds = 3 * Every              // the time after a beat for which a process may be silent
+	Holds = 3 * Every              // how long after a beat a process may be silent
 
-	// Near is the time before its instant from which on a booking is left to its process: it bars nobody for longer than a second after
-	// the last beat.
+	// Near is how long before its instant a booking is left to its process.
+	// So it blocks others for at most a second after the process's last beat.
 	Near = time.Second - Holds
 
-	// Late is how long after its instant a store keeps the record of an unconfirmed booking.
+	// Late is how long after its instant an unconfirmed booking's record stays in the store.
 	Late = time.Minute
 
 	IDSize     = 8
 	NumberSize = IDSize + 4
 
-	again     = 4 * Every // the time between two looks at a key's records, while the same processes are silent
+	again     = 4 * Every // the time between two looks at a key's records while the same processes are silent
 	maxLooked = 1024
-	maxCalls  = 16 // bookings that follow a beat at the same time
+	maxCalls  = 16 // how many bookings follow a beat at the same time
 )
 
-// Store has the beats of all of a limiter's processes.
+// Store keeps the beats of a limiter's processes.
 type Store interface {
-	// Beat shows that a process is alive, and how long it is until the instant
-	// of its last booking. It returns the silent processes, as Silent does.
+	// Beat records that a process is alive, and the time until its last
+	// booking's instant. It returns the silent processes, as Silent does.
 	Beat(process string, left time.Duration) (silent []string, err error)
 
-	// Silent returns the processes whose last beat is longer ago than Holds. It leaves out those whose bookings can have no record any more.
+	// Silent returns the processes whose last beat was longer ago than Holds.
+	// It leaves out a process once none of its bookings can have a record.
 	Silent() ([]string, error)
 
-	// End forgets a process, which has no bookings.
+	// End forgets a process without bookings.
 	End(process string) error
 }
 
-// Process is what a process knows of one limiter's tentative bookings. Make one with [New].
+// Process keeps a process's tentative bookings for one limiter. Make one with [New].
 type Process struct {
 	ID    string // IDSize random bytes
 	store Store
-	turn  chan struct{} // has an element while the process beats or ends, so that the store gets these calls in their order
+	turn  chan struct{} // has an element while the process sends a beat or ends, so that the store receives these calls in their order
 
 	mu       sync.Mutex // guards the fields below
 	made     uint32
 	open     map[*Booking]struct{}
-	end      chan struct{}   // ends the goroutine that beats; nil if there is none
-	known    time.Time       // the begin of the last beat that has reached the store; zero if it has none of the process
+	end      chan struct{}   // ends the goroutine for the beats; nil if there is none
+	known    time.Time       // the begin of the last beat that has reached the store; zero if the store has none
 	shown    bool            // the store may have a beat of the process
-	beaten   []string        // the processes that the last beat has found silent
-	silent   []string        // those that the last look has found silent
-	silentAt int64           // that look's reading; 0 if there was none
-	looked   map[string]bool // keys whose records were looked at
-	lookedAt int64           // the reading since which they were
+	beaten   []string        // the silent processes by the last beat
+	silent   []string        // the silent processes by the last look
+	silentAt int64           // the last look's reading; 0 if there was none
+	looked   map[string]bool // the keys with records looked at since lookedAt
+	lookedAt int64           // a reading
 }
 
-// New returns a limiter's process.
+// New returns a Process for one limiter.
 func New(store Store) *Process {
 	id := make([]byte, IDSize)
 	_, _ = rand.Read(id) // it never fails
 	return &Process{ID: string(id), store: store, turn: make(chan struct{}, 1), open: make(map[*Booking]struct{}), looked: make(map[string]bool)}
 }
 
-// Record is how a store removes a booking's record. Exactly one of all calls that remove it succeeds.
+// Record holds the functions that remove a booking's record from the store. Exactly one of all calls to remove it succeeds.
 type Record struct {
-	Confirm func() (bool, error) // removes it, and reports whether it was there
+	Confirm func() (bool, error) // removes the record, and reports whether it was there
 	Cancel  func() error         // gives the booking back if the record is there
-	Advance func()               // has the booking move up if a silent process had booked before it; nil if no other had
+	Advance func()               // moves the booking up if a silent process had booked before it; nil if no other process had
 }
 
-// Booking is a tentative booking of this process. Its methods are safe for concurrent use.
+// Booking is one of this process's tentative bookings. Its methods are safe for concurrent use.
 type Booking struct {
-	Number string // NumberSize bytes; they begin with the process's ID, and no other record has them
+	Number string // NumberSize bytes, beginning with the process's ID; unique among all records
 
-	// The lock of its process guards these fields.
+	// The process's lock guards these fields.
 	of      *Process
 	due     time.Time // as expected, until it is made
 	isMade  bool
@@ -98,13 +99,14 @@ type Booking struct {
 	finding bool
 
 	record Record        // set once
-	calls  chan struct{} // has an element while a call is under way, which guards the fields below
-	over   bool          // it was confirmed, or given back
+	calls  chan struct{} // has an element while a call is under way; the call guards the fields below
+	over   bool          // the booking was confirmed, or given back
 	lasts  bool
 }
 
-// Begin has the process beat, before it makes a booking whose instant is expected after a time. Then Made, Lost or Drop is called. With an
-// error, and if the context ends first, there is no booking.
+// Begin has the process send a beat, if necessary, before a booking is made. left is the
+// expected time until the booking's instant. Its caller then calls Made, Lost or Drop. If
+// Begin returns an error, for example because the context has ended, there is no booking.
 func (p *Process) Begin(ctx context.Context, left time.Duration) (*Booking, error) {
 	b := &Booking{of: p, due: time.Now().Add(left), calls: make(chan struct{}, 1)}
 	p.mu.Lock()
@@ -142,25 +144,26 @@ func (p *Process) Used() bool {
 	return p.made > 0
 }
 
-// Made records that the booking was made, with its record. The process beats until it is confirmed or due.
+// Made records that the booking was made, with its record. The process sends beats until the booking is confirmed or due.
 func (b *Booking) Made(due time.Time, r Record) {
 	b.of.mu.Lock()
 	defer b.of.mu.Unlock()
 	b.due, b.isMade, b.record, b.advance = due, true, r, r.Advance
 }
 
-// Lost records that it is unknown whether the booking was made. The function find gives it back if it finds its record. It is called
-// after each beat until it succeeds. The process beats until then, or until the booking would be due.
+// Lost records that the booking may or may not have been made. find looks for its
+// record, and gives the booking back if it finds one. The process calls find after each
+// beat until it succeeds. It sends beats until then, or until the booking would be due.
 func (b *Booking) Lost(find func() error) {
 	b.of.mu.Lock()
 	defer b.of.mu.Unlock()
 	b.isMade, b.find = true, find
 }
 
-// Drop records that there is no booking.
+// Drop records that the booking was not made.
 func (b *Booking) Drop() { b.of.drop(b) }
 
-// Confirm makes the booking a lasting one. It reports false if the booking was given back.
+// Confirm makes the booking lasting. It reports false if the booking was given back.
 func (b *Booking) Confirm() (bool, error) {
 	b.calls <- struct{}{}
 	defer func() { <-b.calls }()
@@ -179,8 +182,9 @@ func (b *Booking) confirmHeld() (bool, error) {
 	return lasts, err
 }
 
-// Settle settles the booking by a function, unless it was given back. If the booking does not
-// last yet, and costs nothing, it is canceled. If this fails, it is repeated: see [Booking.Lost].
+// Settle confirms the booking and calls settle with the actual cost, unless the booking
+// was given back. If the actual cost is 0 and the booking is still tentative, Settle
+// cancels it instead. If this fails, the process tries again: see [Booking.Lost].
 func (b *Booking) Settle(actual int, settle func(actual int) error) error {
 	b.calls <- struct{}{}
 	defer func() { <-b.calls }()
@@ -213,7 +217,7 @@ func (b *Booking) cancelHeld() error {
 	return nil
 }
 
-// run beats while there are bookings.
+// run sends beats while there are bookings.
 func (p *Process) run(end <-chan struct{}) {
 	beats := time.NewTicker(Every)
 	defer beats.Stop()
@@ -233,7 +237,8 @@ func (p *Process) run(end <-chan struct{}) {
 	}
 }
 
-// beat shows that the process is alive, if it is to be shown again, or is not known. Then bookings follow what others do.
+// beat sends a beat if there are bookings. If again is false, it sends one only if the store's beat
+// is missing or old. After a beat the bookings do what the silent processes require: see follow.
 func (p *Process) beat(again bool) error {
 	p.turn <- struct{}{}
 	defer func() { <-p.turn }()
@@ -252,7 +257,7 @@ func (p *Process) beat(again bool) error {
 	return err
 }
 
-// together makes calls, several at the same time. Beats go on meanwhile.
+// together makes calls, several at the same time. Beats are sent meanwhile.
 func together(calls []func()) {
 	turns := make(chan struct{}, maxCalls)
 	for _, call := range calls {
@@ -264,8 +269,8 @@ func together(calls []func()) {
 	}
 }
 
-// over has the store forget the process, unless it has made other
-// bookings. Otherwise others would look at their keys' records in vain.
+// over has the store forget the process, unless it has begun new bookings. Otherwise
+// other processes would find it silent, and look at the keys' records in vain.
 func (p *Process) over() {
 	p.turn <- struct{}{}
 	defer func() { <-p.turn }()
@@ -280,7 +285,7 @@ func (p *Process) over() {
 	}
 }
 
-// knownLocked reports whether the store has a beat of the process that holds until the next one.
+// knownLocked reports whether the store has a beat that holds until the next one.
 func (p *Process) knownLocked() bool { return !p.known.IsZero() && time.Since(p.known) < 2*Every }
 
 // expire drops the bookings whose instants have come.
@@ -302,8 +307,8 @@ func (p *Process) leftLocked() (left time.Duration) {
 	return left
 }
 
-// follow records a beat. It returns the calls to make after it. They are for bookings that may be behind
-// newly silent processes' bookings, and for bookings of which it is unknown whether they were made.
+// follow records a beat, and returns the calls to make after it: for bookings that may be
+// behind newly silent processes' bookings, and for bookings that may or may not have been made.
 func (p *Process) follow(begin time.Time, silent []string) (calls []func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -323,7 +328,7 @@ func (p *Process) follow(begin time.Time, silent []string) (calls []func()) {
 	return calls
 }
 
-// gains reports whether there is an ID in now that is neither in before nor the one of this process.
+// gains reports whether now has an ID that is neither in before nor the process's own.
 func gains(now, before []string, own string) bool {
 	return slices.ContainsFunc(now, func(id string) bool { return id != own && !slices.Contains(before, id) })
 }
@@ -338,7 +343,7 @@ func (b *Booking) found() {
 	}
 }
 
-// Beaten returns the processes that the last beat has found silent.
+// Beaten returns the silent processes by the last beat.
 func (p *Process) Beaten() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -359,9 +364,9 @@ func (p *Process) dropLocked(b *Booking) {
 	}
 }
 
-// Look returns the processes silent at a reading of a clock, in µs, for a look at a
-// key's records. It returns none if there was such a look lately, since the last of them
-// has fallen silent. If the look fails, [Process.Unlook] makes the next call repeat it.
+// Look returns the silent processes for a caller that is about to look at a key's records. reading is a
+// clock's, in µs. Look returns none if the key's records were looked at a short time ago, and no other process
+// has fallen silent since. If the look at the records fails, [Process.Unlook] makes the next call repeat it.
 func (p *Process) Look(key string, reading int64) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -382,20 +387,20 @@ func (p *Process) Look(key string, reading int64) []string {
 	if p.looked[key] || len(p.silent) == 0 {
 		return nil
 	}
-	if len(p.looked) < maxLooked { // others are looked at each time
+	if len(p.looked) < maxLooked { // further keys are looked at each time
 		p.looked[key] = true
 	}
 	return p.silent
 }
 
-// Unlook records that the records of a key could not be looked at.
+// Unlook records that a look at a key's records has failed.
 func (p *Process) Unlook(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.looked, key)
 }
 
-// Chunks parts a text into pieces of one size.
+// Chunks cuts a text into pieces of one size.
 func Chunks(text string, size int) (all []string) {
 	for piece := range slices.Chunk([]byte(text), size) {
 		all = append(all, string(piece))

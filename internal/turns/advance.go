@@ -2,17 +2,19 @@ package turns
 
 import "time"
 
-// A line's first caller may have booked further ahead than [Horizon]. Until its instant
-// callers of other processes leave, and their units are free before it. So the line looks
+// A line's first caller may have booked further ahead than [Horizon]. Before its
+// instant, other processes' callers may leave, and free earlier units. So the line looks
 // for an earlier instant once: when the booking is no further ahead than the horizon.
 
 // movable reports whether a call can replace a part.
 func (p *part) movable() bool { return p.ref != nil && p.confirm == nil && !p.void && !p.moving }
 
-// isMoving reports whether a call replaces a part by an earlier one. Until it ends nobody is served by the part, and it is not given back.
+// isMoving reports whether a call replaces a part by an earlier one.
+// Until the call ends, the part serves nobody, and is not given back.
 func (p *part) isMoving() bool { return p.moving }
 
-// advanceLocked has the booking of the first caller of a line move up if there is room. call is that caller's function.
+// advanceLocked starts a call to move the booking of the line's
+// first caller up, if it may move. call is that caller's function.
 func (ls *Lines[K]) advanceLocked(l *line[K], c *caller[K], call func(Request) (Answer[K], error)) {
 	if len(c.shares) != 1 || !l.steady() || l.pace.Spaced || l.anew > 0 || l.stale > 0 {
 		return
@@ -47,7 +49,7 @@ func (ls *Lines[K]) advance(l *line[K], c *caller[K], p *part, changes int, answ
 		p.moving = false
 		switch {
 		case a.Unsure:
-			p.void, p.settle = true, nil // it may have been replaced: nobody takes it or gives it back
+			p.void, p.settle = true, nil // the store may have replaced the part: nobody takes it or gives it back
 		case err == nil && a.Allowed:
 			l.booking++
 			p.due, p.at, p.settle, p.ref = time.Now().Add(a.Delay), a.At, a.Settle, a.Ref

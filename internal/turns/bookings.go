@@ -10,26 +10,26 @@ import (
 
 const (
 	leastGain = time.Millisecond      // no booking moves for a smaller gain, and only the first moves for less than a quarter of its wait
-	lingering = 50 * time.Millisecond // the maximum time for which a leaving caller waits until its booking has been moved
-	maxVain   = 2                     // calls without room after which a look ends
+	lingering = 50 * time.Millisecond // how long at most a leaving caller waits until its booking has been moved
+	maxVain   = 2                     // a look ends after this number of calls without room
 )
 
-// Bookings are one process's reservations while they wait for instants booked in a store. A booking
-// keeps its instant until the store has earlier room for it. Then the store replaces it, in one
-// decision, so no reservation loses its place. Reservations of the same cost are served in the order
-// of their instants. When a caller leaves, its instant passes to those behind it, without a call.
+// Bookings are one process's reservations while they wait for instants booked in a store. A booking keeps
+// its instant until the store has earlier room for it. Then the store replaces the booking in one
+// decision, so no reservation loses its place. Reservations of the same cost are served in the order of
+// their instants. When a caller leaves, its instant passes to the reservations behind it, without a call.
 //
 // Bookings look for room when this process changes the limit or the budget, and once a second, because
 // other processes may have changed them. A look without success costs one or two calls for each key.
-// If an answer names another [Answer.Life] of the key, the store has forgotten the earlier bookings:
-// then all are booked anew, in the order of their instants. The zero Bookings is ready to use.
+// If an answer has another [Answer.Life], the store has forgotten the key's earlier bookings: then all
+// are booked anew, in the order of their instants. The zero Bookings is ready to use.
 type Bookings[K comparable] struct {
 	mu    sync.Mutex
 	lists map[K]*list[K]
-	made  uint64 // answers that have booked
+	made  uint64 // how many answers have booked
 }
 
-// list holds the bookings of one key for which callers wait. The lock of its Bookings guards it.
+// list holds one key's bookings with waiting callers. The lock of its Bookings guards it.
 type list[K comparable] struct {
 	key     K
 	waiting []*Booking[K] // in the order of their instants
@@ -54,25 +54,25 @@ type Booking[K comparable] struct {
 	waits   int      // calls that wait for it
 	settled bool
 	err     error         // the error that ends its wait
-	panics  any           // the value with which the limiter has panicked
+	panics  any           // the value with which a call to the limiter has panicked
 	changed chan struct{} // closed when a field above has changed
-	moved   chan struct{} // closed when the call that moves it has ended; nil if there is none
+	moved   chan struct{} // closed when the call to move it has ended; nil if there is none
 }
 
-// held is a booking's instant in the store, with the facts about it.
+// held is a booking's state in the store.
 type held struct {
 	due    time.Time
 	settle func(actual int) error // may be nil
 	ref    any                    // identifies the booking in the store
 	life   uint64                 // the key's life
-	number uint64                 // the number of the answer
+	number uint64                 // the answer's number
 	void   bool                   // the store has forgotten it
 	unsure bool                   // the store may have replaced it
 }
 
-// Add returns the booking for the store's answer. To move the booking, book books its cost anew, at most ahead
-// from now, and replaces the booking whose [Answer.Ref] is instead. check returns an error if the limit can
-// never allow the cost now; that error ends the wait. Other goroutines call both functions while a caller waits.
+// Add returns the booking for the store's answer. While a caller waits, other goroutines call book to move the
+// booking: book books the cost anew, at most ahead from now, in place of the booking whose [Answer.Ref] is instead.
+// They also call check, which returns an error if the limit can never allow the cost now. That error ends the wait.
 func (bs *Bookings[K]) Add(key K, cost int, a Answer[K], book func(ahead time.Duration, instead any) (Answer[K], error), check func() error) *Booking[K] {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -126,7 +126,7 @@ func (b *Booking[K]) Wait(ctx context.Context) error {
 	}
 }
 
-// lingerLocked waits for a short while until the call that moves the booking has ended, and its booking has been given back.
+// lingerLocked waits for a short while until the call to move the booking has ended, and the booking has been given back.
 func (b *Booking[K]) lingerLocked() {
 	if b.moved != nil {
 		timer := time.NewTimer(lingering)
@@ -135,7 +135,7 @@ func (b *Booking[K]) lingerLocked() {
 	}
 }
 
-// movedLocked waits until the call that moves the booking has ended, or until end receives.
+// movedLocked waits until the call to move the booking has ended, or until end receives.
 func (b *Booking[K]) movedLocked(end <-chan time.Time) {
 	moved := b.moved
 	b.of.mu.Unlock()
@@ -146,8 +146,8 @@ func (b *Booking[K]) movedLocked(end <-chan time.Time) {
 	}
 }
 
-// Settle replaces the booked cost by the actual one. Call it once. The
-// instant of a cancelled booking passes to the bookings that wait behind it.
+// Settle replaces the booked cost by the actual cost. Call it once. If the actual
+// cost is 0 before the instant, the instant passes to the bookings behind it.
 func (b *Booking[K]) Settle(actual int) error {
 	bs := b.of
 	bs.mu.Lock()
@@ -163,7 +163,7 @@ func (b *Booking[K]) Settle(actual int) error {
 	}
 	bs.mu.Unlock()
 	if h.settle == nil || h.unsure && actual < b.cost {
-		return nil // of a booking that is gone, the refund would be another one's
+		return nil // the booking is gone, and a refund would give back another one's units
 	}
 	err := h.settle(actual)
 	if room {
@@ -172,7 +172,7 @@ func (b *Booking[K]) Settle(actual int) error {
 	return err
 }
 
-// Moved makes the bookings of a key look for room, because its budget may have grown.
+// Moved makes a key's bookings look for room, because its budget may have grown.
 func (bs *Bookings[K]) Moved(key K) {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -194,8 +194,8 @@ func (bs *Bookings[K]) Made() uint64 {
 	return bs.made
 }
 
-// Found makes a key's bookings look if a call has returned another life of the key than theirs. It compares
-// only bookings made before the call: those up to made, the result of [Bookings.Made] at its beginning.
+// Found makes a key's bookings look for room if a call has returned another life for the key. made is the result of
+// [Bookings.Made] at the call's beginning. Later bookings are not compared, because they may belong to that life.
 func (bs *Bookings[K]) Found(key K, life, made uint64) {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -204,7 +204,7 @@ func (bs *Bookings[K]) Found(key K, life, made uint64) {
 	}
 }
 
-// Changed makes the bookings of all keys look for room, because the limit has changed.
+// Changed makes all keys' bookings look for room, because the limit has changed.
 func (bs *Bookings[K]) Changed() {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -213,7 +213,7 @@ func (bs *Bookings[K]) Changed() {
 	}
 }
 
-// joinLocked adds a booking to the list of its key, where it may move.
+// joinLocked adds a booking to its key's list. From then on it may move.
 func (bs *Bookings[K]) joinLocked(b *Booking[K]) {
 	now := time.Now()
 	if b.settled || b.err != nil || !now.Before(b.held.due) {
@@ -231,7 +231,7 @@ func (bs *Bookings[K]) joinLocked(b *Booking[K]) {
 	bs.planLocked(l, now)
 }
 
-// leaveLocked removes a booking from its list: it keeps its instant from now on.
+// leaveLocked removes a booking from its list. From then on it keeps its instant.
 func (bs *Bookings[K]) leaveLocked(b *Booking[K]) {
 	l := b.list
 	if l == nil {
@@ -252,7 +252,7 @@ func (bs *Bookings[K]) dropLocked(l *list[K]) {
 	delete(bs.lists, l.key)
 }
 
-// planLocked plans the next look for room that other processes have made, if a booking is far ahead.
+// planLocked plans the next look if a booking is far ahead, because other processes may make room until then.
 func (bs *Bookings[K]) planLocked(l *list[K], now time.Time) {
 	next := l.looked.Add(Horizon)
 	if l.timer != nil || l.moving || len(l.waiting) == 0 || !l.waiting[len(l.waiting)-1].held.due.After(later(next, now)) {
@@ -266,7 +266,7 @@ func (bs *Bookings[K]) planLocked(l *list[K], now time.Time) {
 	})
 }
 
-// lookLocked starts a goroutine that looks for room, unless one does.
+// lookLocked starts a goroutine to look for room, or makes the running one look again.
 func (bs *Bookings[K]) lookLocked(l *list[K]) {
 	if l == nil || len(l.waiting) == 0 {
 		return
@@ -312,7 +312,7 @@ func (bs *Bookings[K]) checkLocked(l *list[K]) {
 	}
 }
 
-// unlocked calls the limiter without the lock. If the limiter panics, the callers that wait for the booking panic, too.
+// unlocked calls the limiter without the lock. If the limiter panics, so do the callers waiting for the booking.
 func (bs *Bookings[K]) unlocked(b *Booking[K], f func()) {
 	bs.mu.Unlock()
 	defer func() {
@@ -329,7 +329,7 @@ func (bs *Bookings[K]) unlocked(b *Booking[K], f func()) {
 
 // moveLocked moves bookings until the store has no room.
 func (bs *Bookings[K]) moveLocked(l *list[K]) {
-	var from time.Time // the latest instant before which an answer has found no room
+	var from time.Time // before this instant no answer has found room
 	for vain := 0; vain < maxVain; {
 		now := time.Now()
 		b, ahead := l.next(now, from)
@@ -361,7 +361,7 @@ func (bs *Bookings[K]) moveLocked(l *list[K]) {
 				from = later(from, h.due)
 			}
 			l.replace(b, h)
-			if h.settle == nil && old.settle != nil { // there is no limit, and the store was not called
+			if h.settle == nil && old.settle != nil { // there is no limit any more: the store was not called, and still has the old booking
 				go func() { _ = old.settle(0) }()
 			}
 		}
@@ -395,8 +395,8 @@ func (l *list[K]) next(now, from time.Time) (b *Booking[K], ahead time.Duration)
 	return nil, 0
 }
 
-// forget marks bookings of another life of the key as void. It marks only bookings whose answers have
-// at most the number made: later ones may belong to the new life. It reports whether it marked any.
+// forget marks the bookings from other lives of the key as void. It leaves out answers with
+// numbers above made, because they may belong to the new life. It reports whether it marked any.
 func (l *list[K]) forget(made, life uint64) (any bool) {
 	for _, b := range l.waiting {
 		if h := &b.held; life != 0 && h.life != 0 && h.life != life && h.number <= made && !h.void {
@@ -406,8 +406,8 @@ func (l *list[K]) forget(made, life uint64) (any bool) {
 	return any
 }
 
-// replace gives a booking the instant that the store has booked in place of its old one. If earlier bookings of the
-// same cost have later instants, the first gets the new instant, its old instant passes to the next one, and so on.
+// replace records a booking's new instant. If the bookings just before it have the same cost and are due
+// after the new instant, the first gets the new instant, its old one passes to the next booking, and so on.
 func (l *list[K]) replace(b *Booking[K], h held) {
 	if !b.held.void && b.held.due.Before(h.due) {
 		h.due = b.held.due // this process received the answer late, but the store has booked no later instant
@@ -440,7 +440,7 @@ func (l *list[K]) pass(h held, cost int) (rest held, room bool) {
 			continue
 		case b.held.unsure:
 			continue
-		case b.cost != cost || h.void || h.unsure || b.held.void || b.moved != nil: // a booking that moves is not overtaken
+		case b.cost != cost || h.void || h.unsure || b.held.void || b.moved != nil: // nobody overtakes a booking being moved
 			return h, true
 		}
 		h, b.held = b.held, h
@@ -454,7 +454,7 @@ func (l *list[K]) sort() {
 	slices.SortStableFunc(l.waiting, func(a, b *Booking[K]) int { return a.held.due.Compare(b.held.due) })
 }
 
-// rouse wakes the callers that wait for a booking.
+// rouse wakes a booking's waiting callers.
 func (b *Booking[K]) rouse() {
 	close(b.changed)
 	b.changed = make(chan struct{})

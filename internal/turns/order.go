@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Callers of a line are served in the order of their arrival. Their bookings may come in another order, for three reasons.
-// Concurrent calls reach the store in any order. A leaving caller has booked an instant before the others'. And after a
-// store has forgotten its bookings, it has room for whoever calls next. Then the callers exchange their booked units.
+// A line's callers are served in the order of their arrival. Their bookings may come in another order, for three reasons.
+// Concurrent calls reach the store in any order. A leaving caller may have booked an instant before the others'. And after
+// a store has forgotten its bookings, it has room for whoever calls next. Then the callers exchange their booked units.
 
 // orderLocked distributes the booked units, the callers' and the pool's, in the order of the callers' arrival.
 func (ls *Lines[K]) orderLocked(l *line[K], now time.Time) {
-	if l.bookings == 0 || l.bookings > 2*maxBooked { // so many callers are served at the same time
+	if l.bookings == 0 || l.bookings > 2*maxBooked { // so many callers are served at the same time: their order does not matter
 		return
 	}
 	booked := l.inOrder()
@@ -37,8 +37,8 @@ func (l *line[K]) inOrder() []*caller[K] {
 	return l.sorted
 }
 
-// disordered reports whether a caller's units are due before those of an earlier
-// caller, or whether units of the pool are due before the last caller's.
+// disordered reports whether a caller's units are due before an
+// earlier caller's, or units in the pool before the last caller's.
 func (l *line[K]) disordered(booked []*caller[K]) bool {
 	var last time.Time
 	for _, c := range booked {
@@ -67,13 +67,13 @@ func (l *line[K]) exchange(booked []*caller[K], now time.Time) {
 		}
 		c.rouse()
 		if at.After(due[i]) && at.Sub(now) > Horizon {
-			l.bookAnew(c) // a new booking may be earlier than that
+			l.bookAnew(c) // a new booking may be earlier
 		}
 	}
 }
 
-// depose makes the last callers with bookings call again if c, the first
-// caller without one, came before them and their units suffice for it.
+// depose makes the last callers with bookings call again if c, the first caller
+// without a booking, came before them, and if their units suffice for c.
 func (l *line[K]) depose(c *caller[K], booked []*caller[K], now time.Time) {
 	n, from := l.vacant(), len(booked)
 	for ; n < c.cost && from > 0; from-- {
@@ -94,8 +94,8 @@ func (l *line[K]) depose(c *caller[K], booked []*caller[K], now time.Time) {
 	}
 }
 
-// reconsider makes a caller book anew if it has taken some units of a booking that is
-// due in more than [Horizon]: without the others, these may be due earlier.
+// reconsider makes a caller book anew if it holds only some units of a booking
+// due in more than [Horizon]: on their own, these units may be due earlier.
 func (l *line[K]) reconsider(c *caller[K], now time.Time) {
 	for _, s := range c.shares {
 		if s.n < s.of.cost && s.at().Sub(now) > Horizon {
@@ -118,9 +118,9 @@ func (l *line[K]) behind(c *caller[K]) bool {
 	return false
 }
 
-// forget makes callers book anew if the store has forgotten their bookings. Those are the bookings
-// of another life of the key than the answer to c reports. Bookings made since the call began may
-// belong to a later life, so forget leaves them alone. It reports whether it has found any.
+// forget makes callers book anew if the store has forgotten their bookings: if the answer
+// to c reports another life for the key. Bookings made since the call began may belong to a
+// later life, so forget leaves them alone. It reports whether the store has forgotten any.
 func (l *line[K]) forget(c *caller[K], life uint64) (any bool) {
 	forget := func(p *part) bool {
 		if life == 0 || p.life == 0 || p.life == life || p.number > c.since || p.gone() {
@@ -144,7 +144,7 @@ func (l *line[K]) forget(c *caller[K], life uint64) (any bool) {
 // gone reports whether the store has forgotten a part.
 func (p *part) gone() bool { return p.void && (p.settle == nil || p.lost) }
 
-// holds calls f for each part of which the caller holds units, and reports whether f has returned true for one.
+// holds calls f for each part in which the caller holds units, and reports whether f has returned true for one.
 func (c *caller[K]) holds(f func(*part) bool) (any bool) {
 	for _, s := range c.shares {
 		any = f(s.of) || any

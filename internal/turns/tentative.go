@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// confirmLocked has a caller's due tentative bookings confirmed. It reports whether all are lasting, and when to look
-// again if the caller waits for a delay. The error comes from a confirmation that has failed until the last instant.
+// confirmLocked starts the confirmation of a caller's due tentative bookings. It reports whether all are lasting, and when to
+// look again if the caller waits for a delay. It returns the error of a confirmation that has failed until the last instant.
 func (ls *Lines[K]) confirmLocked(l *line[K], c *caller[K], delay time.Duration) (lasting bool, next time.Duration, err error) {
 	lasting, next = true, delay
 	for _, s := range c.shares {
@@ -18,7 +18,7 @@ func (ls *Lines[K]) confirmLocked(l *line[K], c *caller[K], delay time.Duration)
 			continue
 		}
 		if lasting && delay <= 0 {
-			next = math.MaxInt64 // until it is roused
+			next = math.MaxInt64 // until a confirmation rouses the caller
 		}
 		lasting = false
 		if p.confirming {
@@ -63,7 +63,7 @@ func (ls *Lines[K]) confirm(l *line[K], p *part) {
 	goBack(l.spare(time.Now()))
 }
 
-// Earlier records a tentative booking's earlier instant in the store. The booking is identified by its [Answer.Ref].
+// Earlier records that a tentative booking's instant in the store is now earlier. ref is the booking's [Answer.Ref].
 func (ls *Lines[K]) Earlier(key K, ref any, by time.Duration) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

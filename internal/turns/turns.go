@@ -1,21 +1,22 @@
-// Package turns implements the line of one process's callers that wait for a budget in a store, such as Redis.
+// Package turns puts one process's callers in line for a budget in a store such as Redis.
 //
-// The store keeps nothing for a caller waiting far behind: only the first callers of a line call the store,
-// and the others wait in this process. So a leaving caller costs no call and leaves no hole, and a changed
-// limit reaches all callers. The store keeps a few bookings for each process, however long the line is.
+// Only a line's first callers call the store; the others wait in this process, and the store does
+// not know them. So a leaving caller costs no call and leaves no hole, and a changed limit
+// reaches all callers. The store keeps a few bookings for each process, however long the line is.
 //
 // A call to the store either books an instant or is denied. A denied caller stays first, and calls again when it
-// may succeed. The first caller of a line books as far ahead as necessary, so it keeps its place. The callers
-// behind it book at most [Horizon] ahead. A stack of limits books nothing: a denial names the line for the
-// caller to wait in. In a line of bookings, the next caller books when the last booking is nearly due: one and a
-// half round trips before, to bridge the time of its own call. The later it books, the fewer callers leave with
-// a booking. As many calls are under way as the rate serves in this time, fewer if other processes book, too. If
-// a caller leaves during its call, the next one takes the call's booking. Processes take turns at a budget.
+// may succeed. The first caller in line books as far ahead as necessary, so it keeps its place. The callers
+// behind it book at most [Horizon] ahead. A stack of limits books nothing: a denial names the line for the caller
+// to wait in. In a line with bookings, the next caller books when the last booking is nearly due: one and a half
+// round trips before, to bridge the time for its own call. The later it books, the fewer callers leave with a
+// booking. As many calls are under way as the rate serves in this time, fewer if other processes book, too. If a
+// caller leaves during its call, the next one takes the call's booking. Processes take turns at a budget.
 //
-// A booking further ahead than [Horizon] may be tentative: the store gives it back if the process falls silent, so that nobody waits for
-// the dead. A caller is served by such a booking only once the line has confirmed it, shortly before its instant.
+// A booking further ahead than [Horizon] may be tentative: if the process falls silent,
+// the store gives the booking back, so that nobody waits for a dead process. Shortly
+// before the instant, the line confirms the booking; until then it serves nobody.
 //
-// At low load a caller calls the store in one round trip, as if there were no line.
+// At low load a caller calls the store once, in one round trip, as if there were no line.
 package turns
 
 import (
@@ -31,47 +32,48 @@ import (
 )
 
 const (
-	// Horizon is how far ahead a waiting caller books at most, unless it is the only one of its line. If a process dies, its
-	// bookings block others for at most this time: a booking further ahead is tentative.
+	// Horizon is how far ahead a waiting caller books at most, unless it is alone in its line. If a process
+	// dies, its bookings block others for at most this time, because a booking further ahead is tentative.
 	Horizon = time.Second
 
-	maxBooked = 16 // the number of callers of a line that may have a booking while the budget is used up
-	maxCalls  = 4  // the number of calls under way beyond the room that the last answer has reported
+	maxBooked = 16 // how many callers in a line may have a booking while the budget is used up
+	maxCalls  = 4  // how many calls may be under way beyond the room reported by the last answer
 	maxTries  = 256
 	maxLoad   = 64 // other processes' maximum load, as a multiple of the process's own
 	minAhead  = 5 * time.Millisecond
-	repeat    = 100 * time.Millisecond // the time after which a failed confirmation is repeated
-	slack     = 50 * time.Microsecond  // a retry's delay after the announced instant, because another clock has measured that
+	repeat    = 100 * time.Millisecond // the time until a failed confirmation is repeated
+	slack     = 50 * time.Microsecond  // a retry's delay after the announced instant, which another clock has measured
 )
 
-// Pace is a limit's rate: Units in each Per. If AtOnce, the limit has windows, and regains all units at the
-// same time. Otherwise it regains them one by one. The zero Pace stands for an unknown rate, or for no limit.
+// Pace is a limit's rate: Units in each Per. If AtOnce, the limit has windows, and regains all units
+// together. Otherwise it regains them one by one. The zero Pace stands for an unknown rate, or for no limit.
 type Pace struct {
 	Units  int
 	Per    time.Duration
-	Burst  int // of a token bucket: its capacity
+	Burst  int // a token bucket's capacity
 	AtOnce bool
 	Spaced bool // a queue lets each unit out after the one before it
 }
 
-// span returns the mean time in which a cost is regained.
+// span returns the mean time until a cost is regained.
 func (p Pace) span(cost int64) time.Duration {
 	return time.Duration(min(float64(cost)*float64(p.Per)/float64(max(1, p.Units)), math.MaxInt64/4))
 }
 
-// Request is what a caller requests from the store.
+// Request is a caller's request to the store.
 type Request struct {
-	Cost  int           // the part of the caller's cost that no caller who has left has booked
+	Cost  int           // the caller's cost without the units that it takes from callers who have left
 	Ahead time.Duration // how far ahead the store may book
 
-	// Between allows an instant before other processes' bookings, all of which stay, but after After:
-	// there may be room where a caller has left. Otherwise the instant comes after all bookings.
+	// Between allows an instant before other processes' bookings, but after After: a caller that has left
+	// may have made room there. The other bookings stay. If false, the instant comes after all bookings.
 	Between bool
-	After   int64 // the [Answer.At] of this line's latest booking; 0 if there is none
+	After   int64 // the [Answer.At] of this line's latest booking; 0 if none
 
-	Early bool // of a try: by the last denial it comes too early, and succeeds only if the budget has grown since
+	Early bool // a try that comes too early by the last denial: it succeeds only if the budget has grown since
 
-	// Instead is the [Answer.Ref] of this caller's booking, which an allowed call replaces in the same decision. It is nil if there is none.
+	// Instead is this caller's booking, as [Answer.Ref]. An allowed call
+	// replaces it in the same decision. It is nil if the caller has none.
 	Instead any
 }
 
@@ -86,13 +88,13 @@ type Answer[K comparable] struct {
 
 	Remaining int // if allowed: the remaining budget
 
-	// Life changes when the store forgets what the key had spent and booked. It is 0 if unknown.
+	// Life changes when the store forgets the key's spending and bookings. It is 0 if unknown.
 	Life uint64
 
-	Ref    any  // identifies the booking, which the store can replace by another one
-	Unsure bool // if the call has failed: it may have booked
+	Ref    any  // identifies the booking, so that the store can replace it
+	Unsure bool // the call has failed, and may have booked
 
-	// If a try is denied: the line in which the caller has to wait, and its call's cost there.
+	// If a try is denied: the line for the caller to wait in, and its call's cost to that line's budget.
 	Line K
 	Cost int
 
@@ -100,17 +102,18 @@ type Answer[K comparable] struct {
 	// denied, it is the time until the store's earliest bookable instant, if the store can book it only after Retry.
 	Late time.Duration
 
-	// Settle replaces the booked cost by the actual one. It may be nil.
+	// Settle replaces the booked cost by the actual cost. It may be nil.
 	Settle func(actual int) error
 
-	// Confirm makes a tentative booking a lasting one. It reports false if the store has given the booking back because this process was
-	// silent: then there is nothing to settle. It is nil if the booking is not tentative.
+	// Confirm makes a tentative booking lasting. It reports false if the store has given the booking back because
+	// this process was silent: then there is nothing to settle. It is nil if the booking is not tentative.
 	Confirm func() (bool, error)
 }
 
-// Unfinished is the error of a call whose caller has left before the answer came. The call goes on, and the next callers take what it books.
+// Unfinished is a call's error if its caller has left before the answer
+// came. The call goes on, and the next callers take its booking.
 type Unfinished[K comparable] struct {
-	Err    error                     // of the caller
+	Err    error                     // the caller's
 	Answer func() (Answer[K], error) // waits for the answer
 }
 
@@ -127,7 +130,8 @@ type Lines[K comparable] struct {
 
 var arrivals atomic.Uint64
 
-// arrival returns the number of a call's arrival. A call that begins anew, perhaps in other Lines, keeps its number.
+// arrival returns the number by which the line orders a call. A
+// call that begins anew, perhaps in other Lines, keeps its number.
 func arrival(ctx context.Context) uint64 {
 	c := wait.RenewableOf(ctx)
 	if c == nil {
@@ -142,83 +146,83 @@ func arrival(ctx context.Context) uint64 {
 // line holds one budget's callers. The lock of its Lines guards it.
 type line[K comparable] struct {
 	key         K
-	first, last *caller[K] // callers that neither call nor have a booking, in the order of their arrival
+	first, last *caller[K] // callers without a call or a booking, in the order of their arrival
 	waiting     int
-	cost        int64         // the cost of these callers
+	cost        int64         // these callers' cost
 	calls       int           // calls under way
-	called      int64         // the cost of these calls
+	called      int64         // these calls' cost
 	booked      *caller[K]    // a list of the callers with bookings
-	bookings    int           // the number of these callers
-	regain      int64         // the units that the budget regains in a round trip
-	room        int64         // the units that the last answer has reported and no call has used since
-	remaining   int64         // the remaining units when the answer to the last decided call came
+	bookings    int           // how many callers have bookings
+	regain      int64         // the units regained in a round trip
+	room        int64         // the units that the last answer has reported, without those used by calls since
+	remaining   int64         // the remaining units in the answer to the last decided call
 	remainedAt  time.Time     // that answer's time
-	known       bool          // an answer has set the room: a call for which there is no room could be overtaken by another one
-	equal       int           // the cost of each call under way, 0 if they differ
-	due         time.Time     // the instant of the latest booking; in a line of tries, the instant when the budget was, or will be, 0
-	again       time.Time     // the time before which no call can succeed, according to a denial
-	start       time.Time     // the time from which the next cost is regained, according to a denial
+	known       bool          // an answer has set the room: then a call without room could be overtaken by another one
+	equal       int           // the cost of each call under way; 0 if they differ
+	due         time.Time     // the latest booking's instant; in a line of tries, the instant when the budget was, or will be, 0
+	again       time.Time     // according to a denial, no call can succeed before this time
+	start       time.Time     // according to a denial, the next cost is regained from this time on
 	polled      time.Time     // the time of the last answer
-	trip        time.Duration // the mean time of a round trip, smoothed
-	least       time.Time     // the earliest instant when the budget can be 0 when the calls under way have arrived
-	own, all    float64       // the mean times that a booking of this line takes, and all bookings since the one before it
-	tail        time.Time     // the instant of the last answer: as due, without the calls under way
+	trip        time.Duration // a round trip's mean time, smoothed
+	least       time.Time     // the earliest instant when the budget can be 0 after the calls under way have arrived
+	own, all    float64       // mean times: for a booking by this line, and for all bookings since the one before it
+	tail        time.Time     // the instant in the last answer; unlike due, without the calls under way
 	pace        Pace
-	changes     int          // how often all was booked anew
-	stale       int          // calls that began before the last of these times
+	changes     int          // how often all callers had to book anew
+	stale       int          // calls that began before the last change
 	moves       int          // how often the budget may have grown
-	pool        []*part      // booked units without a caller, which the next callers take
-	anew        int          // callers that give their bookings back before they call again: nobody else calls before them
-	giving      []*caller[K] // those of them that have begun to do so
-	booking     uint64       // the number of the latest booking
+	pool        []*part      // booked units without a caller, for the next callers
+	anew        int          // callers that must give their bookings back before they call again: nobody else calls before them
+	giving      []*caller[K] // callers that are giving their bookings back
+	booking     uint64       // the latest booking's number
 	sorted      []*caller[K] // scratch memory for a list
 	ends        bool         // a timer will check whether the line still has parts
 }
 
 // caller is a waiting caller.
 type caller[K comparable] struct {
-	number     uint64 // the number of its arrival
+	number     uint64 // its arrival's number
 	cost       int
-	need       int // the cost that it has to book: its cost without its shares
+	need       int // the cost still to book: its cost without its shares
 	shares     []share
 	far        bool          // it may book as far ahead as necessary
-	between    bool          // it may book before bookings of others
+	between    bool          // it may book before others' bookings
 	after      int64         // if between: not before this instant
 	tries      bool          // its calls book nothing
 	early      bool          // if it tries: see [Request.Early]
 	changes    int           // its line's changes when its call began
 	moves      int           // its line's moves when its call began
-	since      uint64        // the number of the latest booking when its call began
-	budgets    []Budget[K]   // all budgets that its calls charge, if they book nothing
-	wake       chan struct{} // has a buffer of one
-	panics     any           // the value of a panic in a call to move its booking up
+	since      uint64        // the latest booking's number when its call began
+	budgets    []Budget[K]   // all budgets charged by its calls, if they book nothing
+	wake       chan struct{} // has a buffer for one element
+	panics     any           // the value with which a call to move its booking up has panicked
 	state      state
 	prev, next *caller[K] // its neighbours in the line, or in the list of callers with bookings
 }
 
-// part is a number of units booked by one call. When their caller leaves, the next callers take
-// them. So a leaving caller costs no call, and leaves no hole before the bookings behind it.
+// part holds units booked by one call. When their caller leaves, the next callers take them.
+// So a leaving caller costs no call, and leaves no hole before the bookings behind it.
 type part struct {
 	settle     func(actual int) error
 	due        time.Time
 	at         int64 // due by the store's clock
 	cost, free int
-	pace       Pace   // the pace of the limit under which it was booked
+	pace       Pace   // the limit's pace at the time of the booking
 	users      int    // callers that wait for it
 	void       bool   // it must be given back, and nobody takes it
 	life       uint64 // the key's life
-	number     uint64 // the number of the booking
-	ref        any    // by which the store can replace it
+	number     uint64 // the booking's number
+	ref        any    // the store's reference to the booking, to replace it
 	moving     bool   // a call replaces it
 
 	confirm    func() (bool, error) // nil unless the booking is tentative
 	confirming bool                 // a goroutine calls confirm
-	confirmAt  time.Time            // the earliest instant of the next call
-	failed     error                // the error of the last call
+	confirmAt  time.Time            // the earliest instant for the next call
+	failed     error                // the last call's error
 	lost       bool                 // the store has given the booking back
 }
 
-// next returns the instant when the free units are due. In a queue, the units that other callers hold leave first.
+// next returns the instant when the free units are due. In a queue, the units held by other callers leave first.
 func (p *part) next() time.Time {
 	n := int64(p.cost - p.free)
 	if !p.pace.Spaced || n == 0 {
@@ -227,7 +231,7 @@ func (p *part) next() time.Time {
 	return p.due.Add(p.pace.span(n) + time.Microsecond) // at the earliest, by the store's clock
 }
 
-// share is a number of a part's units.
+// share holds some of a part's units.
 type share struct {
 	of  *part
 	n   int
@@ -244,7 +248,7 @@ const (
 	isGone
 )
 
-// LateError is the error of a caller whose turn is expected to come after its deadline.
+// LateError is the error for a caller whose turn is expected after its deadline.
 type LateError struct {
 	In time.Duration // the time until the turn
 }
@@ -256,27 +260,27 @@ func (e *LateError) Error() string {
 // Unwrap returns context.DeadlineExceeded.
 func (e *LateError) Unwrap() error { return context.DeadlineExceeded }
 
-// Wait books for a caller once it is one of the first of its line, and sleeps until its turn. call books
-// its Request's cost, or is denied; Wait returns its error, of an [Unfinished] one the caller's error. If
-// the context ends before the turn, Wait gives the booking back, and returns the context's error joined
-// with any error of that. If the turn would come after the deadline, it returns a [LateError] at once.
+// Wait has a caller book once it is among the first in its line, and sleeps until its turn. call books its Request's
+// cost, or is denied. If call fails, Wait returns its error; if that is an [Unfinished], it returns the caller's
+// error. If the context ends before the turn, Wait gives the booking back, and returns the context's error. If giving
+// it back fails, that error is joined. If the turn would come after the deadline, Wait returns a [LateError] at once.
 func (ls *Lines[K]) Wait(ctx context.Context, key K, cost int, call func(Request) (Answer[K], error)) error {
 	c := &caller[K]{cost: cost, wake: make(chan struct{}, 1)}
 	return ls.wait(ctx, key, c, call)
 }
 
-// Budget is a key that a try charges, and the cost to it.
+// Budget is a key charged by a try, and the cost to it.
 type Budget[K comparable] struct {
 	Key    K
 	Cost   int
 	Stands bool // the caller stands in its line: see [Lines.Try]
 }
 
-// Try calls until the answer allows it. It waits in one line at a time: first in the line of one of its
-// budgets, if others wait there, and then in the line that the denial names. Its errors are those of Wait.
+// Try calls until an answer allows the call. It waits in one line at a time: first in one of its budgets'
+// lines, if others wait there, and then in the line named by the denial. Its errors are those of Wait.
 //
-// If it begins anew, it goes to the line of the budget that Stands, and does not call before it is the first there.
-// With an error it marks the budget in whose line it has stood.
+// A Try that begins anew goes to the line of the budget with Stands set, and does not call before
+// it is first there. If it fails, it sets Stands for the budget in whose line it has stood.
 func (ls *Lines[K]) Try(ctx context.Context, budgets []Budget[K], call func(Request) (Answer[K], error)) error {
 	c := &caller[K]{tries: true, budgets: budgets, wake: make(chan struct{}, 1)}
 	ls.mu.Lock()
@@ -319,7 +323,7 @@ func late[K comparable](ctx context.Context, a Answer[K]) error {
 	return err
 }
 
-// sleepOut waits until the booked instant, and gives the booking back if the context ends first.
+// sleepOut waits until the booked instant. If the context ends first, it gives the booking back.
 func sleepOut[K comparable](ctx context.Context, a Answer[K]) error {
 	left, err := wait.Left(ctx)
 	if err == nil && a.Delay > left {
@@ -334,7 +338,7 @@ func sleepOut[K comparable](ctx context.Context, a Answer[K]) error {
 	return undone(err, a)
 }
 
-// undone gives a booking back, and returns err joined with any error of that.
+// undone gives a booking back, and returns err. If giving it back fails, that error is joined.
 func undone[K comparable](err error, a Answer[K]) error {
 	if a.Settle == nil {
 		return err
@@ -342,7 +346,7 @@ func undone[K comparable](err error, a Answer[K]) error {
 	return also(err, a.Settle(0))
 }
 
-// also returns err, with second joined to it unless that is nil.
+// also joins second to err, unless second is nil.
 func also(err, second error) error {
 	if second == nil {
 		return err
@@ -350,7 +354,7 @@ func also(err, second error) error {
 	return errors.Join(err, second)
 }
 
-// wait serves a caller when its turn comes.
+// wait puts a caller in line, and serves it when its turn comes.
 func (ls *Lines[K]) wait(ctx context.Context, key K, c *caller[K], call func(Request) (Answer[K], error)) error {
 	left, err := wait.Left(ctx)
 	if err != nil {
@@ -386,7 +390,7 @@ func (ls *Lines[K]) wait(ctx context.Context, key K, c *caller[K], call func(Req
 	}
 }
 
-// mayCall waits until a caller may call the store. It returns the caller's line.
+// mayCall waits until a caller may call the store. It returns the caller's line, which may have changed.
 func (ls *Lines[K]) mayCall(ctx context.Context, l *line[K], c *caller[K]) (*line[K], error) {
 	var timer *time.Timer
 	stop := func() {
@@ -399,7 +403,7 @@ func (ls *Lines[K]) mayCall(ctx context.Context, l *line[K], c *caller[K]) (*lin
 		ls.mu.Lock()
 		now := time.Now()
 		ls.pumpLocked(l, now)
-		if c.state == isCalling && c.tries { // a caller that came before it, and waits in another line, is not overtaken
+		if c.state == isCalling && c.tries { // it must not overtake a caller that came earlier and waits in another line
 			if b, busy := ls.busyLocked(c, l); busy {
 				l.endCall(c)
 				l.due = l.due.Add(-l.pace.span(int64(c.need)))
@@ -430,7 +434,7 @@ func (ls *Lines[K]) mayCall(ctx context.Context, l *line[K], c *caller[K]) (*lin
 		}
 		stop()
 		var due <-chan time.Time
-		if timer = nil; !at.IsZero() { // only the first has a timer
+		if timer = nil; !at.IsZero() { // only the first caller has a timer
 			timer = time.NewTimer(at.Sub(now))
 			due = timer.C
 		}
@@ -446,8 +450,8 @@ func (ls *Lines[K]) mayCall(ctx context.Context, l *line[K], c *caller[K]) (*lin
 	}
 }
 
-// serve calls the store for a caller and waits for the booked instant. It reports
-// false if the caller waits again. Then it sets *lp to the caller's line.
+// serve calls the store for a caller and waits for the booked instant. If the caller
+// has to wait in line again, it reports false and sets *lp to the caller's line.
 func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call func(Request) (Answer[K], error)) (done bool, err error) {
 	l := *lp
 	left, err := wait.Left(ctx)
@@ -484,7 +488,7 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 	defer ls.mu.Unlock()
 	ended = true
 	l.endCall(c)
-	stale := c.changes != l.changes // the answer's figures are not of the present limit
+	stale := c.changes != l.changes // the answer's figures come from an earlier limit
 	if called && !stale {
 		l.answered(now, now.Sub(begin), a)
 	}
@@ -532,7 +536,7 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 	return ls.sleep(ctx, l, c, yields, call)
 }
 
-// partOf returns what a call has booked.
+// partOf returns the part booked by a call.
 func (l *line[K]) partOf(c *caller[K], now time.Time, a Answer[K], stale bool) *part {
 	if !stale {
 		a.Remaining = int(l.remains(now, c, a))
@@ -543,8 +547,8 @@ func (l *line[K]) partOf(c *caller[K], now time.Time, a Answer[K], stale bool) *
 		ref: a.Ref, confirm: a.Confirm, confirmAt: now.Add(a.Delay - Horizon)}
 }
 
-// leaveCall has a caller leave while its call is under way. The others go on, and take what it books when its answer comes. It returns what
-// is to be given back.
+// leaveCall removes a caller whose call is under way. When the answer comes, the
+// other callers take its booking. leaveCall returns the parts to be given back.
 func (ls *Lines[K]) leaveCall(l *line[K], c *caller[K], begin time.Time, ahead time.Duration, u *Unfinished[K]) []*part {
 	go func() {
 		a, err := u.Answer()
@@ -576,7 +580,7 @@ func (ls *Lines[K]) leaveCall(l *line[K], c *caller[K], begin time.Time, ahead t
 	return ls.leftLocked(l)
 }
 
-// moveLocked puts a denied caller back into its line, or into the line that the answer names.
+// moveLocked puts a denied caller back into its line, or into the line named by the answer.
 func (ls *Lines[K]) moveLocked(l *line[K], c *caller[K], a Answer[K], left time.Duration) (*line[K], error) {
 	to := l
 	if c.tries && a.Line != l.key {
@@ -602,7 +606,7 @@ func (ls *Lines[K]) moveLocked(l *line[K], c *caller[K], a Answer[K], left time.
 }
 
 // sleep waits until a caller's units are due. It reports false if the caller has to call again, because its booking
-// is gone or an earlier one may be possible. A yielding caller gives way to earlier callers reached by a change.
+// is gone or an earlier one may be possible. A yielding caller gives way to earlier callers that must book anew.
 func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields bool, call func(Request) (Answer[K], error)) (done bool, _ error) {
 	left, err := wait.Left(ctx)
 	ls.mu.Lock()
@@ -631,7 +635,7 @@ func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields 
 			break
 		}
 		if moving {
-			next = math.MaxInt64 // until it is roused
+			next = math.MaxInt64 // until another goroutine rouses the caller
 		}
 		if at := delay - Horizon; looks && at > 0 {
 			next = min(next, at)
@@ -657,7 +661,7 @@ func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields 
 		c.state = isGone
 		spare := ls.leftLocked(l)
 		ls.mu.Unlock()
-		goBack(spare) // in a goroutine, so that a served caller does not wait for the store
+		goBack(spare) // in a goroutine: a served caller does not wait for the store
 		return true, nil
 	case err != nil:
 		spare := ls.departLocked(l, c)
@@ -688,7 +692,7 @@ func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields 
 	return false, nil
 }
 
-// due returns the instant when all units of a caller are due.
+// due returns the instant when all of a caller's units are due.
 func (c *caller[K]) due() (at time.Time) {
 	for _, s := range c.shares {
 		at = later(at, s.at())
@@ -696,15 +700,15 @@ func (c *caller[K]) due() (at time.Time) {
 	return at
 }
 
-// at returns the instant at which the units of a share are due.
+// at returns the instant when a share's units are due.
 func (s share) at() time.Time {
 	if s.of.pace.Spaced {
 		return s.due
 	}
-	return s.of.due // it may have moved
+	return s.of.due // the part may have moved
 }
 
-// latestAt returns the instant of the last booking by the store's clock, 0 if there is none.
+// latestAt returns the last booking's instant by the store's clock; 0 if there is none.
 func (l *line[K]) latestAt() (at int64) {
 	for b := l.booked; b != nil; b = b.next {
 		for _, s := range b.shares {
@@ -714,7 +718,7 @@ func (l *line[K]) latestAt() (at int64) {
 	return at
 }
 
-// giveBack gives the free units of parts back to the store, the last part first.
+// giveBack gives the parts' free units back to the store, the last part's first.
 func giveBack(parts []*part) (err error) {
 	for i := len(parts) - 1; i >= 0; i-- {
 		if p := parts[i]; p.settle != nil {
@@ -730,7 +734,7 @@ func goBack(parts []*part) {
 	}
 }
 
-// take gives free units to a caller, the earliest first, and computes how many it still needs.
+// take gives free units to a caller, the earliest first, and computes how many more it needs.
 func (l *line[K]) take(c *caller[K]) {
 	c.need = c.cost
 	for i := 0; i < len(l.pool) && c.need > 0; {
@@ -791,14 +795,14 @@ func (l *line[K]) use(c *caller[K]) {
 	c.shares = nil
 }
 
-// spare removes parts from the pool if they must be given back to the store:
-// the void ones, and, if nobody waits, all but the ones staying for a while.
+// spare removes the parts to be given back to the store from the pool:
+// the void ones, and, if nobody waits, all but those staying for a while.
 func (l *line[K]) spare(now time.Time) (parts []*part) {
 	l.pool = slices.DeleteFunc(l.pool, func(p *part) bool {
 		switch {
 		case p.users > 0 || p.moving || !p.void && (l.first != nil || l.anew > 0 || l.stays(p, now)):
 			return false
-		case p.lost: // there is nothing to give back
+		case p.lost: // the store has given it back
 		case p.void || !l.regained(p, now):
 			parts = append(parts, p)
 		}
@@ -807,8 +811,9 @@ func (l *line[K]) spare(now time.Time) (parts []*part) {
 	return parts
 }
 
-// stays reports whether a part stays for the next caller although nobody waits. Such a part is due, and a bucket takes back less of it each
-// moment, so it is more useful to the next caller, unless more than half of it can be given back now. After the horizon nothing of it would be left.
+// stays reports whether a part stays for the next caller although nobody waits. Such a part is
+// due, and a bucket takes back less of it each moment. So the part is more useful to the next
+// caller, unless more than half can be given back now. After the horizon nothing would be left.
 func (l *line[K]) stays(p *part, now time.Time) bool {
 	if p.due.After(now) || !now.Before(p.due.Add(Horizon)) || !l.regained(p, p.due.Add(Horizon)) {
 		return false
@@ -817,12 +822,12 @@ func (l *line[K]) stays(p *part, now time.Time) bool {
 	return lost > l.pace.span(int64(p.free))/2
 }
 
-// regained reports whether a bucket has regained a part: then it cannot be given back.
+// regained reports whether a bucket has regained a part's units. Then they cannot be given back.
 func (l *line[K]) regained(p *part, now time.Time) bool {
 	return l.pace.Units > 0 && !l.pace.AtOnce && !now.Before(p.due.Add(l.pace.span(int64(p.cost))))
 }
 
-// Expected returns the time until a cost could be spent behind all callers of a line, or 0 if nobody waits.
+// Expected returns the time until a cost could be spent behind all callers in line, or 0 if nobody waits.
 func (ls *Lines[K]) Expected(key K, cost int) time.Duration {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -833,7 +838,7 @@ func (ls *Lines[K]) Expected(key K, cost int) time.Duration {
 	return l.estimate(time.Now(), cost)
 }
 
-// Moved makes the first caller of a line call the store at once, because its budget may
+// Moved makes a line's first caller call the store at once, because its budget may
 // have more room. A caller that has booked more than [Horizon] ahead calls again, too.
 func (ls *Lines[K]) Moved(key K) {
 	ls.mu.Lock()
@@ -853,8 +858,8 @@ func (ls *Lines[K]) Moved(key K) {
 	ls.pumpLocked(l, now)
 }
 
-// far reports whether a booking is so far ahead that its caller calls again when the budget may have
-// more room. A booking in the next window is far: it would miss the room in the present window.
+// far reports whether a booking is so far ahead that its caller calls again when the budget may
+// have more room. A booking in the next window is far: the present window may have room now.
 func (l *line[K]) far(c *caller[K], now time.Time) bool {
 	most := Horizon
 	if windows := l.pace.AtOnce || l.pace.Units == 0; windows {
@@ -863,8 +868,8 @@ func (l *line[K]) far(c *caller[K], now time.Time) bool {
 	return c.due().Sub(now) > most
 }
 
-// Changed makes all callers with bookings, in the lines that match, give them back and
-// book anew, and then the others, because the limit has changed or the bookings are gone.
+// Changed makes all callers with bookings, in the lines that match, give them back and book
+// anew, and then the others. It is called when the limit has changed or the bookings are gone.
 func (ls *Lines[K]) Changed(matches func(K) bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -901,7 +906,8 @@ func (ls *Lines[K]) line(key K) *line[K] {
 	return l
 }
 
-// busyLocked returns the budget of a caller in whose line other callers wait that came before it. It skips the line except.
+// busyLocked returns one of a caller's budgets in whose line earlier callers
+// wait: the one where its turn comes last. It skips the line except.
 func (ls *Lines[K]) busyLocked(c *caller[K], except *line[K]) (b Budget[K], busy bool) {
 	var latest time.Time
 	for _, x := range c.budgets {
@@ -916,14 +922,14 @@ func (ls *Lines[K]) busyLocked(c *caller[K], except *line[K]) (b Budget[K], busy
 	return b, busy
 }
 
-// departLocked removes a caller that leaves. It returns the parts to be given back.
+// departLocked removes a leaving caller. It returns the parts to be given back.
 func (ls *Lines[K]) departLocked(l *line[K], c *caller[K]) []*part {
 	switch c.state {
 	case isWaiting:
 		l.remove(c)
 	case isCalling:
 		l.endCall(c)
-		if l.steady() && !c.tries { // what comes behind it comes earlier than it seemed
+		if l.steady() && !c.tries { // callers behind it come earlier than computed
 			l.least = l.least.Add(-l.pace.span(int64(c.need)))
 			l.due = later(l.due.Add(-l.spanOf(int64(c.need))), later(l.least, l.latest()))
 		}
@@ -940,8 +946,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// leftLocked lets the next callers of a line go on after a call has
-// ended or a caller has left. It returns the parts to be given back.
+// leftLocked lets a line's next callers go on after a call has ended
+// or a caller has left. It returns the parts to be given back.
 func (ls *Lines[K]) leftLocked(l *line[K]) []*part {
 	now := time.Now()
 	ls.pumpLocked(l, now)
@@ -973,12 +979,12 @@ func (ls *Lines[K]) dropLocked(l *line[K]) {
 	})
 }
 
-// pumpLocked lets the first callers call whose time has come.
+// pumpLocked lets the line's first callers call if their time has come.
 func (ls *Lines[K]) pumpLocked(l *line[K], now time.Time) {
 	ls.orderLocked(l, now)
 	for c := l.first; c != nil; c = l.first {
 		if ok, _ := l.ready(c, now); !ok {
-			c.rouse() // it sets its timer
+			c.rouse() // the caller sets its timer
 			return
 		}
 		l.remove(c)
@@ -998,13 +1004,13 @@ func (ls *Lines[K]) pumpLocked(l *line[K], now time.Time) {
 		c.changes, c.moves, c.since = l.changes, l.moves, l.booking
 		l.called += int64(c.need)
 		l.room -= int64(c.need)
-		if l.steady() { // a bucket that is full when the call arrives has regained no more than its burst
+		if l.steady() { // a bucket that is full when the call arrives has regained its burst at most
 			l.least = later(l.least, now.Add(l.trip-l.pace.span(int64(max(1, l.pace.Burst))))).Add(l.pace.span(int64(c.need)))
 		}
 		switch {
 		case l.pace.Units == 0:
 		case c.tries:
-			l.due = l.due.Add(l.pace.span(int64(c.need))) // the instant after this call
+			l.due = l.due.Add(l.pace.span(int64(c.need))) // when this call's cost is regained
 			c.early = c.early || l.due.After(now)
 		case l.due.After(now):
 			l.due = later(l.due.Add(l.spanOf(int64(c.need))), l.least)
@@ -1013,7 +1019,7 @@ func (ls *Lines[K]) pumpLocked(l *line[K], now time.Time) {
 	}
 }
 
-// ready reports whether the first caller may call now, or else when it may. The time is zero if it depends on others.
+// ready reports whether the first caller may call now, or else when. The time is zero if it depends on others.
 func (l *line[K]) ready(c *caller[K], now time.Time) (ok bool, at time.Time) {
 	switch {
 	case l.anew > 0 || l.stale > 0:
@@ -1046,7 +1052,7 @@ func (l *line[K]) ready(c *caller[K], now time.Time) (ok bool, at time.Time) {
 	return !at.After(now), at
 }
 
-// ahead returns the time before the last booking is due at which the next one is made.
+// ahead returns how long before the last booking is due the next one is made.
 func (l *line[K]) ahead() time.Duration {
 	ahead := minAhead + l.trip + l.trip/2
 	if l.steady() {
@@ -1055,7 +1061,7 @@ func (l *line[K]) ahead() time.Duration {
 	return min(ahead, Horizon)
 }
 
-// estimate returns the minimum time until a cost at the line's end is served, 0 if its caller may call now.
+// estimate returns the minimum time until a cost at the line's end is served; 0 if its caller may call now.
 func (l *line[K]) estimate(now time.Time, cost int) time.Duration {
 	if l.pace.Units == 0 || l.first == nil && (l.calls == 0 || !l.again.After(now)) && l.due.Sub(now) <= l.ahead() {
 		return 0
@@ -1072,7 +1078,7 @@ func (l *line[K]) estimate(now time.Time, cost int) time.Duration {
 	return max(0, from.Sub(now)) + time.Duration(min(float64(max(0, windows))*float64(l.pace.Per), math.MaxInt64/4))
 }
 
-// answered records an answer.
+// answered records an answer's pace and its round trip.
 func (l *line[K]) answered(now time.Time, trip time.Duration, a Answer[K]) {
 	if l.trip == 0 {
 		l.trip = trip
@@ -1083,7 +1089,7 @@ func (l *line[K]) answered(now time.Time, trip time.Duration, a Answer[K]) {
 	}
 }
 
-// denied records a denial of a try, or of a booking that would have been too far ahead.
+// denied records the denial to a try, or to a booking that would have been too far ahead.
 func (l *line[K]) denied(now time.Time, cost int, ahead time.Duration, a Answer[K]) {
 	l.pace, l.room, l.regain, l.least = a.Pace, 0, 0, time.Time{}
 	l.start = now.Add(min(a.Retry, math.MaxInt64/4) + ahead)
@@ -1093,7 +1099,7 @@ func (l *line[K]) denied(now time.Time, cost int, ahead time.Duration, a Answer[
 	}
 }
 
-// deniedTo records the denial of a caller's request for an instant at most that far ahead.
+// deniedTo records the denial to a caller. The caller has requested an instant at most ahead from now.
 func (l *line[K]) deniedTo(c *caller[K], now time.Time, ahead time.Duration, a Answer[K]) {
 	if c.tries || a.Late > 0 {
 		ahead = 0
@@ -1103,7 +1109,7 @@ func (l *line[K]) deniedTo(c *caller[K], now time.Time, ahead time.Duration, a A
 	if c.moves != l.moves {
 		l.again, l.polled = time.Time{}, time.Time{}
 	}
-	if c.tries && l.start.Sub(expected) > Horizon { // something has changed, and some may be too late now
+	if c.tries && l.start.Sub(expected) > Horizon { // the limit or the spending has changed, and some callers may be too late now
 		for x := l.first; x != nil; x = x.next {
 			x.rouse()
 		}
@@ -1134,7 +1140,7 @@ func (l *line[K]) remains(now time.Time, c *caller[K], a Answer[K]) int64 {
 	return remaining
 }
 
-// bookedAt records a booking.
+// bookedAt records an allowed booking call: its instant, and the room left by it.
 func (l *line[K]) bookedAt(now time.Time, cost int, a Answer[K]) {
 	l.room, l.regain, l.start, l.known = 0, 0, time.Time{}, true
 	due, busy := now.Add(a.Delay), a.Delay > 0
@@ -1147,14 +1153,14 @@ func (l *line[K]) bookedAt(now time.Time, cost int, a Answer[K]) {
 	if l.steady() {
 		l.weigh(due, busy, cost)
 	}
-	// What was given back since is free again.
+	// Units given back since are free again.
 	if most := later(due, now.Add(l.trip)).Add(l.pace.span(l.called)); l.calls == 0 {
 		l.least = time.Time{}
 	} else if l.least.After(most) {
 		l.least = most
 	}
 	switch {
-	case l.calls > 0 && l.steady(): // these come behind it, and spend what it has left
+	case l.calls > 0 && l.steady(): // the calls under way come behind it, and spend the room left by it
 		l.due = later(due.Add(l.spanOf(l.called)), later(l.least, l.latest()))
 	case busy && (l.calls == 0 || due.After(l.due)):
 		l.due = due
@@ -1163,7 +1169,7 @@ func (l *line[K]) bookedAt(now time.Time, cost int, a Answer[K]) {
 	}
 }
 
-// weigh learns from the instant of an answer how much others book between two calls of this process.
+// weigh learns from an answer's instant how much others book between two calls by this process.
 func (l *line[K]) weigh(at time.Time, busy bool, cost int) {
 	own := float64(l.pace.span(int64(cost)))
 	all := own
@@ -1177,7 +1183,8 @@ func (l *line[K]) weigh(at time.Time, busy bool, cost int) {
 	}
 }
 
-// spanOf returns the time by which a cost of calls under way delays whoever calls next. Calls of other processes come between them.
+// spanOf returns by how much the calls under way, at this cost,
+// delay the next caller. Other processes' calls come between them.
 func (l *line[K]) spanOf(cost int64) time.Duration {
 	load := 1.
 	if l.all > l.own {
@@ -1189,7 +1196,7 @@ func (l *line[K]) spanOf(cost int64) time.Duration {
 // steady reports whether units come back one by one, at a known rate.
 func (l *line[K]) steady() bool { return l.pace.Units > 0 && !l.pace.AtOnce }
 
-// latest returns the instant of the last booking, zero if there is none.
+// latest returns the last booking's instant; zero if there is none.
 func (l *line[K]) latest() (at time.Time) {
 	for b := l.booked; b != nil; b = b.next {
 		at = later(at, b.due())
@@ -1206,7 +1213,7 @@ func (l *line[K]) bookAnew(c *caller[K]) {
 	}
 }
 
-// insert puts a caller into the line, at the place of its arrival.
+// insert puts a caller into the line, in the order of arrival.
 func (l *line[K]) insert(c *caller[K]) {
 	c.state = isWaiting
 	before, after := l.last, l.first // c's place is next to one of these
