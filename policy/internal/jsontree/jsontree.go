@@ -1,5 +1,5 @@
 // Package jsontree reads JSON into a tree of YAML nodes. A YAML parser
-// could not read all JSON, because JSON has different escapes, for example.
+// could not read all JSON: for example, JSON has different escapes.
 package jsontree
 
 import (
@@ -29,8 +29,8 @@ type reader struct {
 	column int
 }
 
-// next returns the next token, and computes its place from the place of the last
-// one, because a file may be one long line. A token contains no line break.
+// next returns the next token. It computes the token's place from the last
+// one's, because a file may be one long line. A token contains no line break.
 func (t *reader) next() (json.Token, error) {
 	token, err := t.dec.Token()
 	if err != nil {
@@ -76,7 +76,7 @@ func (t *reader) value() (*yaml.Node, error) {
 	return n, nil
 }
 
-// inside reads the elements of a list or a mapping, and its end.
+// inside reads a list's or a mapping's elements, and its end.
 func (t *reader) inside(n *yaml.Node) error {
 	for t.dec.More() {
 		v, err := t.value()

@@ -12,21 +12,21 @@ import (
 
 // A cache's bounds.
 const (
-	maxGiven = 10_000 // the number of limits that are kept
-	maxText  = 1024   // a text's bytes
+	maxGiven = 10_000 // the maximum number of limits kept
+	maxText  = 1024   // a text's maximum length in bytes
 )
 
-// Cache keeps the limits for an attribute's values, so that most
-// decisions need not parse a text. It is safe for concurrent use.
+// Cache keeps the limits parsed from an attribute's values, so that
+// most decisions need not parse a text. It is safe for concurrent use.
 type Cache struct {
 	mu     sync.RWMutex
-	byText map[string]*ratelimit.Limit // nil for a text that is not a limit
+	byText map[string]*ratelimit.Limit // nil if the text is not a limit
 }
 
 // NewCache returns an empty cache.
 func NewCache() *Cache { return &Cache{byText: map[string]*ratelimit.Limit{}} }
 
-// Get returns a text's limit, or nil if the text is not a limit.
+// Get returns a text's limit, or nil if the text is not a limit. It calls parse only for a text not in the cache.
 func (c *Cache) Get(text string, parse func(string) (ratelimit.Limit, error)) *ratelimit.Limit {
 	if len(text) > maxText {
 		return nil
@@ -52,8 +52,8 @@ func (c *Cache) Get(text string, parse func(string) (ratelimit.Limit, error)) *r
 	return l
 }
 
-// Scaled returns a limit with the given number of units. text is that number. The burst is
-// scaled in proportion and rounded down, but not below 1. For 0 units it returns Blocked.
+// Scaled returns a limit with the given number of units. text is the number's text. The burst is
+// scaled in proportion and rounded down, but not below 1. For 0 units Scaled returns Blocked.
 func Scaled(l ratelimit.Limit, units int, text string) (ratelimit.Limit, error) {
 	switch {
 	case units < 0 || text[0] == '-':

@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Grace is a rule's additional share of its limit, in per cent. 0 allows nothing more. A rule with a grace holds its
-// budgets under a larger limit, the enforced one, and denies under it. Its decisions are shown under the file's limit.
+// Grace is a rule's additional share of its limit, in per cent. 0 adds nothing. A rule with a grace enforces a
+// larger limit: it holds its budgets and denies under that limit. Its decisions are shown under the file's limit.
 type Grace int
 
 // of returns how many units a grace adds to units.
@@ -18,7 +18,7 @@ func (g Grace) of(units int) int {
 	return int(min(extra, uint64(math.MaxInt-max(0, units))))
 }
 
-// Enforced returns the limit under which the rule denies, given the file's limit.
+// Enforced returns the limit that the rule enforces, given the file's limit.
 func (g Grace) Enforced(l ratelimit.Limit) ratelimit.Limit {
 	if g == 0 || !Counts(l) {
 		return l
@@ -36,7 +36,7 @@ func (g Grace) Shown(l ratelimit.Limit) ratelimit.Limit {
 	if g == 0 || !Counts(l) {
 		return l
 	}
-	less := func(units int) int { // the grace makes more units of more, so only one number gives the enforced one
+	less := func(units int) int { // more units give more enforced units, so only one number gives the enforced one
 		low, high := 0, units
 		for low < high {
 			if middle := low + (high-low)/2; middle+g.of(middle) < units {
@@ -55,7 +55,7 @@ func (g Grace) Shown(l ratelimit.Limit) ratelimit.Limit {
 	return l
 }
 
-// Show returns a rule's decision as it is shown. Remaining is lower by the grace. If it would be negative, Debt is
+// Show returns a rule's decision under the file's limit. Remaining is lower by the grace. If it would be negative, Debt is
 // positive instead. If nothing remains, NextAfter counts the grace, too, and is 0 if the decision's figures are not enough.
 func (g Grace) Show(d ratelimit.Decision) ratelimit.Decision {
 	if g == 0 || !Counts(d.Limit) || d.Limit.Algorithm == 0 {

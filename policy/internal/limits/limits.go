@@ -12,7 +12,7 @@ func Counts(l ratelimit.Limit) bool {
 	return l.Algorithm != ratelimit.AlgorithmUnlimited && l.Algorithm != ratelimit.AlgorithmBlocked
 }
 
-// ShareOf returns the part of a limit for one of several processes.
+// ShareOf returns one process's part of a limit.
 func ShareOf(limit ratelimit.Limit, processes int) ratelimit.Limit {
 	if processes <= 1 {
 		return limit

@@ -9,7 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/merge"
 )
 
-// Empty reports whether no unit is left under the limit under which the rule denies. Then it denies even a cost of 0.
+// Empty reports whether a decision under the limit that the rule
+// enforces leaves no unit. Then the rule denies even a cost of 0.
 func Empty(d *ratelimit.Decision) bool {
 	return d.Remaining <= 0 && d.Limit.Algorithm != ratelimit.AlgorithmUnlimited
 }
@@ -26,9 +27,9 @@ func Longer(a, b *ratelimit.Decision) bool {
 	return !endless(b) && (endless(a) || a.RetryAfter > b.RetryAfter)
 }
 
-// RoomAfter returns the time until a key has room for a cost that does not fit now. It
-// computes the time from a decision's figures. It returns false if they are not enough: for
-// sliding windows, for leaky buckets, and for a debt under periods of different length.
+// RoomAfter returns the time until a key has room for a cost that does not fit now,
+// computed from a decision's figures. It returns false if the figures are not enough:
+// for sliding windows, for leaky buckets, and for a debt if periods differ in length.
 func RoomAfter(d *ratelimit.Decision, cost int) (time.Duration, bool) {
 	const longest = 50 * 365 * 24 * time.Hour // later instants may be capped
 	units, per := int64(d.Limit.Rate.Units), int64(d.Limit.Rate.Per)
@@ -44,7 +45,7 @@ func RoomAfter(d *ratelimit.Decision, cost int) (time.Duration, bool) {
 		sooner, _ := bits.Div64(high, low, uint64(units))
 		return max(0, d.ResetAfter-time.Duration(min(sooner, math.MaxInt64))), true
 	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmCalendar:
-		spent := SpentOf(d) // each window takes its units off, and at the end of the last window the key is fresh
+		spent := SpentOf(d) // each window regains its units, and at the last window's end the key is fresh
 		switch {
 		case (spent+int64(cost)-1)/units > (spent-1)/units:
 			return d.ResetAfter, true
@@ -60,7 +61,7 @@ func SpentOf(d *ratelimit.Decision) int64 {
 	return int64(max(0, d.Limit.Capacity()-d.Remaining)) + int64(d.Debt)
 }
 
-// Room returns the caller's largest cost for which a rule has room, given its
+// Room returns the caller's largest cost that fits under a rule, given the rule's
 // decision. If own is true, the rule charges cost, whatever the caller's cost is.
 func Room(d *ratelimit.Decision, own bool, cost int) int {
 	if own {

@@ -1,12 +1,12 @@
-// Package mark has types with which packages of this module recognize
+// Package mark has types by which this module's packages recognize
 // each other's values. Other modules cannot name these types.
 package mark
 
 // Validated is the result type of a source's method. With this method, the
-// source's Load validates each set, so it need not be validated again.
+// source's Load validates each set, so policy need not validate it again.
 type Validated struct{}
 
-// Switched is a source's error about a set whose kill switch could be read nevertheless.
+// Switched is a source's error about a set. The source could nevertheless read the set's kill switch.
 type Switched struct {
 	On  bool
 	Err error

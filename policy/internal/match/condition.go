@@ -13,25 +13,25 @@ import (
 type Condition struct {
 	name     string
 	kind     Kind
-	values   []string // the values that are not networks
+	values   []string // the values, except networks
 	set      map[string]bool
 	networks networks // of "ip"
 
-	wildcards *Wildcards // the wildcards, if the condition is on one of them; otherwise nil
+	wildcards *Wildcards // the wildcards' patterns, if the condition is on a wildcard; otherwise nil
 	wildcard  string     // the wildcard's name
 }
 
-// Of returns the same condition on some patterns' wildcard instead of an attribute.
+// Of returns the same condition on a wildcard in some patterns, instead of an attribute.
 func (c Condition) Of(w *Wildcards, wildcard string) Condition {
 	c.wildcards, c.wildcard = w, wildcard
 	return c
 }
 
-// Kind is how a value is compared.
+// Kind is how a condition compares values.
 type Kind uint8
 
-// The kinds of conditions. If the attribute is "ip", a network among the values of OneOf and
-// NoneOf stands for its addresses. An address's or a host's spelling does not matter: see [Spelt].
+// The kinds of conditions. If the attribute is "ip", a network among the values of OneOf and NoneOf
+// stands for its addresses. The spelling of an address or a host does not matter: see [Spelt].
 const (
 	OneOf      Kind = iota // the value is one of the given values
 	NoneOf                 // the value is none of them, or the request lacks the attribute
@@ -42,7 +42,7 @@ const (
 	NoneEnd                // the value ends with none of them, or the request lacks the attribute
 )
 
-// fewValues is the maximum number of values that are compared one by one.
+// fewValues is the maximum number of values to compare one by one.
 const fewValues = 8
 
 // NewCondition returns a condition on a named attribute. For [Absent] there must be no values.
@@ -56,7 +56,7 @@ func NewCondition(kind Kind, name string, values []string) Condition {
 		} else if single || name == attrHost {
 			c.values = append(c.values, Spelt(name, v))
 		} else if name == attrPath {
-			c.values = append(c.values, unescape(v)) // a part of a path cannot be cleaned
+			c.values = append(c.values, unescape(v)) // cleaning would change a part of a path
 		} else {
 			c.values = append(c.values, v)
 		}
@@ -71,17 +71,16 @@ func NewCondition(kind Kind, name string, values []string) Condition {
 	return c
 }
 
-// mostEntries is the maximum number of entries that one condition has in the index.
+// mostEntries is the maximum number of index entries for one condition.
 const mostEntries = 1 << 20
 
-// exact reports whether the index can find a request that meets the
-// condition by its value, if the rule has the given number of places.
+// exact reports whether the index can look the condition's values up, if the rule has the given number of places.
 func (c *Condition) exact(places int) bool {
 	return c.kind == OneOf && len(c.networks) == 0 && c.wildcards == nil && len(c.values)*max(1, places) <= mostEntries
 }
 
 // holdsOfWildcard is holds for a condition on a wildcard. If a path can be read in several ways, the
-// wildcard may have several texts. If all is true, each must meet the condition; otherwise one must.
+// wildcard may have several texts. If all is true, each text must meet the condition; otherwise one must.
 func (c *Condition) holdsOfWildcard(r Request, all bool) bool {
 	found, holds := false, all
 	c.wildcards.values(r, c.wildcard, func(v string) bool {
@@ -98,19 +97,19 @@ func (c *Condition) holdsOfWildcard(r Request, all bool) bool {
 // holds reports whether a request meets the condition.
 func (c *Condition) holds(r Request) bool {
 	v, ok := r.Attribute(c.name)
-	if c.kind == OneOf || c.kind == NoneOf || c.name != attrIP { // parts of addresses are compared as they are written
+	if c.kind == OneOf || c.kind == NoneOf || c.name != attrIP { // parts of addresses are compared as written
 		v = Spelt(c.name, v)
 	}
 	return c.holdsOf(v, ok)
 }
 
-// holdsUncleaned is holds for a path as a server sees it that decodes paths but does not clean them.
+// holdsUncleaned is holds for a server that decodes paths but does not clean them.
 func (c *Condition) holdsUncleaned(r Request) bool {
 	v, ok := r.Attribute(c.name)
 	return c.holdsOf(unescape(v), ok)
 }
 
-// holdsOf is holds for a value in the spelling in which values are compared.
+// holdsOf is holds for a value in the spelling for comparisons.
 func (c *Condition) holdsOf(v string, ok bool) bool {
 	switch c.kind {
 	case OneOf:
@@ -129,8 +128,7 @@ func (c *Condition) holdsOf(v string, ok bool) bool {
 	return !ok || !slices.ContainsFunc(c.values, func(part string) bool { return strings.HasSuffix(v, part) })
 }
 
-// Spelt returns an attribute's value in the spelling in which values are
-// compared. Hosts are in lower case, and paths are decoded and cleaned.
+// Spelt returns an attribute's value in the spelling for comparisons: a host in lower case, a path decoded and cleaned.
 func Spelt(attribute, v string) string {
 	switch attribute {
 	case attrHost:
@@ -155,7 +153,7 @@ func address(v string) string {
 	return v
 }
 
-// textOf returns an address's text. If that equals v, as in most cases, it allocates nothing.
+// textOf returns an address's text. If the text equals v, as in most cases, textOf allocates nothing.
 func textOf(addr netip.Addr, v string) string {
 	var memory [64]byte
 	if text := addr.AppendTo(memory[:0]); string(text) != v {
@@ -164,8 +162,9 @@ func textOf(addr netip.Addr, v string) string {
 	return v
 }
 
-// Client returns the client of a program's ip, in one spelling. It cuts an IPv6 address to its /64, as [httplimit.RemoteIP]
-// does. One client's network, for example a /64, is returned as this client. Any other text is returned unchanged.
+// Client returns the client that a program's ip stands for, in one spelling. It cuts
+// an IPv6 address to its /64, as [httplimit.RemoteIP] does. For one client's network,
+// for example a /64, it returns this client. Any other text is returned unchanged.
 func Client(v string) string {
 	if !strings.ContainsAny(v, ":/ ") {
 		return v
@@ -181,7 +180,7 @@ func Client(v string) string {
 	return v
 }
 
-// clientBits returns the minimum number of bits in one client's network.
+// clientBits returns how many bits a network must have at least to be one client's.
 func clientBits(addr netip.Addr) int {
 	if addr.Is4() {
 		return 32
@@ -189,8 +188,9 @@ func clientBits(addr netip.Addr) int {
 	return 64
 }
 
-// among reports whether v, in the values' spelling, is one of the values or in one of the networks. An address is also among
-// them if its client is, because rules name a client by the first address of its /64, to which addresses of requests are cut.
+// among reports whether v, in the spelling for comparisons, is one of the values or
+// in one of the networks. An address is also among them if its client is: requests'
+// addresses are cut to their /64, so rules name a client by its /64's first address.
 func (c *Condition) among(v string) bool {
 	if c.has(v) {
 		return true

@@ -2,12 +2,12 @@ package match
 
 import "slices"
 
-// group is rules with the same route. Each is found by one attribute of its conditions, if it has a suitable one.
+// group holds rules with the same route. Each rule is found by one attribute in its conditions, if it has a suitable one.
 type group struct {
-	always []int            // the rules that are found without an attribute, in order, without duplicates
+	always []int            // the rules found without an attribute, in order, without duplicates
 	by     []attributeIndex // the other rules
 
-	members []int // used while the index is built
+	members []int // used while New builds the index
 }
 
 // attributeIndex finds rules by one attribute's value.
@@ -16,7 +16,7 @@ type attributeIndex struct {
 	values map[string][]int
 }
 
-// build sorts the group's members by their conditions' attributes.
+// build sorts the group's members by an attribute in their conditions.
 func (g *group) build(rules []*Rule) {
 	sizes := map[[2]string]int{}
 	for _, i := range g.members {
@@ -42,8 +42,8 @@ func (g *group) build(rules []*Rule) {
 	g.members = nil
 }
 
-// rarest returns the condition whose most common value is in the fewest
-// rules. It only considers conditions for which the index can look.
+// rarest returns the condition with the rarest values: the one whose most common value
+// is in the fewest rules. It considers only conditions that the index can look up.
 func rarest(r *Rule, sizes map[[2]string]int) (best Condition, ok bool) {
 	fewest := 0
 	for _, c := range r.Conditions {
@@ -71,12 +71,12 @@ func (g *group) attribute(name string) map[string][]int {
 	return g.by[len(g.by)-1].values
 }
 
-// collect appends the rules without an attribute, and the rules that are found by one.
+// collect appends the rules without an attribute, and the rules found by one.
 func (g *group) collect(r Request, found []int) []int {
 	return append(g.find(r, found), g.always...)
 }
 
-// find appends the rules that are found by the attribute.
+// find appends the rules found by their attributes.
 func (g *group) find(r Request, found []int) []int {
 	for i := range g.by {
 		a := &g.by[i]
@@ -105,13 +105,13 @@ func (g *group) Candidates(r Request, memory *Memory) []int {
 	return inOrder(memory.rules)
 }
 
-// inOrder sorts the numbers of rules and removes duplicates. A request seldom
-// matches more than a few rules, for which a call of [slices.Sort] takes longer.
+// inOrder sorts rules' numbers and removes duplicates. A request seldom
+// matches more than a few rules, and for a few [slices.Sort] takes longer.
 func inOrder(some []int) []int {
 	if len(some) > 12 {
 		slices.Sort(some)
 	}
-	for i := 1; i < len(some); i++ { // one pass if they are sorted already
+	for i := 1; i < len(some); i++ { // one pass if already sorted
 		for j := i; j > 0 && some[j] < some[j-1]; j-- {
 			some[j], some[j-1] = some[j-1], some[j]
 		}

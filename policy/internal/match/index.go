@@ -1,16 +1,16 @@
-// Package match finds the rules that match a request. The cost depends on the number of
-// matching rules, and not on the number of all rules. The package looks routes up in a tree of
-// path segments, and attributes in maps. It only reads rules' conditions, and not their limits.
+// Package match finds the rules that match a request. Its cost depends on the number of
+// matching rules, and not on the number of all rules: it looks routes up in a tree of path
+// segments, and attributes in maps. It only reads rules' conditions, not their limits.
 package match
 
 import "slices"
 
-// Request is a request as rules see it: see package policy.
+// Request is a request as rules read it: see package policy.
 type Request interface {
 	Attribute(name string) (value string, ok bool)
 }
 
-// The names of the attributes that this package reads. Package policy documents them.
+// The names of the attributes that this package reads itself. Package policy documents them.
 const (
 	attrMethod = "method"
 	attrHost   = "host"
@@ -18,18 +18,18 @@ const (
 	attrIP     = "ip"
 )
 
-// Rule is one rule's condition on requests: one of its patterns must match, if
-// it has any, all its conditions must hold, and no pattern of Except may match.
+// Rule is one rule's condition on requests. If the rule has patterns, one must
+// match. All its conditions must hold, and no pattern in Except may match.
 type Rule struct {
 	Patterns   []Pattern
 	Conditions []Condition
-	Except     *Tree // nil if there are no excepted patterns
+	Except     *Tree // nil if the rule excepts no patterns
 	Disabled   bool  // whether the rule matches nothing
 	Exempts    bool  // whether every reading of a path must match, instead of one: see [readings]
 }
 
 // Holds reports whether a request meets the rule's conditions. It ignores the rule's
-// patterns. It is so short that the compiler inlines it, for rules without conditions.
+// patterns. It is short enough for the compiler to inline it, for rules without conditions.
 func (r *Rule) Holds(request Request) bool {
 	return len(r.Conditions) == 0 && r.Except == nil || r.holdsAll(request)
 }
@@ -50,8 +50,8 @@ func (r *Rule) holdsAll(request Request) bool {
 	return r.Except == nil || !r.excepts(request)
 }
 
-// excepts reports whether a request matches a pattern of Except. A limiting rule excepts a
-// request only if all readings of its path match. An exempting rule excepts it if one does.
+// excepts reports whether a request matches a pattern in Except. A limiting rule excepts a request
+// only if all readings of its path match. An exempting rule excepts it if one reading does.
 func (r *Rule) excepts(request Request) bool {
 	path, ok := request.Attribute(attrPath)
 	if !ok {
@@ -72,16 +72,16 @@ func (r *Rule) excepts(request Request) bool {
 
 // Index finds rules. Make one with [New]. It never changes, and is safe for concurrent use.
 //
-// Rules with the same route form one [group], which finds them by attributes. The groups of one path form a [place]
+// Rules with the same route form one [group], which finds them by attributes. One path's groups form a [place]
 // in the tree, with one group for each method. The most frequent results are merged in advance: see [merged].
 type Index struct {
 	rules    []*Rule
 	anywhere *group             // the rules without a route
 	tree     Tree               // the rules with a route
-	paths    map[string]*merged // the results for paths that are known in advance: see [merger]
+	paths    map[string]*merged // the results for paths known in advance: see [merger]
 }
 
-// New returns the index of rules, which the caller must not change afterwards.
+// New returns an index for rules. The caller must not change the rules afterwards.
 func New(rules []*Rule) *Index {
 	x := &Index{rules: rules, anywhere: new(group)}
 	places := x.enter()
@@ -93,7 +93,7 @@ func New(rules []*Rule) *Index {
 	return x
 }
 
-// enter adds the rules to groups by their routes, and returns all places of the tree.
+// enter adds the rules to groups by their routes, and returns all places in the tree.
 func (x *Index) enter() (places []*place) {
 	groups := []*group{x.anywhere}
 	for i, r := range x.rules {
@@ -133,16 +133,16 @@ func (x *Index) Match(r Request) (matching []int) {
 	return matching
 }
 
-// Memory is a search's working memory, so that searches allocate nothing.
+// Memory is a search's working memory. With it searches allocate nothing.
 // Its zero value is ready to use. It is not safe for concurrent use.
 type Memory struct {
 	rules   []int
 	places  []*place
-	several []int // the rules that several readings of a path find
+	several []int // the rules found by several readings of a path
 }
 
-// Candidates returns rules in order, without duplicates. All rules matching the request are
-// among them. The others have a matching route, but unchecked conditions on attributes: see
+// Candidates returns rules in order, without duplicates. All rules matching the request are among them.
+// The others have a matching route, but conditions on attributes that Candidates has not checked: see
 // [Rule.Holds]. The caller must not change the result. It is valid until memory is used again.
 func (x *Index) Candidates(r Request, memory *Memory) []int {
 	if x.tree.empty() {
@@ -164,12 +164,12 @@ func (x *Index) Candidates(r Request, memory *Memory) []int {
 	}
 	memory.places = x.tree.find(host, method, path, memory.places[:0])
 	found := x.among(memory.places, r, method, memory)
-	clear(memory.places) // they must not keep the index alive
+	clear(memory.places) // Memory must not keep the index alive
 	return found
 }
 
-// ofReadings is Candidates for a path that can be read in several ways. A rule is found if
-// one reading matches its patterns. An exempting rule is found only if all readings do.
+// ofReadings is Candidates for a path that can be read in several ways. It returns a rule
+// if one reading matches its patterns, and an exempting rule only if all readings do.
 func (x *Index) ofReadings(r Request, host *node, method, path string, memory *Memory) []int {
 	several, n := memory.several[:0], 0
 	for reading := range readings(path) {

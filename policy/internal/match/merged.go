@@ -1,16 +1,16 @@
 package match
 
-// Most requests find the rules without a route and one place's rules, or have a pattern's path
-// without wildcards. For these, the index merges the results into one group when it is made. Then
-// a search need not collect and sort rules, and a known path needs no walk through the tree.
+// Most requests reach only one place, or have the path of a pattern without wildcards. For these
+// requests New merges the results into one group in advance, with the rules without a route. Then a
+// search need not collect and sort rules, and for a known path it need not walk through the tree.
 
-// merged is all rules at some places, with the rules without a route, as one group for each method.
+// merged holds all rules at some places, and the rules without a route, as one group for each method.
 type merged struct {
 	by     byMethod
-	others *group // the group for all other methods
+	others *group // all other methods' group
 }
 
-// of returns the group for a method.
+// of returns the method's group.
 func (m *merged) of(method string) *group {
 	if g := m.by.of(method); g != nil {
 		return g
@@ -18,14 +18,14 @@ func (m *merged) of(method string) *group {
 	return m.others
 }
 
-// A merged group takes memory, and time when rules are put in force. A file could have
-// thousands of rules on each of thousands of paths. So merging is bounded, in words of memory,
-// for each path and for all together. Rules that are not merged are found in the tree.
+// A merged group takes memory, and takes time when rules are put in force. A file could
+// have thousands of rules on each of thousands of paths. So merging is bounded, in words of
+// memory, for each path and for all together. A search finds the other rules in the tree.
 const (
 	mostForOne = 1 << 10
 	mostForAll = 1 << 22
-	groupWords = 16 // the size of an empty group
-	mostPlaces = 8  // the number of places that are merged
+	groupWords = 16 // an empty group's size
+	mostPlaces = 8  // the maximum number of places merged
 )
 
 // merger merges groups while there is room.
@@ -40,7 +40,7 @@ func (g *merger) merge(places []*place) *merged {
 		g.room -= len(places)
 		return nil
 	}
-	rest := max(0, g.room-mostForOne) // the room that must remain
+	rest := max(0, g.room-mostForOne) // the room to be left for other paths
 	m := &merged{others: g.group("", places)}
 	for _, method := range methodsOf(places) {
 		if g.room < rest {
@@ -54,7 +54,7 @@ func (g *merger) merge(places []*place) *merged {
 	return m
 }
 
-// methodsOf returns the methods for which places have additional rules.
+// methodsOf returns the methods that have rules of their own at the places.
 func methodsOf(places []*place) (names []string) {
 	seen := map[string]bool{}
 	add := func(name string) {
@@ -73,7 +73,7 @@ func methodsOf(places []*place) (names []string) {
 	return names
 }
 
-// group returns the rules that a request with a method finds at places. If there is no room, some are missing.
+// group returns the rules at places for requests with a method. If there is no room, some are missing.
 func (g *merger) group(method string, places []*place) *group {
 	sum := new(group)
 	g.room -= groupWords
@@ -96,9 +96,10 @@ func (g *merger) add(sum, part *group) {
 	sum.by = append(sum.by, part.by...)
 }
 
-// paths returns the merged groups of paths in patterns without wildcards, for requests to a host not named by any pattern.
+// paths returns a merged group for each pattern's path without wildcards.
+// The groups hold for requests to a host that no pattern names.
 func (g *merger) paths(rules []*Rule, x *Tree) map[string]*merged {
-	ready := map[string]*merged{} // nil if the rules are too many
+	ready := map[string]*merged{} // nil values if the rules are too many
 	for _, r := range rules {
 		for _, p := range r.Patterns {
 			if !isPlain(p.path) || p.host != "" || r.Disabled {

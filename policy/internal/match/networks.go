@@ -6,7 +6,7 @@ import (
 )
 
 // networks is a set of networks. Two networks are either nested or disjoint, so the
-// outermost networks, sorted by address, are enough. Only the last one that begins at or
+// outermost networks, sorted by address, are enough. Only the last network beginning at or
 // below an address can contain it. A look-up among 10,000 networks compares 14 addresses.
 type networks []netip.Prefix
 

@@ -12,9 +12,9 @@ type reading struct {
 	decoded bool // whether its segments are decoded
 }
 
-// readings returns the servers' ways of reading a path, unless it is plain. Some servers split it into segments
-// before they decode it, and others decode it first. Some route it as it was sent, and others clean it first. If
-// rules read a path in only one way, a client could reach a server by a spelling that the rules do not limit.
+// readings returns the ways in which servers read a path that is not plain. Some servers split it into segments
+// before they decode it, others decode it first. Some route it as it was sent, others clean it first. If rules
+// read a path in only one way, a client could reach a server by a spelling that the rules do not limit.
 func readings(escaped string) iter.Seq[reading] {
 	return func(yield func(reading) bool) {
 		decoded := unescape(escaped)
@@ -36,7 +36,7 @@ func readings(escaped string) iter.Seq[reading] {
 // isPlain reports whether a path has only one reading.
 func isPlain(p string) bool { return isClean(p) && strings.IndexByte(p, '%') < 0 }
 
-// plainPath returns the path for conditions and keys, decoded and then cleaned. Any other text is returned unchanged.
+// plainPath returns the path for conditions and keys: decoded, then cleaned. Any other text is returned unchanged.
 func plainPath(p string) string {
 	if isPlain(p) || !strings.HasPrefix(p, "/") {
 		return p
@@ -44,7 +44,7 @@ func plainPath(p string) string {
 	return cleanPath(unescape(p))
 }
 
-// cleanPath returns the path that a mux would serve, without empty segments,
+// cleanPath returns the path that a mux would serve: without empty segments,
 // "." and "..". So a client cannot evade a rule with such segments.
 func cleanPath(p string) string {
 	if p == "" {
@@ -63,8 +63,8 @@ func cleanPath(p string) string {
 	return clean
 }
 
-// isClean reports whether a path begins with a slash, has no empty
-// segment except the last, and no segment that begins with a dot.
+// isClean reports whether a path begins with a slash and has no
+// empty segment except the last, nor a segment with a dot in front.
 func isClean(p string) bool {
 	for i := 1; i < len(p); i++ {
 		if p[i-1] == '/' && (p[i] == '/' || p[i] == '.') {

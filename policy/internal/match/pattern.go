@@ -30,11 +30,12 @@ type segmentKind uint8
 
 const (
 	literal  segmentKind = iota
-	wildcard             // {name}, which matches exactly one segment
-	rest                 // {name...} or a slash at the end, which match the rest of a path
+	wildcard             // {name}, matches exactly one segment
+	rest                 // {name...} or a slash at the end; matches the rest of a path
 )
 
-// ParsePattern parses a pattern. Package net/http determines whether it is valid: ParsePattern registers it with a new mux.
+// ParsePattern parses a pattern. It registers the pattern with a
+// new mux, so that package net/http determines whether it is valid.
 func ParsePattern(s string) (Pattern, error) {
 	if err := register(s); err != nil {
 		return Pattern{}, err
@@ -89,7 +90,7 @@ func toSegment(text string, last bool) segment {
 
 // firstSegment returns the first segment of a path that begins with a slash, and the rest of the path. It
 // decodes the segment, unless the path is decoded already. For a slash at the end the segment is a slash.
-// It is also a slash for %2F, because the mux does not distinguish the two. Wildcards do not match it.
+// For %2F it is a slash, too, because the mux does not distinguish the two. Wildcards do not match it.
 func firstSegment(p string, decoded bool) (segment, after string) {
 	if p == "/" {
 		return "/", ""
@@ -104,7 +105,7 @@ func firstSegment(p string, decoded bool) (segment, after string) {
 	return unescape(segment), after
 }
 
-// unescape decodes a segment. A malformed segment is returned unchanged, as in net/http.
+// unescape decodes a segment. It returns a malformed segment unchanged, as net/http does.
 func unescape(s string) string {
 	if strings.IndexByte(s, '%') < 0 {
 		return s
@@ -115,8 +116,8 @@ func unescape(s string) string {
 	return s
 }
 
-// Host returns a host in the form in which routes compare it: in lower case, without a dot at its
-// end, and without a port. For a CONNECT request a mux uses the host unchanged, with its port.
+// Host returns a host in the form for comparing it with routes: in lower case, without a dot at
+// its end, and without a port. For a CONNECT request a mux uses the host unchanged, with its port.
 func Host(method, host string) string {
 	if method == "CONNECT" {
 		return strings.ToLower(strings.TrimSuffix(host, "."))

@@ -1,22 +1,22 @@
 package match
 
-// Tree finds the places of the patterns that match a request in a tree of path segments. Its zero value is empty.
+// Tree is a tree of path segments. It finds the places of the patterns that match a request. Its zero value is empty.
 type Tree struct {
 	allHosts *node            // the patterns without a host
 	hosts    map[string]*node // the other patterns, by host
 }
 
-// node is the part of the tree below some segments.
+// node is the part of the tree below a sequence of segments.
 type node struct {
 	next children // after a literal segment
 	wild *node    // after a wildcard
-	end  *place   // the patterns that end here
-	rest *place   // the patterns that match the rest of a path
+	end  *place   // the patterns ending here
+	rest *place   // the patterns matching the rest of a path
 }
 
-// place is the rules of patterns with one path, by method.
+// place holds the rules by method whose patterns have the same host and path.
 type place struct {
-	all *group // the rules of patterns without a method
+	all *group // the rules with patterns for all methods
 	by  byMethod
 
 	alone *merged // the rules for a request that reaches no other place; nil if they are too many
@@ -27,7 +27,7 @@ type methodGroup struct {
 	*group
 }
 
-// serves reports whether a pattern with the group's method matches a request with the given one.
+// serves reports whether patterns with the group's method match a request with the given one.
 func (g *methodGroup) serves(method string) bool {
 	return g.method == method || g.method == "GET" && method == "HEAD"
 }
@@ -60,7 +60,7 @@ func (x *Tree) enter(p Pattern) (found *place, isNew bool) {
 	return *at, isNew
 }
 
-// leaf returns a pointer to the place of patterns with the segments.
+// leaf returns a pointer to the place for a pattern's segments below n.
 func (n *node) leaf(segments []segment) **place {
 	for _, s := range segments {
 		if s.kind == rest {
@@ -103,10 +103,10 @@ func (n *node) child(s segment) *node {
 	return c
 }
 
-// children are the nodes after a literal segment. A few nodes are compared one by one, which is faster than a map.
+// children are the nodes after a literal segment. A few nodes are compared one by one, because this is faster than a map.
 type children struct {
 	list []child
-	many map[string]*node // all nodes, if they are more than fewChildren; then list is empty
+	many map[string]*node // all nodes, if there are more than fewChildren; then list is empty
 }
 
 type child struct {
@@ -141,7 +141,7 @@ func (c *children) get(text string) *node {
 	return c.many[text]
 }
 
-// groupOf returns a method's group, which it creates if necessary.
+// groupOf returns a method's group. It creates the group if necessary.
 func (m *place) groupOf(method string) *group {
 	if method == "" {
 		if m.all == nil {
@@ -186,7 +186,7 @@ func (m *place) groups(method string) (groups []*group) {
 // empty reports whether there are no patterns.
 func (x *Tree) empty() bool { return x.allHosts == nil && len(x.hosts) == 0 }
 
-// ofHost returns the node at which the paths of the request's host begin, or nil if no pattern names the host.
+// ofHost returns the node at which the paths for the request's host begin, or nil if no pattern names the host.
 func (x *Tree) ofHost(r Request) *node {
 	if len(x.hosts) == 0 {
 		return nil
@@ -199,7 +199,7 @@ func (x *Tree) ofHost(r Request) *node {
 	return x.hosts[Host(method, host)]
 }
 
-// find appends the places of the patterns that match a request, in a mux's reading of its path. It does not compare methods.
+// find appends the places of the patterns that match a request's path, read as a mux reads it. It does not compare methods.
 func (x *Tree) find(host *node, method, p string, places []*place) []*place {
 	if method != "CONNECT" {
 		p = cleanPath(p)
@@ -207,7 +207,7 @@ func (x *Tree) find(host *node, method, p string, places []*place) []*place {
 	return x.walkBoth(host, reading{path: p}, places)
 }
 
-// walkBoth appends a path's places: those for all hosts, and those for the request's host if that node is not nil.
+// walkBoth appends a path's places: those for all hosts, and, unless host is nil, those for the request's host.
 func (x *Tree) walkBoth(host *node, r reading, places []*place) []*place {
 	if r.path == "" || r.path[0] != '/' {
 		return places
@@ -219,7 +219,7 @@ func (x *Tree) walkBoth(host *node, r reading, places []*place) []*place {
 	return places
 }
 
-// serves reports whether one of the patterns matches a reading of a path and the method.
+// serves reports whether one of the patterns matches a path's reading and the method.
 func (x *Tree) serves(host *node, method string, r reading) bool {
 	var memory [8]*place
 	for _, p := range x.walkBoth(host, r, memory[:0]) {
@@ -235,7 +235,7 @@ func (x *Tree) serves(host *node, method string, r reading) bool {
 	return false
 }
 
-// walk appends the places for the rest of a path, which is empty or begins with a slash.
+// walk appends the places for the rest of a path. p is empty or begins with a slash.
 func (n *node) walk(p string, decoded bool, places []*place) []*place {
 	for n != nil && p != "" {
 		if n.rest != nil {
@@ -253,8 +253,8 @@ func (n *node) walk(p string, decoded bool, places []*place) []*place {
 	return places
 }
 
-// Worst returns an upper bound of the number of nodes for one request's look-up. It may be
-// too high, because it assumes the literal branches' words in a wildcard's branch, too.
+// Worst returns an upper bound for the number of nodes that one request's look-up visits. The bound may be
+// too high, because it counts the literal segments beside a wildcard as if the wildcard matched them, too.
 func (x *Tree) Worst() int {
 	most := 0
 	for _, n := range x.hosts {

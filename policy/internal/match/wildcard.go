@@ -5,21 +5,21 @@ import (
 	"slices"
 )
 
-// Wildcards finds wildcards' texts in some patterns, as net/http's
+// Wildcards finds the texts of wildcards in some patterns, as net/http's
 // PathValue returns them. It never changes, and is safe for concurrent use.
 type Wildcards struct {
 	patterns []Pattern // the most specific first, as a mux would choose
 }
 
-// NewWildcards returns the wildcards of some patterns.
+// NewWildcards returns the wildcards in some patterns.
 func NewWildcards(patterns []Pattern) *Wildcards {
 	w := &Wildcards{slices.Clone(patterns)}
 	slices.SortStableFunc(w.patterns, moreSpecific)
 	return w
 }
 
-// moreSpecific compares two patterns matching the same request. The lower one is a mux's choice.
-// If a mux would not accept both, the pattern whose literal segment comes first is lower.
+// moreSpecific compares two patterns that match the same request. A mux would choose the lower
+// one. If a mux would not accept both, the pattern with the first literal segment is lower.
 func moreSpecific(a, b Pattern) int {
 	if c := cmp.Compare(len(b.host), len(a.host)); c != 0 && (a.host == "" || b.host == "") {
 		return c
@@ -36,8 +36,8 @@ func moreSpecific(a, b Pattern) int {
 // patterns for HEAD, for GET and for all methods serve HEAD.
 func methodRank(method string) int { return slices.Index([]string{"GET", ""}, method) }
 
-// Wildcards returns the names of a pattern's wildcards. rests is the name
-// of the last one if it matches the rest of the path, which may be empty.
+// Wildcards returns the names of a pattern's wildcards. rests is the last
+// one's name if it matches the rest of the path, which may be empty.
 func (p Pattern) Wildcards() (names []string, rests string) {
 	for _, s := range p.segments {
 		if s.name != "" {
@@ -50,8 +50,8 @@ func (p Pattern) Wildcards() (names []string, rests string) {
 	return names, rests
 }
 
-// Value returns a wildcard's text in a request. It uses the first reading of the path that
-// matches a pattern, beginning with a mux's reading. It returns false if no pattern matches.
+// Value returns a wildcard's text in a request, in the path's first reading that matches
+// a pattern. A mux's reading comes first. Value returns false if no pattern matches.
 func (w *Wildcards) Value(r Request, name string) (value string, ok bool) {
 	w.values(r, name, func(v string) bool {
 		value, ok = v, true

@@ -1,9 +1,10 @@
-// Package notices finds the shares of a limit crossed by a key's spending, and remembers a process's sent notices.
+// Package notices finds which shares of a limit a key's spending has
+// crossed, and remembers the notices that this process has sent.
 //
-// A notice reports a crossing: a charge, a settlement or an adjustment by which a key's settled spending reaches a
-// share of its limit. Settled spending excludes the estimates of open reservations: see [Opens]. A key's changes have
-// an order, and the engine answers each with the spending after it. So exactly one process finds a crossing, without
-// a record of the keys. For two kinds of notices one answer is not enough, and [Notices] remembers what is missing.
+// A notice reports a crossing: by a charge, a settlement or an adjustment, a key's settled spending has reached a share of
+// its limit. Settled spending excludes open reservations' estimates: see [Opens]. A key's changes have an order, and the
+// engine answers each with the spending after it. So exactly one process finds a crossing, without a record of the keys.
+// For denials, and for limits that regain all the time, one answer is not enough: [Notices] remembers what was sent.
 package notices
 
 import (
@@ -17,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Settled returns a spending without its estimates.
+// Settled returns a spending without its open estimates.
 func Settled(spent, open int64) int64 { return max(0, spent-open) }
 
 // isAtLeast reports whether a spending is at least the given percentage of a capacity.
@@ -40,18 +41,18 @@ func crossed(thresholds []int, before, after int64, capacity int) []int {
 	return thresholds[first:last]
 }
 
-// maxNotices is the maximum number of keys whose notices are remembered. A notice for a further key may be sent too early.
+// maxNotices is how many keys' notices are remembered at most. A notice for a further key may be sent too early.
 const maxNotices = 1 << 16
 
-// Notices remember this process's notices until keys have regained their budgets. They are needed for denials,
-// and for limits that regain all the time: under these, traffic may cross a share back and forth for hours.
+// Notices remembers this process's notices until the keys have regained their budgets. Denials need
+// this, and limits that regain all the time: there, traffic may cross a share back and forth for hours.
 type Notices struct {
 	n    atomic.Int64
 	mu   sync.Mutex // never held while a notice is sent
 	keys map[Key]*notice
 }
 
-// Key is a key of a rule, in the budgets' names.
+// Key is a rule's key, as named in the budgets.
 type Key struct{ Rule, Key string }
 
 type notice struct {
@@ -59,17 +60,17 @@ type notice struct {
 	until  time.Duration // when the key is fresh again, by the policies' clock
 }
 
-// share is the limit's highest threshold with a notice sent.
+// share is a limit's highest threshold with a notice sent.
 type share struct {
 	capacity, percent int
-	denied            bool // whether the notice was of a denial
+	denied            bool // whether the notice reported a denial
 }
 
-// maxShares is the maximum number of limits of one key whose notices are remembered.
+// maxShares is for how many of a key's limits notices are remembered at most.
 const maxShares = 8
 
-// notified returns the limit's highest threshold that needs no notice, because one was sent for it, or for the same share of
-// a larger limit. If a key's limit is raised, for example by another plan, notices for the shares of the new limit are sent.
+// notified returns the limit's highest threshold that needs no notice: one was sent for it, or for the same share of a
+// larger limit. If a key's limit is raised, for example by another plan, notices for the new limit's shares are sent.
 func (n *notice) notified(capacity int) (percent int) {
 	for _, s := range n.shares {
 		if s.capacity >= capacity {
@@ -98,10 +99,10 @@ func regainsAlways(l ratelimit.Limit) bool {
 	return l.Algorithm != ratelimit.AlgorithmFixedWindow && l.Algorithm != ratelimit.AlgorithmCalendar
 }
 
-// Change is a change of a key's spending, or a denial.
+// Change is a change in a key's spending, or a denial.
 type Change struct {
 	Before, After int64              // the settled spending
-	Decision      ratelimit.Decision // the decision that shows the key's state
+	Decision      ratelimit.Decision // the key's state after the change
 	Lacks         bool               // whether the key was denied for lack of budget
 }
 
@@ -134,7 +135,7 @@ func (n *Notices) Due(id Key, thresholds []int, x *Change, now time.Duration) []
 			all = all[1:]
 		}
 	}
-	if k := len(all) - 1; k >= 0 && all[k] == 100 && known != nil && known.denied(capacity) { // the denial has sent the notice
+	if k := len(all) - 1; k >= 0 && all[k] == 100 && known != nil && known.denied(capacity) { // the denial has already sent the notice
 		all = all[:k]
 	}
 	if len(all) == 0 {

@@ -6,11 +6,12 @@ import (
 	"sync/atomic"
 )
 
-// Opens are the estimates of this process's open reservations, by key. They are charged, but they are
+// Opens holds the estimates of this process's open reservations, by key. Estimates are charged, but are
 // not spending yet. If a key has regained more than was settled, its estimates are at most its remaining
 // spending. The number of keys is bounded: for keys beyond maxOpens, estimates count as spent.
 //
-// In memory, a key's sum changes under its account's lock, so that each answer has the spending and one moment's estimates.
+// In memory, a key's sum changes under its account's lock, so that
+// each answer has the spending and the estimates at one moment.
 type Opens struct {
 	n    atomic.Int64 // keys
 	mu   sync.Mutex
@@ -18,7 +19,7 @@ type Opens struct {
 }
 
 // Open is the sum of a key's estimates. Reservations refer to it. When the key
-// has no more estimates, or was reset, later reservations refer to a new one.
+// has no more estimates, or was reset, later reservations refer to a new Open.
 type Open struct {
 	id  Key
 	sum int64
@@ -66,7 +67,7 @@ func (o *Opens) drop(x *Open) {
 	}
 }
 
-// Add adds an estimate to those of a key. spent is the key's spending without it.
+// Add adds an estimate to a key's estimates. spent is the key's spending without the estimate.
 func (o *Opens) Add(id Key, spent, cost int64) (before int64, x *Open) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -102,7 +103,7 @@ func (o *Opens) Settle(x *Open, id Key, cost int64) int64 {
 	return o.keys[id].Total()
 }
 
-// Forget drops the estimates of a key that is reset.
+// Forget drops a key's estimates when the key is reset.
 func (o *Opens) Forget(id Key) {
 	if o.n.Load() == 0 {
 		return

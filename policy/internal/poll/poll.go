@@ -1,4 +1,4 @@
-// Package poll helps the sources of rules and the audit to check a value at intervals, and to report each change once.
+// Package poll checks a value at intervals, for the rules' sources and for the audit, and reports each change once.
 package poll
 
 import (
@@ -20,7 +20,7 @@ func Every(ctx context.Context, every time.Duration, look func()) {
 	}
 }
 
-// Signal sends on a channel with room for one, unless it is full.
+// Signal sends on a channel with a buffer for one element, unless the buffer is full.
 func Signal(changes chan<- struct{}) {
 	select {
 	case changes <- struct{}{}:

@@ -1,4 +1,4 @@
-// Package shares has limits that the keys of a rule share by weight.
+// Package shares lets a rule's keys share one limit by weight.
 package shares
 
 import (
@@ -15,15 +15,15 @@ type Limiter interface {
 	SetLimit(limit ratelimit.Limit) error
 }
 
-// Terms are the limit that the keys of a rule share, and their weights. They never change.
+// Terms are the limit shared by a rule's keys, and the keys' weights. They never change.
 type Terms struct {
 	Limit ratelimit.Limit
-	Keys  map[string]int // the weights of single keys
+	Keys  map[string]int // single keys' weights
 	Plans map[string]int // other keys' weights, by plan
-	Rest  int            // the weight of all other keys
+	Rest  int            // all remaining keys' weight
 }
 
-// Of returns a key's weight, and whether it is its plan's weight.
+// Of returns a key's weight, and whether the weight comes from its plan.
 func (t *Terms) Of(key, plan string) (weight int, ofPlan bool) {
 	if weight, ok := t.Keys[key]; ok {
 		return weight, false
@@ -34,7 +34,7 @@ func (t *Terms) Of(key, plan string) (weight int, ofPlan bool) {
 	return t.Rest, false
 }
 
-// Pool is the common limit of a rule's keys. It serves all sets with the rule.
+// Pool is the limit shared by a rule's keys. It serves all sets with the rule.
 type Pool struct {
 	Limiter
 	weigher *weigher
@@ -59,7 +59,7 @@ func (p *Pool) Adopt(t *Terms) {
 		_ = p.SetLimit(t.Limit)
 	}
 	for _, key := range p.weigher.adopt(t) {
-		_, _ = p.Take(context.Background(), key, 0) // this charges nothing, and passes the weight to the limiter
+		_, _ = p.Take(context.Background(), key, 0) // charges nothing, and passes the weight to the limiter
 	}
 }
 
@@ -70,8 +70,8 @@ func (p *Pool) Call(key, plan string, do func(l Limiter) error) error {
 	return do(p.Limiter)
 }
 
-// weigher holds the weights of keys with calls under way. The pool's limiter reads them here, because a limiter
-// has no plans. The weights are those of the newest set, even for calls that began under an earlier one.
+// weigher holds the weights of keys with calls under way. The pool's limiter reads them here, because a
+// limiter has no plans. The weights come from the newest set, even for calls begun under an earlier one.
 type weigher struct {
 	terms atomic.Pointer[Terms]
 	mu    sync.Mutex
@@ -117,7 +117,7 @@ func (w *weigher) weight(key string) int {
 	return w.terms.Load().Rest
 }
 
-// adopt puts weights in force. It returns the keys with calls under way whose weight changes.
+// adopt puts weights in force. It returns the keys with calls under way if their weights change.
 func (w *weigher) adopt(t *Terms) (changed []string) {
 	w.terms.Store(t)
 	w.mu.Lock()

@@ -1,4 +1,4 @@
-// Package shown has the texts of a policy's answers, for the command policy, for the page of package admin, and for JSON.
+// Package shown formats a policy's answers as text, for the command policy, for package admin's page, and for JSON.
 package shown
 
 import (
@@ -20,7 +20,7 @@ type Explanation struct {
 	Rules      []Rule `json:"rules"`
 }
 
-// Rule is one rule of an explanation.
+// Rule is one rule in an explanation.
 type Rule struct {
 	Rule     string    `json:"rule"`
 	Limit    string    `json:"limit,omitempty"`
@@ -49,7 +49,7 @@ type Standing struct {
 	ResetAfter float64 `json:"reset_after"`    // in seconds
 }
 
-// Text returns an explanation in JSON as text, and whether the request would be refused.
+// Text formats an explanation, given in JSON, as text, and reports whether the request would be refused.
 func Text(data []byte) (text string, refused bool, err error) {
 	var ex Explanation
 	if err := json.Unmarshal(data, &ex); err != nil {
@@ -142,13 +142,13 @@ func StandingOf(d *ratelimit.Decision, allowed bool) *Standing {
 	return &Standing{Allowed: allowed, Remaining: d.Remaining, Debt: d.Debt, RetryAfter: d.RetryAfter.Seconds(), ResetAfter: d.ResetAfter.Seconds()}
 }
 
-// inSeconds returns a number of seconds as a duration, rounded up to a millisecond, so that a retry after it passes.
+// inSeconds returns a number of seconds as a duration, rounded up to a millisecond, so that a retry after this time passes.
 func inSeconds(seconds float64) time.Duration {
 	d := time.Duration(seconds * float64(time.Second))
 	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
-// Visible escapes a text's invisible characters, and characters that change the order of others on a screen, as Go does.
+// Visible escapes a text's invisible characters, and characters that change other characters' order on a screen, as Go does.
 func Visible(text string) string {
 	if strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
 		return text

@@ -1,9 +1,9 @@
-// Package sketch counts which keys have occurred most often lately, in bounded memory. It is
-// the space-saving algorithm of Metwally, Agrawal and El Abbadi, over two windows of time.
+// Package sketch counts which keys have occurred most often lately, in bounded memory. It
+// uses the space-saving algorithm by Metwally, Agrawal and El Abbadi, over two windows.
 //
-// A window has a number of counters. A key without a counter takes over the counter with the lowest count, and
+// A window has a fixed number of counters. A key without a counter takes over the counter with the lowest count, and
 // continues from that count. So a count is never too low, and the counter records by how much it may be too high. A
-// key has a counter if it occurs more often than the number of all occurrences divided by the number of counters.
+// key is sure to have a counter if it occurs more often than all occurrences divided by the number of counters.
 package sketch
 
 import (
@@ -19,10 +19,11 @@ const (
 	// Window is a window's length. Counts cover the present window and the one before, so 5 to 10 minutes.
 	Window = 5 * time.Minute
 
-	// Counters is the number of counters in a shard's window.
+	// Counters is how many counters a shard's window has.
 	Counters = 256
 
-	// shards is how many shards the keys are divided into: so denials of many keys seldom wait for the same lock.
+	// shards is how many shards the keys are divided into. With several
+	// shards, denials for different keys seldom wait for the same lock.
 	shards = 8
 )
 
@@ -32,13 +33,13 @@ type ID struct {
 	Shadow    bool
 }
 
-// owned returns the ID with a copy of its key, which may be a part of a much longer text, such as a request's header.
+// owned returns the ID with a copy of its key. The key may be a part of a much longer text, such as a request's header.
 func (id ID) owned() ID {
 	id.Key = strings.Clone(id.Key)
 	return id
 }
 
-// Count counts the times that a key has occurred. The true number is at most Count, and at least Count-Error.
+// Count counts how often a key has occurred. The true number is at most Count, and at least Count-Error.
 type Count struct {
 	ID
 	Count, Error int64
@@ -76,7 +77,8 @@ func (s *Sketch) All() (all []Count) {
 	return all
 }
 
-// shadowsLast compares two counts of one key of one rule. There are two if the rule was both a shadow and enforced lately.
+// shadowsLast compares two counts for one key under one rule.
+// There are two if the rule was both a shadow and enforced lately.
 func shadowsLast(a, b Count) int {
 	switch {
 	case a.Shadow == b.Shadow:
@@ -87,18 +89,18 @@ func shadowsLast(a, b Count) int {
 	return -1
 }
 
-// window returns the number of the present window.
+// window returns the present window's number.
 func (s *Sketch) window() int64 { return int64(time.Since(s.start) / Window) }
 
 // shard counts the keys with one hash, in the present window and in the one before.
 type shard struct {
 	mu        sync.Mutex
-	window    int64 // the number of the present window
+	window    int64 // the present window's number
 	now, last summary
 }
 
-// turn begins a window if its number is new. A number below the present
-// one comes from a call that has waited for the lock, and changes nothing.
+// turn begins a window if its number is new. A number below the present one
+// comes from a call that had to wait for the lock, and changes nothing.
 func (sh *shard) turn(window int64) {
 	if window <= sh.window {
 		return
@@ -158,7 +160,7 @@ func (s *summary) clear() {
 	clear(s.at)
 }
 
-// least returns the maximum number of times that a key without a counter has occurred.
+// least returns how often a key without a counter may have occurred.
 func (s *summary) least() int64 {
 	if len(s.heap) < Counters {
 		return 0
@@ -196,7 +198,7 @@ func (s *summary) counter() *counter {
 	}
 	c := s.heap[n]
 	c.place = n
-	for c.place > 0 { // moves it to the top, because no count is lower
+	for c.place > 0 { // moves the counter to the top, because no count is lower
 		s.swap(c, s.heap[(c.place-1)/2])
 	}
 	return c

@@ -1,4 +1,4 @@
-// Package sqltext has the differences between databases that matter for the statements of packages sqlsource and audit.
+// Package sqltext handles differences between databases in the statements of packages sqlsource and audit.
 package sqltext
 
 import "fmt"
@@ -12,7 +12,7 @@ const (
 	count = iota
 )
 
-// Check returns an error for a dialect that does not exist.
+// Check returns an error for an unknown dialect.
 func Check(dialect uint8) error {
 	if dialect >= count {
 		return fmt.Errorf("policy: Dialect is %d, want PostgreSQL, MySQL or SQLite", dialect)
@@ -28,7 +28,7 @@ func Quote(dialect uint8, name string) string {
 	return `"` + name + `"`
 }
 
-// Place returns the placeholder of the i-th argument, from 1.
+// Place returns the i-th argument's placeholder, counted from 1.
 func Place(dialect uint8, i int) string {
 	if dialect == PostgreSQL {
 		return fmt.Sprintf("$%d", i)

@@ -1,5 +1,5 @@
-// Package words has a rule's fields that are only shown by name and text: in the differences
-// between two sets, on package admin's page, and in the column more of a rules table.
+// Package words formats rule fields that are only shown by name and text: in the differences
+// between two sets, on package admin's page, and in a rules table's column "more".
 package words
 
 import (
@@ -15,13 +15,13 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// Word is a field of a rule, as it is shown.
+// Word is a rule's field, as it is shown.
 type Word struct {
 	Name string
 	Text string // "" if the rule does not have the field
 }
 
-// names are the words' names in the order in which they are shown. Each is the name in the tag of a field of policy.Rule.
+// names are the words' names in the order for showing them. Each is the name in a field's tag in policy.Rule.
 var names = []string{"budget", "from", "until", "grace", "costs", "actual", "charge"}
 
 // Names returns the words' names.
@@ -40,8 +40,8 @@ var places = func() (all []int) {
 	return all
 }()
 
-// Of returns a rule's words, always the same words in the same order. If
-// values is false, it only counts conditions' values, which may be keys.
+// Of returns a rule's words, always the same words in the same order. If values
+// is false, it only counts the conditions' values, because they may be keys.
 func Of(r *policy.Rule, values bool) []Word {
 	all := make([]Word, len(names))
 	for k, i := range places {
@@ -50,7 +50,7 @@ func Of(r *policy.Rule, values bool) []Word {
 	return all
 }
 
-// text returns a field's text, or "" if the rule does not have it.
+// text returns a field's text, or "" if the rule does not have the field.
 func text(field any, values bool) string {
 	switch v := field.(type) {
 	case string:
@@ -93,7 +93,7 @@ func instant(at time.Time) string {
 	return at.Format(time.RFC3339Nano)
 }
 
-// Time returns the text of the time of an override, or "" if it always holds.
+// Time returns when an override holds, as text, or "" if it always holds.
 func Time(o *policy.Override) (text string) {
 	if !o.From.IsZero() {
 		text = " from " + instant(o.From)
@@ -138,7 +138,7 @@ func Match(m policy.Match, show bool) (all []string) {
 	return all
 }
 
-// Counted returns a text for values that may be keys: their number, and the lists' names among them.
+// Counted returns a text for values that may be keys: their number, and the names of lists among them.
 func Counted(values []string) string {
 	named := []string{}
 	for _, v := range values {
@@ -160,7 +160,7 @@ func ListText(l policy.List) string {
 	return fmt.Sprintf("%d values", len(l.Values))
 }
 
-// List joins texts so that no two lists have the same result. Texts are quoted unless they are plain.
+// List joins texts so that different lists have different results. It quotes texts unless they are plain.
 func List(list []string, between string) string {
 	out := make([]string, len(list))
 	for i, s := range list {
@@ -171,5 +171,5 @@ func List(list []string, between string) string {
 	return strings.Join(out, between)
 }
 
-// plain matches texts without need for quotes in a list: words, and routes with methods.
+// plain matches texts that need no quotes in a list: words, and routes with methods.
 var plain = regexp.MustCompile(`^([A-Z]+ )?[^\s,"]+$`)
