@@ -46,7 +46,7 @@ func (a *account) expired(reading, idle int64) bool {
 // unknown reports whether a fresh key is just like a new one: it has no former limits either. The caller holds the lock.
 func (a *account) unknown(reading int64) bool { return a.plan.Kept(a.State) <= reading }
 
-// floor returns the time before which the key must not be created anew if it is dropped at a reading. Otherwise
+// floor returns the time before which the key must not be created again if it is dropped at a reading. Otherwise
 // a fresh key could spend its regained budget twice. A key that is not fresh loses its spending anyway: its
 // floor is its last reading, or the present one if the clock has stepped back since. The caller holds the lock.
 func (a *account) floor(reading int64) int64 {

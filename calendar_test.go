@@ -382,7 +382,7 @@ func (k *datedKey) adopt(l ratelimit.Limit, wall time.Time, now time.Duration) {
 	}
 	k.roll(wall)
 	k.changes++
-	if k.until <= now || k.aside == 0 { // nothing is set aside any more, so the instant until is void
+	if k.until <= now || k.aside == 0 { // nothing is set aside now, so the instant until is void
 		k.aside, k.until = 0, 0
 	}
 	debt := max(0, k.used-k.limit.Rate.Units)

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// A limit of calls at the same time in numbers. With Concurrent(10, time.Minute), for one key:
+// An example for one key, with Concurrent(10, time.Minute):
 //
 //	at     reserve  allowed  in use  remaining
 //	0s     4        true     4       6
@@ -14,8 +14,9 @@ import (
 //	55s    5        true     9       1
 //	1m0s   2        true     7       3
 //
-// At 50s the reservation of 6 units is settled, and they are free at once. The reservation of 4 is neither settled nor extended:
-// at 1m its hold is over, its units lapse, and 3 of them are free after the next 2. It is counted in internal/meter/concurrent.go.
+// At 50s the reservation of 6 units is settled, and they are free at once. The reservation
+// of 4 is neither settled nor extended: at 1m its hold is over, its units lapse, and 3 of
+// them are free after the next 2. Package meter counts the units, in concurrent.go.
 
 // Concurrent returns a limit of units in use at the same time, for example a user's 8 open streams. A [Reservation]
 // holds its units until Settle or Cancel gives them back, or until hold has passed since Reserve or the last
@@ -23,8 +24,8 @@ import (
 //
 //   - Settle gives all units back and ignores its argument. In a stack the argument corrects the charges of the other
 //     layers, and ends this one.
-//   - Take, Allow and Wait have no end to give the units back at. They return an error, and charge nothing. Peek answers as
-//     Reserve does.
+//   - Take, Allow and Wait cannot give the units back when the work ends.
+//     They return an error, and charge nothing. Peek answers as Reserve does.
 //   - The middleware of packages httplimit, grpclimit and connectlimit reserves, extends, and gives back when the handler has returned
 //     or panicked, and any hijacked connection is closed. If units lapse all the same, for example because the store
 //     was down or the key was reset, the handler's context ends with the cause [ErrLost].

@@ -22,7 +22,7 @@ type Decision struct {
 	// rounded up. If several limits apply, it is the largest debt. [Keyed.Adjust], settlements above
 	// the reserved cost and bookings ahead make debts. A booking in a later window makes a debt,
 	// because the windows before it count as full. If the limit has changed since, a booking that fits
-	// at its instant is no debt. Each call fills Debt in. Engines that do not know debts leave it 0.
+	// at its instant is not a debt. Each call fills Debt in. Engines that do not know debts leave it 0.
 	Debt int
 	// RetryAfter is how long to wait before the same call succeeds, if nothing else is charged by then. The call does not
 	// succeed a nanosecond earlier. RetryAfter is 0 if Allowed, or if the call can never succeed, as its error then states.

@@ -352,7 +352,7 @@ func ExampleSingle_Adjust() {
 	budget := ratelimit.Must(ratelimit.NewSingle(ratelimit.FixedWindow(ratelimit.PerHour(100)), nil))
 	r, _ := budget.Reserve(ctx, 50, 0) // now or not at all
 	fmt.Println(r.Allowed, r.Settle(20))
-	fmt.Println(budget.Adjust(context.Background(), 70)) // the charge cannot be refused any more
+	fmt.Println(budget.Adjust(context.Background(), 70)) // the charge cannot be refused now
 	d, _ := budget.Take(ctx, 20)
 	fmt.Println(d.Allowed, d.Remaining)
 	budget.Reset(context.Background())

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/keys"
 )
 
-// generation is the set of limits in force between two calls to SetLimit, or of Refresh for all
+// generation is the set of limits in force between two calls to SetLimit, or to Refresh for all
 // keys. If a key's plan belongs to another generation, the key's next decision looks up its limit
 // again. So a change of limits touches no key: it takes constant time, however many keys there are.
 //
@@ -267,7 +267,7 @@ func (t *table[K]) planOf(key K, g *generation) *plan {
 	return a.planIn(g)
 }
 
-// planIn is planOf for an locked account.
+// planIn is planOf for a locked account.
 func (a *account) planIn(g *generation) *plan {
 	if a.plan == nil || a.plan.seq != g.seq {
 		return nil

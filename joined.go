@@ -544,7 +544,7 @@ func (s *joined[R]) actuals(r R, uncharged bool) (all actuals) {
 	return all
 }
 
-// remove subtracts a layer from the cost.
+// remove takes a layer's cost out of the part.
 func (p *part) remove(a *demand) {
 	if a.own {
 		p.own -= int64(a.cost)
@@ -756,13 +756,13 @@ func (s *joined[R]) wait(ctx context.Context, r R, cost int) error {
 	return err
 }
 
-// leftLines are the budgets of a call when it begins anew. One of them has the line in which it stood.
+// leftLines are the budgets of a call that starts again. One of them has the line in which the call stood.
 type leftLines []turns.Budget[lineKey]
 
 // Abandon does nothing: the call has left its line.
 func (leftLines) Abandon() {}
 
-// returnTo is for a call that begins anew. It marks the budget in whose line the call
+// returnTo is for a call that starts again. It marks the budget in whose line the call
 // stood. After a change of rules the limiters may be others, so it looks for the same key.
 func returnTo(ctx context.Context, budgets []turns.Budget[lineKey]) {
 	c := wait.RenewableOf(ctx)

@@ -287,8 +287,8 @@ func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	return err
 }
 
-// wait takes the cost as soon as possible, and sleeps until the delay has passed. If the call
-// begins anew afterwards, by other rules, its next attempt takes over the place in line.
+// wait takes the cost as soon as possible, and sleeps until the delay has passed. If the
+// call then starts again under other rules, its next attempt takes over the place in line.
 func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) (err error) {
 	x := attemptsOf(ctx)
 	defer func() {
@@ -349,16 +349,16 @@ type attempts struct {
 	early  bool   // it tries before it is due, since its request's limits may have changed
 }
 
-// leftPlace is a call's place from before it began anew.
+// leftPlace is a call's place from before it started again.
 type leftPlace struct {
 	attempts
 	clock Clock
 }
 
-// Abandon takes the call out of its line, if it waits for nothing any more.
+// Abandon takes the call out of its line, if it no longer waits for anything.
 func (p *leftPlace) Abandon() { p.end(p.clock) }
 
-// attemptsOf returns the attempts of a call. If the call has begun anew, they have its place in line.
+// attemptsOf returns the attempts of a call. If the call has started again, they have its place in line.
 func attemptsOf(ctx context.Context) (x attempts) {
 	if c := wait.RenewableOf(ctx); c != nil {
 		if p, ok := c.Place.(*leftPlace); ok {

@@ -532,7 +532,8 @@ func followLayers(t *testing.T, rnd *rand.Rand) {
 	}
 }
 
-// A released limiter deadlocked when stacks shared limiters in different orders, (a,b) and (b,a), or contained one twice.
+// An earlier release deadlocked when stacks shared limiters in different
+// orders, (a,b) and (b,a), or when a stack contained a limiter twice.
 func TestStacksThatShareLimitersDoNotDeadlock(t *testing.T) {
 	const each = 2000
 	clock := new(testClock)

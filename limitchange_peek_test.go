@@ -458,8 +458,8 @@ func (q inquiry) answersComeTrue(t *testing.T) string {
 	return q.freshAt(t, answer)
 }
 
-// freshAt checks a decision's ResetAfter, and describes the error, if any.
-// It repeats the last call then, as the same question or at a cost of 0.
+// freshAt checks a decision's ResetAfter, and describes the error, if any. At that
+// instant it repeats the last call, with a cost of 0 or as the same question.
 func (q inquiry) freshAt(t *testing.T, answer ratelimit.Decision) string {
 	last := len(q.calls)
 	c := q.calls[last-1]

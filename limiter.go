@@ -366,9 +366,9 @@ func init() {
 }
 
 // Adjust corrects a key's spending. A positive delta is charged, also above the capacity: the excess
-// is a debt, of at most what 100 years regain. A negative delta is a grant: it refunds up to -delta
-// units of spending. Under [Unlimited] and [Blocked] it does nothing. The errors wrap [ErrInvalidKey],
-// [ErrInvalidLimit] or [ErrTableFull]; then nothing has changed. The context is not used.
+// becomes a debt, limited to the amount regained in 100 years. A negative delta is a grant: it refunds up
+// to -delta units of spending. Under [Unlimited] and [Blocked] it does nothing. The errors wrap
+// [ErrInvalidKey], [ErrInvalidLimit] or [ErrTableFull]; then nothing has changed. The context is not used.
 func (l *Keyed[K]) Adjust(_ context.Context, key K, delta int) error {
 	return l.debit(key, int64(delta), nil)
 }

@@ -69,7 +69,7 @@ type shard[K comparable] struct {
 	// epoch counts insertions, and removals of remembered spending, in this shard.
 	epoch uint64
 
-	// floor is the time before which no dropped key may be created anew: the latest instant
+	// floor is the time before which no dropped key may be created again: the latest instant
 	// when a key was dropped. Without it, a key could spend its budget twice if the clock
 	// stepped back to before the drop. It is written under the lock and read without it.
 	floor atomic.Int64
@@ -369,8 +369,8 @@ func (t *table[K]) lockListed(e *entry[K]) (key K, a *account) {
 	return key, t.lockFound(key)
 }
 
-// forget removes a key, its spending, and its remembered spending. It raises no floor, because
-// the key begins anew now. If the key has a line, forget returns it, and the caller puts it back.
+// forget removes a key, its spending, and its remembered spending. It raises no floor, because the
+// key starts fresh now. If the key has a line, forget returns it, and the caller puts it back.
 func (t *table[K]) forget(key K) *meter.Line {
 	for {
 		a := t.lockFound(key)

@@ -8,7 +8,7 @@ import (
 
 // A key expires when it is fresh and has been idle for long enough: nothing is lost with it. Each insertion
 // looks for expired keys among its shard's oldest (expireLocked), and Sweep among all keys. An insertion does
-// not drop a key whose former limits still count: under one of these limits it would begin a window anew.
+// not drop a key whose former limits still count: under one of these limits it would begin a new window.
 //
 // A table with RefuseNew also has an expiry heap, to find the fresh keys among all keys in the
 // table (expireDue). The dirty list has the keys that may be fresh earlier than the heap expects.

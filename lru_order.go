@@ -36,8 +36,7 @@ type order[K comparable] struct {
 // blockSize is the number of places in a block. It makes a block an allocation of 512 bytes.
 const blockSize = 61
 
-// block is a run of places, filled from the first to the last. A full one does not change
-// any more until it is the oldest.
+// block is a run of places, filled from the first to the last. A full block does not change until it is the oldest.
 type block[K comparable] struct {
 	places [blockSize]*entry[K]
 	n      int

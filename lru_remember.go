@@ -171,7 +171,7 @@ func (m *memory) tryStore(s slots, x slot, p *plan, now int64) bool {
 			return false
 		}
 		if old.dated() {
-			m.dates.passed(now) // if the wall clock is set back, no slot shows this spending any more
+			m.dates.passed(now) // if the wall clock is set back, no slot shows this spending now
 		}
 		return at.CompareAndSwap(uint64(old), uint64(x))
 	case placeOwn:
@@ -208,7 +208,7 @@ func (m *memory) place(s slots, x slot, now int64) (at *atomic.Uint64, old slot,
 			same := y.tag() == x.tag() && y.dated() == x.dated()
 			switch until := m.until(y, now); {
 			case same && until <= now && y.dated():
-				return &l[j], y, placeFree // if the wall clock is set back, the slot has not ended any more
+				return &l[j], y, placeFree // if the wall clock is set back, the slot's end is ahead again
 			case until <= now:
 				if room[i]++; free[i] == nil {
 					free[i] = &l[j]

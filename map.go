@@ -25,7 +25,7 @@ func Map[R, K any](l Reserver[K], key func(R) (K, error)) Reserver[R] {
 	return &mapped[R, K]{l, key}
 }
 
-// fails returns an always failing key function.
+// fails returns a key function that always fails.
 func fails[R, K any](err error) func(R) (K, error) {
 	return func(R) (k K, _ error) { return k, err }
 }

@@ -182,8 +182,8 @@ func (r *Reservation) Settle(actual int) error {
 
 // Extend restarts the hold of units under [Concurrent]. Call it every third of hold while the work goes on, if the work may
 // take longer. The error wraps [ErrLost] if units have lapsed, the reservation was settled, or it is not Allowed. Then the
-// limit does not count the work any more: end the work, or reserve again. A remote engine also returns its store's errors;
-// the units are then held as long as before. Charges under other limits stay as they are. Without such units, Extend returns
+// limit no longer counts the work: end the work, or reserve again. A remote engine also returns its store's errors; the
+// units are then held as long as before. Charges under other limits stay as they are. Without such units, Extend returns
 // nil, as on a nil reservation. A limiter in front of another one, such as package chain's, extends the inner reservation.
 func (r *Reservation) Extend(ctx context.Context) error {
 	switch {
@@ -209,7 +209,7 @@ func (r *Reservation) Cancel() error { return r.Settle(0) }
 // Wait sleeps until the work may begin. It may begin at the latest when Delay is over, in real time from the reservation on.
 // Wait returns earlier if the work may begin earlier, for example after a raise or a settlement, or because a call before it
 // leaves. In memory it has a place among the waiters of [Keyed.Wait]. On Redis and in SQL it replaces its booking by an
-// earlier one. There it may return later than Delay after another process has reset the key, because it has to book anew.
+// earlier one. There it may return later than Delay after another process has reset the key, because it has to book again.
 //
 // If the deadline comes before Delay is over, it fails at once; if the context ends, it fails then. It fails with
 // [ErrLimited] if [Options.MaxWaiting] calls wait, and with [ErrExceedsLimit] or [ErrBlocked] if the limit becomes too

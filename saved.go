@@ -73,7 +73,7 @@ func (l *Keyed[K]) Saved() iter.Seq2[K, Saved] {
 }
 
 // saver saves a table's keys. Meanwhile it determines each calendar's floor: the window before which no key may be
-// created anew. The floor covers the windows of dropped keys, and the windows of fresh keys, which are not saved.
+// created again. The floor covers the windows of dropped keys, and the windows of fresh keys, which are not saved.
 // For each calendar saver holds one key back until the floor is known, and appends the floor to this key's Saved.
 type saver[K comparable] struct {
 	table  *table[K]
@@ -186,8 +186,9 @@ func (a Algorithm) isBucket() bool {
 // Restore charges keys for the spending from [Keyed.Saved], elapsed after it was saved; a negative elapsed counts
 // as zero. If no more time than elapsed has really passed, no key has more budget than if the program had run on.
 //
-// Call it before the traffic begins: a tracked key is charged on top, and each call charges anew. Bookings stay, but their
-// reservations are over. A key is under its old limit until its next decision: see [Keyed.SetLimit].
+// Call it before the traffic begins: a tracked key is charged in addition to its
+// spending, and each further call charges again. Bookings stay, but their reservations
+// are over. A key is under its old limit until its next decision: see [Keyed.SetLimit].
 //
 // Restore skips a Saved if it is damaged or has an unknown version. It skips a key if it is invalid, or finds
 // no room in the table. The errors are joined; each names its pair's index, from 0. A Saved has no checksum.
@@ -212,7 +213,7 @@ func (l *Keyed[K]) Restore(seq iter.Seq2[K, Saved], elapsed time.Duration) error
 }
 
 // restore restores one key. At the reading began, elapsed had passed since the key was
-// saved. restore raises floors, the windows before which no other key may be created anew.
+// saved. restore raises floors, the windows before which no other key may be created again.
 func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duration, floors map[*wallWindows]int64) error {
 	if err := l.check(key, 0); err != nil {
 		return err
@@ -267,7 +268,7 @@ type savedState struct {
 	data   []byte
 	passed int64 // how long the key has regained
 	still  int64 // how long time stands still for the key
-	floor  int64 // the ordinal of the calendar's window before which no key may be created anew
+	floor  int64 // the ordinal of the calendar's window before which no key may be created again
 }
 
 // state returns the key's spending at a reading. It also returns the key's highest recorded reading, at least the given one.

@@ -223,8 +223,8 @@ func (c *charge) settlement(debit func(int64, *followed) error) settlement {
 	return settlement{a: c.a, sp: sp, shares: c.shares, own: c.own, debit: debit, holds: c.p.holds()}
 }
 
-// settlement is the part of a charge that is kept until the charge is settled: the spending, and how much of it depends
-// on the caller's cost. It outlives the decision. The account may have been dropped by then; settleAt checks it.
+// settlement is the part of a charge that is kept until the charge is settled: the spending, and how much of it depends on
+// the caller's cost. It outlives the decision. The account may be dropped before the settlement; settleAt checks for that.
 type settlement struct {
 	a           *account
 	sp          spending

@@ -32,7 +32,7 @@ type member[R any] struct {
 	charge int      // its charge's index, or none
 	loaded bool     // there is something to report
 
-	// At most one is true. It selects the change for a denial to undo.
+	// At most one of these two is true. It selects the change that a denial undoes.
 	inserted bool // the account was made for this decision, and is pinned
 	pinned   bool // the account was there before, and is pinned for this decision
 

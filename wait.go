@@ -244,7 +244,7 @@ func (h keyHome[K]) release(line *meter.Line, refused bool) {
 	a.mayBeFresher()
 }
 
-// lockOwner locks a line's account.
+// lockOwner locks the account that owns a line, even if the line changes its owner meanwhile.
 func lockOwner(l *meter.Line) *account {
 	for {
 		a := l.Owner.Load().(*account)
@@ -598,7 +598,7 @@ func (t *turn) urgeNext() {
 	}
 }
 
-// rereadEvery is how often the first call of a line computes its request's limits anew. Nobody reports when they change.
+// rereadEvery is how often the first call of a line computes its request's limits again. Nothing reports when they change.
 const rereadEvery = time.Second
 
 // comesFirst sleeps until the call should try: its turn is the first and due, or is over, or its limits have changed. If the

@@ -240,7 +240,7 @@ func (w *wallWindows) afterFirst(instant int64) int64 {
 }
 
 // dropped notes a key's drop at a reading. The key may have spent in the reading's window, or have been granted
-// it, so no key is created anew in an earlier window. If the key has raised the floor, it is kept as the carrier.
+// it, so no key is created again in an earlier window. If the key has raised the floor, it is kept as the carrier.
 func dropped[K comparable](w *wallWindows, key K, s meter.State, floor int64) {
 	ordinal := w.At(floor).Ordinal
 	if s.N == 0 { // its spending in the window was given back
@@ -270,7 +270,7 @@ func (w *wallWindows) floorOf(s meter.State, now int64) int64 {
 	return max(s.M, w.At(now).Ordinal)
 }
 
-// passed notes a reading: spending before its window may be forgotten, so no key is created anew in earlier windows.
+// passed notes a reading: spending before its window may be forgotten, so no key is created again in earlier windows.
 func (w *wallWindows) passed(at int64) { raise(&w.floor, w.At(at).Ordinal) }
 
 // evicted records the eviction, at a reading, of a key that has reached the ordinal's window. If

@@ -445,7 +445,7 @@ type struck struct{ *engine }
 
 func (*struck) Reset(context.Context, string) error { return nil }
 
-// An outer limiter bans clients often banned by an inner one. A denial by the inner ban itself is no strike.
+// An outer limiter bans clients often banned by an inner one. A denial by the inner ban itself is not a strike.
 func TestABanInABanCountsOnlyTheLimitersDenials(t *testing.T) {
 	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
 	strikes := onClock(t, j.clock, ratelimit.FixedWindow(ratelimit.PerDay(2)))

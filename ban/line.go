@@ -133,7 +133,7 @@ func (w *waiting) end(barred bool, cause error) {
 
 // Wait waits until the cost can be spent, and first for a ban's end: see [ratelimit.Wait]. If a ban begins
 // while the call is in limiter's line, Wait returns a [ratelimit.LateError] at once, with the time until the
-// ban's end. It notices within a second if other processes begin or end bans. A failed Wait is no strike.
+// ban's end. It notices within a second if other processes begin or end bans. A failed Wait is not a strike.
 func (b *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
 	b.requireInit()
 	ctx = wait.OrBackground(ctx)

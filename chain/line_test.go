@@ -109,7 +109,7 @@ func TestWaitsOfAChainFollowItsOwnChangesAtOnce(t *testing.T) {
 }
 
 // A ban of the first limiter ends the waits whose deadlines come
-// before its end, wherever they stand in line. Peeks are no strikes.
+// before its end, wherever they stand in line. Peeks are not strikes.
 func TestABanEndsAllWaitsOfAChainThatAreTooShortForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		strikes, bans := keyed(ratelimit.FixedWindow(ratelimit.PerHour(3))), keyed(ratelimit.FixedWindow(ratelimit.Per(1, 2*time.Hour)))

@@ -82,8 +82,8 @@ type waiting[R any] struct {
 	res   *ratelimit.Reservation // once all limiters have allowed the cost
 }
 
-// try charges the cost, or returns when to try again. An early call first peeks: most likely the
-// limiters still deny the cost, and a Peek charges nothing and is no strike.
+// try charges the cost, or returns when to try again. An early call first peeks: most
+// likely the limiters still deny the cost, and a Peek charges nothing and is not a strike.
 func (w *waiting[R]) try(ctx context.Context, early bool) (a turns.Answer[any], err error) {
 	left, err := wait.Left(ctx)
 	if err != nil {

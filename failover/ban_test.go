@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/failover"
 )
 
-// The stand-in is stricter than the shared limit. Its denials are no strikes.
+// The stand-in is stricter than the shared limit. Its denials are not strikes.
 func TestADegradedDenialIsNoStrike(t *testing.T) {
 	s := newStore(t, ratelimit.FixedWindow(ratelimit.PerHour(20)))
 	standIn := newLocal(t, ratelimit.FixedWindow(ratelimit.PerHour(2)))

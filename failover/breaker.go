@@ -187,7 +187,7 @@ func (b *breaker) decides(d time.Duration) (decides, tries bool) {
 	return state == StateClosed && (d <= 0 || time.Since(b.succeeded) <= d), state != StateOpen
 }
 
-// settled records a settlement's result. A settlement is no probe. Its
+// settled records a settlement's result. A settlement is not a probe. Its
 // success proves nothing, because an engine may have settled without a call.
 func (b *breaker) settled(era uint64, h health) {
 	if h == failure {

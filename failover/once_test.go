@@ -120,7 +120,7 @@ func TestARequestOfAFailoverIsReportedOnce(t *testing.T) {
 }
 
 // TestErrorsOfThePrimaryThatCountAreReported checks that an error is
-// reported even if it is no failure, and that Peek reports nothing.
+// reported even if it is not a failure, and that Peek reports nothing.
 func TestErrorsOfThePrimaryThatCountAreReported(t *testing.T) {
 	primary, local := newCounted(t, 5), newCounted(t, 5)
 	l := ratelimit.Must(failover.New[string](primary, local, quietly(failover.Options{})))

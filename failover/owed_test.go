@@ -116,7 +116,7 @@ func TestARepaymentGoesOnAfterAnotherOutage(t *testing.T) {
 	})
 }
 
-// A request is no key: no two requests are equal, and keeping them would keep their memory.
+// A request is not a key: no two requests are equal, and keeping them would keep their memory.
 func TestRequestsAreNotOwed(t *testing.T) {
 	type request struct{ user string }
 	synctest.Test(t, func(t *testing.T) {

@@ -8,15 +8,15 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// waits are the calls of Wait that wait, each in the primary's line or the stand-in's.
-// When the breaker changes, those begin anew that wait for the limiter that does not decide any more.
+// waits are the calls to Wait that are sleeping, each in the primary's line or the stand-in's.
+// When the breaker changes, calls in the line of the limiter that no longer decides start again.
 type waits struct {
 	wait.Calls
 	standing func() standing // the breaker's
 	stay     time.Duration   // for which a call stays at the stand-in while the breaker is closed
 
 	mu    sync.Mutex  // guards the fields below
-	last  *peek       // the call of Peek under way, or nil
+	last  *peek       // the call to Peek under way, or nil
 	timer *time.Timer // for a check after stay, or nil
 }
 
@@ -29,7 +29,7 @@ const (
 	atStandIn
 )
 
-// waitingCall is a call of Wait.
+// waitingCall is a call to Wait.
 type waitingCall struct {
 	wait.Call
 	among *waits
@@ -40,7 +40,7 @@ type waitingCall struct {
 	came time.Time // when it entered the line
 }
 
-// newCall returns a call of Wait. When it ends, call Over.
+// newCall returns a call to Wait. When the call ends, its caller must call Over.
 func (ws *waits) newCall(ctx context.Context) *waitingCall {
 	w := &waitingCall{among: ws}
 	w.Init(&ws.Calls, w.check)
@@ -63,8 +63,8 @@ func (w *waitingCall) left() {
 	w.side = nowhere
 }
 
-// check ends the attempt under way if the other limiter decides now. A call that has come to the stand-in while
-// the breaker was closed, because one call of the primary failed, goes back when it has stayed.
+// check ends the attempt under way if the other limiter decides now. A call may have moved to the stand-in
+// because one call to the primary failed, while the breaker was closed. It goes back once stay has passed.
 func (w *waitingCall) check() (anew bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -104,7 +104,7 @@ func (ws *waits) changed() {
 	}
 }
 
-// peek is a call of the primary's Peek. It shows to all calls of Wait whether the primary answers.
+// peek is a call to the primary's Peek. Its result shows all calls to Wait whether the primary answers.
 type peek struct {
 	done   chan struct{}
 	ending ending // once done is closed

@@ -138,7 +138,7 @@ func TestAPanicLeavesNothingOfACall(t *testing.T) {
 	}
 }
 
-// A failed connection is no refusal by the server.
+// A failed connection is not a refusal by the server.
 func TestACallThatCannotBeSentLeavesNothing(t *testing.T) {
 	for want, fail := range map[codes.Code]func(*grpc.Server, *grpc.ClientConn){
 		codes.Unavailable: func(s *grpc.Server, _ *grpc.ClientConn) { s.Stop() },

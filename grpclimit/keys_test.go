@@ -103,8 +103,8 @@ type behindHTTP string
 func (behindHTTP) Network() string  { return "tcp" }
 func (n behindHTTP) String() string { return string(n) }
 
-// Package edge tests how the client is found. A Unix socket's file name is no address. With
-// TrustedHops or TrustUnixSockets, the peer on a socket is a proxy on the same machine.
+// Package edge tests how the client is found. A Unix socket's file name is not an address.
+// With TrustedHops or TrustUnixSockets, the peer on a socket is a proxy on the same machine.
 func TestTheClientIsFoundByThePeerAndTheMetadata(t *testing.T) {
 	socket := &net.UnixAddr{Name: "s", Net: "unix"}
 	fields := []string{"x-forwarded-for", "6.6.6.6, 203.0.113.1", "x-real-ip", "203.0.113.1", "forwarded", "for=203.0.113.2;proto=https, for=10.0.0.2"}

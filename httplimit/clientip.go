@@ -41,8 +41,8 @@ func RemoteIP(r *http.Request) (netip.Addr, error) { return client.RemoteIP(r) }
 // not a trusted proxy's. IPv4 addresses in IPv6 form (mapped, SIIT, NAT64) are IPv4. A 6to4 address
 // is cut to its /48 unless IPv6Bits is 128, and a local NAT64 address (64:ff9b:1::/48) stays whole.
 //
-// The key function returns [keyfunc.ErrMalformedKey] for an entry that is no address, broken syntax, more than
-// 16 KiB of Forwarded, several values instead of one, or a connection without an address. It returns
+// The key function returns [keyfunc.ErrMalformedKey] for an entry that is not an address, broken syntax, more
+// than 16 KiB of Forwarded, several values instead of one, or a connection without an address. It returns
 // [keyfunc.ErrNoKey] if the header is missing, has only trusted proxies, or has fewer entries than TrustedHops.
 func ClientIP(opts ClientIPOptions) (func(*http.Request) (netip.Addr, error), error) {
 	return client.ClientIP(clientaddr.Options(opts))

@@ -118,7 +118,7 @@ func TestAHeldPostWhoseClientLeavesGivesItsPlaceBackIfItsBodyWasRead(t *testing.
 	assert.Eventually(t, func() bool { return room() == before }, 10*time.Second, time.Millisecond, "it has given its place back")
 }
 
-// A hold uses up none of the server's timeouts: they begin anew after it. Otherwise a
+// A hold uses up none of the server's timeouts: they start again after it. Otherwise a
 // ReadTimeout would cancel the context over HTTP/1, and a WriteTimeout the stream over HTTP/2.
 func TestAHoldUsesUpNoTimeoutOfTheServer(t *testing.T) {
 	for _, timeouts := range []struct{ read, write time.Duration }{{time.Second, 0}, {0, 3 * time.Second}, {2 * time.Second, 3 * time.Second}} {

@@ -164,7 +164,7 @@ func (p *plainBudget) resets(h http.Header, clock time.Time) []time.Duration {
 }
 
 // isNumber reports whether a text can be a number in JSON's form. "Infinity"
-// and "NaN" are no numbers: a server's bug must not close a host for years.
+// and "NaN" are not numbers: a server's bug must not close a host for years.
 func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789.eE+-") == "" }
 
 // resetOf reads a reset in any common form: seconds from now, Unix time, a span such as "6m0s", or a date.

@@ -25,7 +25,7 @@ func newTenure(end func()) *tenure {
 	return t
 }
 
-// done ends one part.
+// done ends one part of the tenure. The last part's end ends the tenure.
 func (t *tenure) done() {
 	if t.parts.Add(-1) == 0 {
 		t.end()

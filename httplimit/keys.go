@@ -24,7 +24,7 @@ func Header(name string) func(*http.Request) (string, error) {
 	}
 }
 
-// kept returns a copy of a text for use as a key, or an error if it is too long. The copy is no
+// kept returns a copy of a text for use as a key, or an error if it is too long. The copy is not
 // part of a longer text, for example the request line: otherwise that would stay in memory, too.
 func kept(value, what string) (string, error) {
 	short, err := keytext.Short(value, what)

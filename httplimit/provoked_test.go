@@ -117,7 +117,7 @@ func TestAnAdaptiveLimitLearnsNothingFromProvokedErrors(t *testing.T) {
 	}
 }
 
-// A flood of keys fills the table. Its senders pay for the refusals, because these are no failures of the server.
+// A flood of keys fills the table. Its senders pay for the refusals, because these are not failures of the server.
 func TestRefusalsOfAnInflightThatClientsCauseAreCharged(t *testing.T) {
 	one := func() *inflight.Limiter[string] {
 		l := ratelimit.Must(inflight.New(1, &inflight.Options[string]{MaxKeys: 1}))

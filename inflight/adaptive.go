@@ -142,8 +142,8 @@ func newLearner(alg Algorithm) *learner {
 // limit returns the learnt limit, within the bound.
 func (l *learner) limit(bound int) int { return min(l.at, bound) }
 
-// began records the beginning of work, and returns its number. After the limit was raised, the first work
-// meets a shorter queue than later work. So the window begins anew as soon as the new limit is full.
+// began records the beginning of work, and returns its number. After the limit was raised, the first
+// work meets a shorter queue than later work. So a new window begins as soon as the new limit is full.
 func (l *learner) began(now time.Duration, inFlight, limit int) uint64 {
 	l.window.lasts(now, l.inFlight)
 	l.inFlight = inFlight

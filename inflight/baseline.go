@@ -78,7 +78,7 @@ func (l load) free() float64 { return max(0, l.limit-l.inFlight) }
 
 const (
 	grown         = 1.8  // a limit's growth by this factor without a queue proves the baseline
-	half          = 0.5  // latency down at this part for two windows is no noise
+	half          = 0.5  // latency down at this part for two windows is not noise
 	fallen        = 0.8  // latency down at this part is a lower baseline
 	noisy         = 0.02 // the variance above which windows are smoothed
 	guess         = 0.03 // the noise's first guess

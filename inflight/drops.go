@@ -17,8 +17,8 @@ import "math"
 //   - The share of drops stays, and goodput stays, too. The limit did not bound the load. The run goes on, and is
 //     compared with this share from then on.
 //
-// A window may have few drops by chance. Such a window interrupts a run, and the run then
-// goes on where it was. If it began anew at its latest limit, each run would be compared with
+// A window may have few drops by chance. Such a window interrupts a run, and the run then goes
+// on where it was. If it started again at its latest limit, each run would be compared with
 // the previous one, and the limit would fall to its minimum step by step without any result.
 //
 // If several processes share a backend, a single run can mislead, because other processes use the capacity given up by
@@ -72,7 +72,7 @@ const (
 	moreGood     = 1.3  // as a multiple of the goodput before; above it, goodput has grown with the limit
 	cure         = 0.5  // as a part of the share before, above the floor; if less is left, the drops have gone away
 	unequal      = 2    // in standard deviations; a smaller difference of shares may be chance
-	certain      = 4    // in standard deviations; a larger difference is no chance
+	certain      = 4    // in standard deviations; a larger difference is not chance
 	leastFloor   = 0.05 // a smaller share is too small for a floor
 	mostFloor    = 0.95 // a larger share is an outage of the whole backend
 	allLost      = 0.9  // as a part of the share above the floor; no window has more by chance alone

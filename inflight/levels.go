@@ -173,7 +173,7 @@ func (l *levels) held(priority int, d time.Duration) {
 	h.hold = max(1, d)
 }
 
-// pass ends past periods.
+// pass ends each level's period that is over, and begins the next.
 func (l *levels) pass(now time.Duration) {
 	below := 0
 	for i := range l.all {

@@ -17,7 +17,7 @@ const defaultIPv6Bits = 64
 //
 //   - a zone is dropped;
 //   - IPv4 addresses in IPv6 form (mapped, SIIT, NAT64) are IPv4;
-//   - a 6to4 address is cut to its /48, unless ipv6Bits is less or 128;
+//   - a 6to4 address is cut to its /48, unless ipv6Bits is below 48 or is 128;
 //   - a local NAT64 address (64:ff9b:1::/48) stays whole.
 //
 // The error is [ErrMalformedKey] for the zero Addr, and [ErrMisconfigured] if ipv6Bits is out of range.

@@ -45,7 +45,7 @@ func checkText(s string) error {
 	return nil
 }
 
-// checkWeight returns an error if a number is no weight of a share.
+// checkWeight returns an error if a number is not a valid weight.
 func checkWeight(weight int) error {
 	if weight < 1 || weight > maxWeight {
 		return fmt.Errorf("%d, want a weight from 1 to %d", weight, maxWeight)

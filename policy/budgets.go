@@ -12,7 +12,7 @@ import (
 )
 
 // decider decides with one stack. It peeks and adjusts with another,
-// whose layers charge the caller's cost and are no shadows.
+// whose layers charge the caller's cost and are not shadows.
 type decider struct {
 	stack, bare *ratelimit.Layered[*charges]
 	limiters    []ratelimit.Limiter[string] // by rule, as the engine has returned them

@@ -40,7 +40,7 @@ func (p *Policies) Allow(r Request, cost int) bool {
 //
 // After an error nothing is charged. The errors are the engine's and these: [keyfunc.ErrNoKey] for a
 // missing attribute, [keyfunc.ErrMalformedKey] for an attribute above 1 KiB or an invalid IP address, and
-// [keyfunc.ErrMisconfigured] for a cost that is no whole number, unless it comes from a header field.
+// [keyfunc.ErrMisconfigured] for a cost that is not a whole number, unless it comes from a header field.
 func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.Decision, err error) {
 	q := p.newQuery(r, cost)
 	if q.answered() {
@@ -56,14 +56,14 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 	return d, err
 }
 
-// Reserve is Take with a charge that can be settled: see [ratelimit.Layered.Reserve]. It waits for at most
-// maxDelay in the line of a rule with Share. If a rule has a Cost, only Cancel refunds its charge. A rule with
-// Actual settles at the request's attribute of this name, and Settle reads it from r. For example, r is a map,
-// completed by the program by then. If the attribute is missing, the rule settles as one without Actual: at
-// Settle's argument, or at its Cost if it has one. Settle then returns [keyfunc.ErrNoKey], unless the rule is
-// Optional. If the attribute is no whole number, the charge stays, and Settle returns [keyfunc.ErrMisconfigured].
-// In both cases it settles the other rules. Settle(0), and so Cancel, does not read the attribute, and neither do
-// Take and Wait. The reservation holds its charges' keys, and the request only if a rule in the set has Actual.
+// Reserve is Take with a charge that can be settled: see [ratelimit.Layered.Reserve]. It waits for at most maxDelay
+// in the line of a rule with Share. If a rule has a Cost, only Cancel refunds its charge. A rule with Actual
+// settles at the request's attribute of this name, and Settle reads it from r. For example, r is a map, completed
+// by the program by then. If the attribute is missing, the rule settles as one without Actual: at Settle's
+// argument, or at its Cost if it has one. Settle then returns [keyfunc.ErrNoKey], unless the rule is Optional. If
+// the attribute is not a whole number, the charge stays, and Settle returns [keyfunc.ErrMisconfigured]. In both
+// cases it settles the other rules. Settle(0), and so Cancel, does not read the attribute, and neither do Take and
+// Wait. The reservation holds its charges' keys, and the request only if a rule in the set has Actual.
 func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	q := p.newQuery(r, cost)
 	if q.answered() {

@@ -63,7 +63,7 @@ func followed(t testing.TB, src policy.Source) (*policy.Policies, *logs) {
 	return p, out
 }
 
-// becomes waits until a version is in force. Its deadline is no promise, because machines may be slow.
+// becomes waits until a version is in force. Its deadline is not a promise, because machines may be slow.
 func becomes(t *testing.T, p *policy.Policies, version string) {
 	t.Helper()
 	require.Eventually(t, func() bool { return p.Stats().Version == version }, 20*time.Second, time.Millisecond, "version %s", version)

@@ -54,7 +54,7 @@ func (m *Match) eachCondition(f func(field, attribute string, kind match.Kind, v
 	}
 }
 
-// These parts of [Match.Not] are no attributes.
+// These parts of [Match.Not] are not attributes.
 const (
 	notPrefix = "prefix:"
 	notSuffix = "suffix:"

@@ -34,10 +34,10 @@ type Options struct {
 	// charge. The engine's answer contains both. So each crossing makes one call, in the charging process, even if many
 	// processes share the budgets. If a charge crosses several shares, it makes one call for each, the lowest first.
 	//
-	// Reserve does not call it, because its estimate is no spending. Settle calls it for the real cost. Units
+	// Reserve does not call it, because its estimate is not spending. Settle calls it for the real cost. Units
 	// under [ratelimit.Concurrent] are in use from Reserve on. The spending excludes regained units and the
-	// estimates of open reservations. If a reservation is never settled, its estimate counts as open until
-	// the key is fresh. The engines in memory, on Redis and in a database know all processes' estimates. They
+	// estimates of open reservations. If a reservation is never settled, its estimate counts as open until the
+	// key is fresh. The engines in memory, on Redis and in a database know all processes' estimates. They
 	// answer a Settle and an Adjust with the spending before and after it. Leases, and engines by other
 	// authors, do not. With those, other processes' estimates count as spent, and a Peek follows each Settle
 	// or Adjust. If other calls charge the key before the Peek, the crossing may be missed.

@@ -112,7 +112,7 @@ type Rule struct {
 	// Budget names the budgets if their name is not Name. For example, a renamed rule keeps its spending
 	// under its old name. No other rule may have budgets with this name. It is written like a Name.
 	Budget string `yaml:"budget,omitempty" json:"budget,omitempty"`
-	// From and Until bound when the rule is in force: from From, and before Until. A zero time is no bound. At other times
+	// From and Until bound when the rule is in force: from From, and before Until. A zero time means no bound. At other times
 	// the rule counts as Disabled. The clock is this machine's, or [MemoryOptions.Clock] if it has a method Wall() time.Time.
 	From  time.Time `yaml:"from,omitempty" json:"from,omitzero"`
 	Until time.Time `yaml:"until,omitempty" json:"until,omitzero"`
@@ -135,7 +135,7 @@ type Rule struct {
 	// key without its own weight has the weight Share, at most 2^20. Limit must be a token bucket. Key must not
 	// be empty, and LimitFrom and Notify must be. Plans and Overrides have no limits except [ratelimit.Unlimited]
 	// and [ratelimit.Blocked], whose keys do not share Limit. A changed Limit or weight keeps the spending, and
-	// applies at once to waiting calls. If a rule gets or loses Share, its budgets begin anew.
+	// applies at once to waiting calls. If a rule gets or loses Share, its budgets start fresh.
 	Share int `yaml:"share,omitempty" json:"share,omitempty"`
 	// Shares are weights by the attribute "plan", in a rule with Share.
 	Shares map[string]int `yaml:"shares,omitempty" json:"shares,omitempty"`

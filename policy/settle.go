@@ -12,7 +12,7 @@ import (
 // settles reports whether a settlement of the rule's charge needs more than Settle's argument or the rule's cost.
 func (c *rule) settles() bool { return c.Actual != "" || c.pricing.prices != nil }
 
-// settledAs returns a reservation with the charges of inner. To settle it, it calls settle.
+// settledAs returns a reservation with the charges of inner. Its Settle calls settle.
 func settledAs(inner *ratelimit.Reservation, settle func(actual int) error) *ratelimit.Reservation {
 	res := ratelimit.NewReservation(inner.Decision, settle)
 	held.Follow(res, func(ctx context.Context, r *ratelimit.Reservation) error { return r.Extend(ctx) }, inner)

@@ -66,7 +66,7 @@ func (s *Set) problems(unread bool) (all []*Error) {
 	return all
 }
 
-// checkHead reports errors of the version and of the attributes.
+// checkHead reports errors in the version and the attributes.
 func (s *Set) checkHead(report func(*Error)) {
 	if len(s.Version) > maxVersion {
 		report(&Error{Field: "version", Err: fmt.Errorf("%d bytes, want at most %d", len(s.Version), maxVersion)})

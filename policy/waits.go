@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// waits are the waiting calls of Wait. If a new set changes a call's rules,
-// it ends the call's attempt, and the call begins anew by the new rules.
+// waits are the waiting calls to Wait. If a new set changes a call's rules,
+// waits ends the call's attempt, and the call starts again under the new rules.
 type waits struct {
 	wait.Calls
 	mu    sync.Mutex
@@ -22,7 +22,7 @@ type waits struct {
 // datesEvery is how often waiting calls under a set with dates check whether their rules are still in force.
 const datesEvery = time.Second
 
-// waitingCall is a call of Wait.
+// waitingCall is a call to Wait.
 type waitingCall struct {
 	wait.Call
 	among *waits
@@ -31,7 +31,7 @@ type waitingCall struct {
 	q  *query // of the attempt under way; nil if there is none
 }
 
-// newCall returns a call of Wait. When it ends, call over.
+// newCall returns a call to Wait. When the call ends, its caller must call over.
 func (ws *waits) newCall(ctx context.Context) *waitingCall {
 	w, _ := ws.spare.Get().(*waitingCall)
 	if w == nil {
@@ -59,8 +59,8 @@ func (w *waitingCall) follow(q *query) {
 	w.q = q
 }
 
-// over forgets the call. If local is true, no store has had its attempts: unless one of them has waited, nothing
-// refers to them any more, and the next call gets their memory.
+// over forgets the call. If local is true, no store has had its attempts: unless one
+// of them has waited, nothing refers to them, and the next call gets their memory.
 func (w *waitingCall) over(local bool) {
 	if waited := w.Over(); !waited && local {
 		w.Clear()

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// warnings returns the certain mistakes in a valid set.
+// warnings reports the parts of a valid set that are certainly mistakes, for example an empty list.
 func (s *Set) warnings() (all []*Error) {
 	rules, named := s.complete(), lists(s.Lists)
 	for _, name := range slices.Sorted(maps.Keys(named)) {

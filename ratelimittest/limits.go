@@ -144,7 +144,7 @@ func (c *Config) limitFor(a ratelimit.Algorithm, n int, rng *rand.Rand) (ratelim
 	return ratelimit.Limit{}, false
 }
 
-// fixedLimit returns one from a fixed set of limits.
+// fixedLimit returns one of Config.Limits with the algorithm. Different n select different limits.
 func (c *Config) fixedLimit(a ratelimit.Algorithm, n int) (ratelimit.Limit, bool) {
 	var all []ratelimit.Limit
 	for _, l := range c.Limits {

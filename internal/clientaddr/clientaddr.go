@@ -100,7 +100,7 @@ func normalizePrefix(p netip.Prefix) (netip.Prefix, error) {
 }
 
 // Parse parses the address of a connection's other end, with or without a port. It returns
-// an invalid Addr if the text is no address, for example because it is a Unix socket's.
+// an invalid Addr if the text is not an address, for example because it is a Unix socket's.
 func Parse(remoteAddr string) netip.Addr {
 	a, _ := parseHop(remoteAddr)
 	return a

@@ -51,7 +51,7 @@ func TestABrokenElementSpoilsItsLineOfForwarded(t *testing.T) {
 	}
 }
 
-// An entry that is no address counts neither as the client nor as a proxy.
+// An entry that is not an address counts neither as the client nor as a proxy.
 func TestAnEntryThatIsNoAddressIsNotSkipped(t *testing.T) {
 	list := finder(t, clientaddr.Options{TrustedProxies: proxies})
 	forwarded := finder(t, clientaddr.Options{TrustedProxies: proxies, Header: "Forwarded"})

@@ -6,8 +6,8 @@ import (
 )
 
 // inForwardedFor finds the client in X-Forwarded-For's lines. It reads from the end, and stops at the
-// client, so a header of a megabyte costs no more than one of two entries. An empty entry is no address,
-// and must not be skipped: if a proxy wrote nothing, the entry before it comes from the client.
+// client, so a header of a megabyte costs no more than one of two entries. An empty entry is not an
+// address, and must not be skipped: if a proxy wrote nothing, the entry before it comes from the client.
 func (f *Finder) inForwardedFor(lines []string) (netip.Addr, error) {
 	after := 0
 	for i := len(lines) - 1; i >= 0; i-- {

@@ -55,7 +55,7 @@ type Options[R Request] struct {
 	// if 0, requests are held only for the delay of a leaky bucket
 	MaxHold time.Duration
 
-	// TooLate reports whether a request cannot be served any more after a delay. Such a request is denied.
+	// TooLate reports whether a request can no longer be served after a delay. Such a request is denied.
 	TooLate func(r R, delay time.Duration) bool
 
 	Jitter   time.Duration

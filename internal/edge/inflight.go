@@ -70,7 +70,7 @@ func (i *Inflight[R, K]) Counts() Stats {
 	return Stats{Skipped: i.skipped.Load(), Allowed: i.admitted.Load(), Denied: i.shed.Load(), Exceeds: i.exceeds.Load(), Rejected: i.rejected.Load(), Failed: i.failed.Load()}
 }
 
-// Refusal is why a request got no permit. The zero Refusal is no refusal.
+// Refusal is why a request got no permit. The zero Refusal is not a refusal.
 type Refusal struct {
 	Err   error
 	Cause outcome.Cause
@@ -172,6 +172,6 @@ func causeOf[R Request](r R, err error, called bool) outcome.Cause {
 	return cause
 }
 
-// HelperServices are the gRPC services of health checks and reflection.
-// Each client may keep a stream to them open, and such a stream is no load.
+// HelperServices are the gRPC services of health checks and reflection. Each
+// client may keep a stream to them open, and such a stream is not load.
 var HelperServices = []string{"grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"}

@@ -11,8 +11,8 @@ import (
 // ErrNoEnd matches every [NoEnd], so that [errors.Is] finds one without an allocation.
 var ErrNoEnd = errors.New("a call without an end")
 
-// NoEnd is the error of a call, for example Take, if it charges
-// units and has no end to give them back at. [errors.As] finds it.
+// NoEnd is the error of a call, for example Take, if it charges units
+// and cannot give them back when the work ends. [errors.As] finds it.
 type NoEnd struct {
 	Name string // the limit's name; may be empty
 	Text string // the limit as text; empty if only the reservation is known

@@ -23,7 +23,7 @@ func Raw(values []string, what string) (string, error) {
 
 func missing(what string) error { return fmt.Errorf("%w: no %s", keyfunc.ErrNoKey, what) }
 
-// Single returns the only value, without surrounding white space. Such space is no part of a field's value (RFC 9110,
+// Single returns the only value, without surrounding white space. Such space is not part of a field's value (RFC 9110,
 // section 5.5), but only HTTP/1 servers remove it. If it stayed, a client would have one budget for each number of spaces.
 func Single(values []string, what string) (string, error) {
 	value, err := Raw(values, what)

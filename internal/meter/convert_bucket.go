@@ -31,9 +31,8 @@ func (t *tokenBucket) worthOf(from *tokenBucket, d span, up int64) span {
 	return t.plus(t.price(n), span{part / t.units, part % t.units})
 }
 
-// reopened gives a state, carried over from another token bucket, its open reservations
-// from there. Their least debts are the same numbers of units. If some of these units
-// neither count here nor are set aside, the reservations give nothing back any more.
+// reopened gives a state, carried over from another token bucket, its open reservations from there. Their least debts are the
+// same numbers of units. If some of these units neither count here nor are set aside, the reservations give nothing back.
 func (to *Meter) reopened(from *Meter, before, s State, now int64) State {
 	if before.detail == nil || before.ledger == nil || !before.ledger.isOpen() {
 		return s

@@ -52,8 +52,8 @@ func (m *Meter) End(s *State, now int64, sp Spending) (n int64) {
 	return n
 }
 
-// Extend begins the hold of a reservation's units anew, and reports
-// whether all were still held. If not, the others are held anew.
+// Extend restarts the hold of a reservation's units, and reports whether all
+// were still held. If some have lapsed, it restarts the hold of the others.
 func (m *Meter) Extend(s *State, now int64, sp *Spending) bool {
 	if m.held == nil {
 		return true

@@ -199,7 +199,7 @@ func (p *formers) drop(now int64) {
 	}
 }
 
-// gone reports whether a former limit does not count any more.
+// gone reports whether a former limit no longer counts.
 func (p *formers) gone(f former, now int64) bool {
 	return p.idle <= now || f.until <= now && p.hold <= now
 }
@@ -229,8 +229,8 @@ func (p *formers) last(m *Meter, s State, now int64) {
 	}
 }
 
-// Kept returns the first instant when a fresh key has no former limits any more. To
-// forget a fresh key earlier breaks no bound: under a former limit it begins anew.
+// Kept returns the first instant when a fresh key no longer has former limits. To forget
+// a fresh key earlier breaks no bound: under a former limit it would start fresh.
 func (m *Meter) Kept(s State) int64 {
 	p := s.formers()
 	if p == nil {

@@ -10,8 +10,8 @@ import "math"
 //
 // If a booking would begin a window, it must still begin one. So if a cost would begin a window, it goes
 // before the booking only if its window, and for a sliding counter the next one, has ended by then. In a
-// leaky bucket a cost needs a gap of its whole length, and room in the queue for itself and all bookings.
-// Bookings have entered the queue, so under a limit without a queue they are not loose any more.
+// leaky bucket a cost needs a gap of its whole length, and room in the queue for itself and all
+// bookings. Bookings have entered the queue, so under a limit without a queue they are no longer loose.
 
 // tight is called when a log's bookings may have passed.
 func (m *Meter) tight(s State, now int64) State {
@@ -93,7 +93,7 @@ func (m *Meter) harmless(s State, at, cost int64, later []booking) bool {
 }
 
 // among returns the largest cost that can be spent now before loose bookings, 0 if there is none.
-// Only if it is 0, among also returns the debt. A booking is no debt if it fits at its instant.
+// Only if it is 0, among also returns the debt. A booking is not a debt if it fits at its instant.
 func (m *Meter) among(s State, now int64) (n, debt int64) {
 	st, list, _ := s.ledger.at(now)
 	switch {

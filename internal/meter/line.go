@@ -10,8 +10,8 @@ import (
 // at that instant. Then the next one is the first. So all waiters follow each change of the key's
 // state or limit and each leaving waiter, and only the first one has to compute its instant again.
 //
-// [Meter.Advance] serves the due turns, each at its own instant, in order with due bookings. So no
-// call overtakes the line. A question is answered as if it came at the line's end: see Meter.view.
+// [Meter.Advance] serves the due turns, each at its own instant, in order with due bookings. So no call
+// overtakes the line. A read of the state has the same result as for a call at the line's end: see Meter.view.
 //
 // Bookings keep their instants. A turn is not served before an earlier booking.
 //

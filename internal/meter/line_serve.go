@@ -46,7 +46,7 @@ func (m *Meter) Insert(s *State, now int64, t *Turn, at int64) {
 		e.known = false
 	}
 	if l.first == t && t.next != nil {
-		t.next.Rouse() // t.next is not the first any more
+		t.next.Rouse() // t.next is no longer the first
 	}
 }
 
@@ -213,7 +213,7 @@ func (m *Meter) spendTurn(s State, t *Turn, at, part int64) State {
 	return s
 }
 
-// view returns the state for questions: the line's end if there is one. The state is up to date.
+// view returns the state for calls that only read it: the line's end if there is one. The state must be up to date.
 func (m *Meter) view(s State) State {
 	l := s.Line()
 	if l == nil {

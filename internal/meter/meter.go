@@ -79,7 +79,7 @@ func New(l Limit) Meter {
 }
 
 // window sets the meter up for an algorithm with units for each window. A debt runs over into whole windows.
-// So the maximum debt is all windows' units in the horizon, as long as twice as many can be counted.
+// So the maximum debt is the units of all windows within the horizon, unless twice that debt would overflow.
 func (m *Meter) window(l Limit) {
 	windows := min(l.Horizon/l.Per, l.Most/l.Units)
 	m.maxDebt, m.maxAhead = windows*l.Units, max(0, (windows-1)*l.Per)

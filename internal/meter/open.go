@@ -196,8 +196,8 @@ func (l *openList) openAt(sp Spending) int {
 	}) - 1
 }
 
-// dropPaid drops the reservations that can give back nothing any more. It keeps a
-// present instant's reservations: a later one must not get a dropped one's part.
+// dropPaid drops the reservations that can no longer give anything back. It keeps
+// a present instant's reservations: a later one must not get a dropped one's part.
 func (l *openList) dropPaid(now int64) {
 	k := 0
 	for k < len(l.opens) && l.opens[k].least == (span{}) && l.opens[k].from < now {

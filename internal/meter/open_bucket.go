@@ -1,9 +1,9 @@
 package meter
 
 // total returns the debt at an instant, including the units set aside. The open list keeps its minimum.
-// Reservations from before the change give the units set aside back first. Later reservations have no part in
-// these units, and give back less, so the two are never merged. Once the units have lapsed, their old limit
-// has regained all spending under it, and reservations from before the change give back nothing any more.
+// Reservations from before the change give the units set aside back first. Later reservations have no part
+// in these units, and give back less, so the two are never merged. Once the units have lapsed, their old
+// limit has regained all spending under it, and reservations from before the change give nothing back.
 func (l *ledger) total(t *tokenBucket, at int64, owed span) span {
 	if l.rest.units == 0 {
 		return owed

@@ -5,7 +5,7 @@ import "math"
 // Remembered is the record of a forgotten state. Its two figures suffice for every algorithm. They are
 // never below the key's spending, and are exact for a bucket. The zero Remembered means no spending.
 //
-// For a calendar, Until is no instant. It is a window's ordinal, so a change of the wall clock does not matter.
+// For a calendar, Until is not an instant. It is a window's ordinal, so a change of the wall clock does not matter.
 type Remembered struct {
 	Until int64 // the first instant when the key is fresh; for a calendar, the ordinal of the first such window
 	Share uint8 // the spent part of the capacity, in 255ths, rounded up; 0 if nothing is spent

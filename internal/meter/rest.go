@@ -27,7 +27,7 @@ func (m *Meter) lapsed(s State, now int64) State {
 	return m.trimmed(s)
 }
 
-// outlived drops lost units and former limits once they do not count any more.
+// outlived drops lost units and former limits once they no longer count.
 func (m *Meter) outlived(s State, now int64) State {
 	if s.detail == nil || s.ledger == nil {
 		return s

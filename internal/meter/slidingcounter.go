@@ -107,7 +107,7 @@ func (c *slidingCounter) refund(s State, now int64, sp Spending, actual int64) S
 	return c.fresh(s, now)
 }
 
-// fresh forgets the beginning of the window once nothing counts any more: a fresh key's first spending begins one.
+// fresh forgets the beginning of the window once nothing counts: a fresh key's first spending begins one.
 func (c *slidingCounter) fresh(s State, now int64) State {
 	if s.N == 0 && s.M == 0 {
 		s.At = now

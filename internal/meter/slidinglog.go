@@ -195,7 +195,7 @@ func (l *slidingLog) remaining(s State, now int64) (n, debt int64) {
 }
 
 // counts returns the sum of the counting entries at an instant, bookings included.
-// Past entries may be in the list, because a question does not drop them.
+// Past entries may be in the list, because reading the state does not drop them.
 func (l *slidingLog) counts(s State, now int64) int64 {
 	r := &s.log
 	switch since := now - l.per; {

@@ -81,8 +81,8 @@ func (m *Meter) Earliest(s State, now, cost int64) int64 {
 	return m.first(s, now, cost)
 }
 
-// Refresh updates a state after a booking has been cancelled, without advancing it.
-// It must be called before a question about the state, unless the state is advanced.
+// Refresh updates a state after a booking has been cancelled, without advancing
+// it. Call it before reading the state, unless the state is advanced first.
 func (m *Meter) Refresh(s *State) {
 	if s.detail != nil {
 		*s = m.refold(*s)

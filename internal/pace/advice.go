@@ -53,7 +53,7 @@ type budgetName struct {
 	number int
 }
 
-// kept returns a copy of the name whose text is no part of a long header.
+// kept returns a copy of the name whose text is not part of a long header.
 func (n budgetName) kept() budgetName {
 	n.policy = strings.Clone(n.policy)
 	return n

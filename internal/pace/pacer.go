@@ -276,7 +276,7 @@ func (pc *Pacer[R]) line(key string) *line {
 		if len(pc.lines) >= pc.opts.MaxKeys {
 			pc.forgetLocked()
 		}
-		l = &line{pkg: pc.pkg, key: strings.Clone(key), slots: pc.opts.MaxInFlight} // a copy, so that the key is no part of a longer text
+		l = &line{pkg: pc.pkg, key: strings.Clone(key), slots: pc.opts.MaxInFlight} // a copy, so that the key is not part of a longer text
 		pc.lines[l.key] = l
 		l.users++
 		return l

@@ -131,7 +131,7 @@ func TestTheRateIsKeptWhicheverRequestsLeave(t *testing.T) {
 	for _, patience := range []time.Duration{2 * time.Second, 10 * time.Second} {
 		for _, offered := range []float64{1.05, 1.5, 2, 10} {
 			for _, mixed := range []bool{false, true} {
-				long := patience*time.Duration(offered) > 40*time.Second && mixed // the queue is too long to book anew
+				long := patience*time.Duration(offered) > 40*time.Second && mixed // the queue is too long to book again
 				t.Run(fmt.Sprintf("%v/%v×/mixed=%v", patience, offered, mixed), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						limiter := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(20), 3), nil))

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Calls are the calls that wait, of one limiter, for example. When the limiter changes, [Calls.Check] has those begin
-// anew that the change concerns, in the order of their arrival. The zero Calls is empty. It is safe for concurrent use.
+// Calls are waiting calls, for example one limiter's. When the limiter changes, [Calls.Check] restarts the calls
+// affected by the change, in the order of their arrival. The zero Calls is empty. It is safe for concurrent use.
 type Calls struct {
 	mu      sync.Mutex
 	all     map[*Call]struct{}

@@ -73,7 +73,7 @@ func (a *Attempt) stop() {
 	}
 }
 
-// End ends the attempt, which has returned an error. It reports whether the call begins anew.
+// End ends the attempt, which has returned an error. It reports whether the call starts again.
 func (a *Attempt) End(err error) (anew bool) {
 	anew = a.renewed(err)
 	a.stop()

@@ -204,10 +204,10 @@ func denied(d policy.Decision, r *stats.RuleDecision) bool {
 	return d.Decision.Limit.Name == r.Rule
 }
 
-// shadowPrefix is the prefix of the names of shadow rules. No rule's name has a colon.
+// shadowPrefix precedes a shadow rule's name. No rule's name contains a colon.
 const shadowPrefix = "shadow:"
 
-// ofRule returns a denial's row by a rule.
+// ofRule returns the row for a rule's denial.
 func (a *Log) ofRule(d policy.Decision, r *stats.RuleDecision) *violation {
 	answer := r.Decision
 	if !r.Answered {

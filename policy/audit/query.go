@@ -74,7 +74,7 @@ func (a *Log) sweepBatch(ctx context.Context, before time.Time) (int64, error) {
 // Filter selects rows for [Log.Query] and sums them up. The zero Filter selects the latest rows.
 type Filter struct {
 	// Since and Until bound the instant of a row's last denial: at
-	// Since or later, and before Until. A zero instant is no bound.
+	// Since or later, and before Until. A zero instant means no bound.
 	Since, Until time.Time
 	// Rule is a rule's name. If empty, all rules are selected.
 	Rule string

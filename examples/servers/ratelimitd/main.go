@@ -81,8 +81,9 @@ type limiter = ratelimit.Reserver[policy.Request]
 // rules has the policies in force: on Redis and in this process, or only in this process.
 type rules struct {
 	limiter limiter
-	shown   *policy.Policies // the policies on Redis, if there are any; this process's own get each set together with them
-	states  map[string]admin.Failover
+	// the policies on Redis, if there are any; a set applied to these is also applied to the policies in this process
+	shown  *policy.Policies
+	states map[string]admin.Failover
 }
 
 // endless returns an engine that refuses limits on calls at the same time. The service decides

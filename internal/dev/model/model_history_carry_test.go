@@ -26,7 +26,7 @@ func (m *model) adopt(l ratelimit.Limit, now int64) {
 	default:
 		m.blurry = !m.carry(old, l, now)
 	}
-	if m.blurry { // the model's state has no meaning any more
+	if m.blurry { // the model's state has become meaningless
 		m.base, m.ahead, m.aside = newSpending(l), nil, aside{}
 	}
 }

@@ -76,7 +76,7 @@ type modelBucket struct {
 // modelCharge is a charge, or a grant if the cost is negative.
 type modelCharge struct {
 	at, cost int64
-	b        *booking // nil if it is no booking
+	b        *booking // nil if it is not a booking
 }
 
 func (s *modelBucket) clone() spending {

@@ -113,7 +113,7 @@ func TestClientsThatLeaveDoNotEmptyTheBackendOfGoodWork(t *testing.T) {
 	}
 }
 
-// Work may fail in the backend, or after the backend's work. That is no overload, because its clients have not left early.
+// Work may fail in the backend, or after the backend's work. That is not overload, because its clients have not left early.
 func TestFailedWorkDoesNotShrinkTheLimit(t *testing.T) {
 	t.Parallel()
 	for _, l := range limits {

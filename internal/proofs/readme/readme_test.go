@@ -89,7 +89,7 @@ func TestALeaseSavesRoundTrips(t *testing.T) {
 	assert.Less(t, stats.RoundTrips, stats.Decisions/100)
 }
 
-// ok is a handler.
+// ok is a handler that answers 200 and writes nothing.
 func ok(http.ResponseWriter, *http.Request) {}
 
 // routers is the code of httplimit/README.md.
