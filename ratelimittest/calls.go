@@ -8,12 +8,12 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// If the engine could not decide on a call, the call may have charged its cost or not. If Config.Retries permits such calls,
-// the suite peeks at the key before each call that may charge it, and again after a failed call. The difference shows whether
-// the call has charged, or has to be made again. If the difference is not conclusive, the history ends and is played again.
+// If the engine could not decide on a call, the call may have charged its cost or not. If Config.Retries permits such
+// calls, the suite reads the key's state before each possible charge and after each failed call. The difference shows
+// whether the call has charged, or must be repeated. If it shows neither, the history ends and is played again.
 
-// before returns a key's state before a call that may charge it. For an
-// engine whose calls do not fail it is not needed, and known is false.
+// before returns a key's state before a possible charge. It makes no call, and
+// known is false, if Config.Retries is 0 or the check counts readings of the clock.
 func (p *testedKey) before() (d ratelimit.Decision, known bool) {
 	if p.cfg.Retries == 0 || p.counting {
 		return d, false
@@ -43,7 +43,7 @@ func (p *testedKey) take(cost int) (d ratelimit.Decision, err error) {
 	return d, err
 }
 
-// decided calls Take with a cost that may be charged, and again if the call fails without a charge.
+// decided calls Take with a cost within the capacity, and again if the call fails without a charge.
 func (p *testedKey) decided(cost int) (ratelimit.Decision, error) {
 	before, known := p.before()
 	for try := 1; ; try++ {
@@ -60,8 +60,8 @@ func (p *testedKey) decided(cost int) (ratelimit.Decision, error) {
 	}
 }
 
-// charged reports whether a failed call has charged its cost. It must
-// have charged the whole cost, and counts as allowed then, or nothing.
+// charged reports whether a failed call has charged its cost. The call must have
+// charged the whole cost or nothing. If it has charged, it counts as allowed.
 func (p *testedKey) charged(cost int, before, after ratelimit.Decision) bool {
 	all := after.Remaining == before.Remaining-cost
 	p.must(all || after == before, chargesNothing, "a call for cost %d was not answered; before, the key answers %s, and after that %s",
@@ -69,7 +69,7 @@ func (p *testedKey) charged(cost int, before, after ratelimit.Decision) bool {
 	return all
 }
 
-// queue returns the delay of a request that enters a leaky bucket in the given state.
+// queue returns the delay of a request entering a leaky bucket in the given state.
 func (p *testedKey) queue(before ratelimit.Decision) time.Duration {
 	if p.limit.Algorithm != ratelimit.AlgorithmLeakyBucket || before.Remaining == p.limit.Capacity() {
 		return 0
@@ -77,8 +77,8 @@ func (p *testedKey) queue(before ratelimit.Decision) time.Duration {
 	return before.ResetAfter
 }
 
-// allow calls Allow. If Config.Retries permits failures and the cost fits, it
-// repeats a call that returns false, because Allow cannot return the reason.
+// allow calls Allow. If Config.Retries permits failures and the cost fits,
+// it calls again after false, because Allow cannot return the reason.
 func (p *testedKey) allow(cost int) bool {
 	var before ratelimit.Decision
 	known := false
@@ -102,7 +102,7 @@ func (p *testedKey) peek(cost int) (ratelimit.Decision, error) {
 	return d, err
 }
 
-// repeated makes a call that charges nothing, and repeats it until the engine can decide.
+// repeated makes an uncharged call, and repeats it until the engine can decide.
 func (p *testedKey) repeated(name string, cost int, call func(context.Context, string, int) (ratelimit.Decision, error)) (d ratelimit.Decision, err error) {
 	err = again(func() (err error) {
 		d, err = call(p.ctx(), p.key, cost)
@@ -112,7 +112,7 @@ func (p *testedKey) repeated(name string, cost int, call func(context.Context, s
 	return d, err
 }
 
-// again repeats a call until the engine can decide. Further calls must have no further effect.
+// again repeats a call until the engine can decide, up to maxUnavailable times. Repeating it must have no further effect.
 func again(call func() error) (err error) {
 	for range maxUnavailable {
 		if err = call(); !errors.Is(err, ratelimit.ErrUnavailable) {
@@ -168,7 +168,7 @@ func (p *testedKey) adjust(delta int) {
 	}
 }
 
-// spend makes a Take that has to be allowed.
+// spend calls Take with a cost that must be allowed.
 func (p *testedKey) spend(cost int) ratelimit.Decision {
 	d, err := p.take(cost)
 	if err != nil || !d.Allowed {
@@ -186,7 +186,7 @@ func (p *testedKey) left() ratelimit.Decision {
 	return d
 }
 
-// wellFormed checks the rules that hold for every result, in any state.
+// wellFormed checks the rules for all results, whatever the key's state.
 func (p *testedKey) wellFormed(call string, cost int, d ratelimit.Decision, err error) {
 	switch {
 	case err != nil && d.Allowed:
@@ -214,7 +214,7 @@ func (p *testedKey) wellFormed(call string, cost int, d ratelimit.Decision, err 
 // isSpan reports whether the engine can represent d.
 func (h *history) isSpan(d time.Duration) bool { return d >= 0 && d%h.cfg.Resolution == 0 }
 
-// errs checks that a call returns the error and allows nothing.
+// errs checks that Take returns the error and Allow returns false.
 func (p *testedKey) errs(target error, cost int) {
 	_, err := p.take(cost)
 	p.must(errors.Is(err, target), chargesNothing, "cost %d: the error is %v, want %q", cost, err, target)
@@ -228,7 +228,7 @@ func (p *testedKey) reset() {
 	p.must(err == nil, resetForgets, "Reset fails: %v", err)
 }
 
-// set sets another limit, and makes no decision on the key. If the engine does not support the limit, the history ends.
+// set sets another limit, without a decision on the key. If the engine does not support the limit, the history ends.
 func (p *testedKey) set(l ratelimit.Limit) {
 	if !p.cfg.accepts(l) {
 		panic(enough{})

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// playCharge charges by Adjust a cost that Take would have allowed.
+// playCharge charges one key by Adjust, and another by Take. Both must then return the same decisions.
 func playCharge(h *history) {
 	a, b := h.newKey(), h.newKey()
 	cost := h.cost(h.limit.Capacity())
@@ -16,7 +16,7 @@ func playCharge(h *history) {
 	h.alike(adjustIsTrue, a, b, "one was charged by Adjust what the other has spent")
 }
 
-// playGrant gives back a part of the spending or of a debt, and then more than all.
+// playGrant gives back a part of the spending or of a debt, and then more than is left.
 // The contract does not state which part of a debt in windows a grant reduces first.
 func playGrant(h *history) {
 	p := h.newKey()
@@ -66,8 +66,8 @@ func (h *history) debt(charge func(p *testedKey, owed int)) {
 	p.probeRetry(cost, d.RetryAfter)
 }
 
-// regained returns the time until a cost fits after a debt of a fresh key. The
-// contract does not state how a sliding counter's debt counts in its windows.
+// regained returns the time until a cost fits after a fresh key was charged the owed
+// units. The contract does not state how a sliding counter's debt counts in its windows.
 func (h *history) regained(owed, cost int) (time.Duration, bool) {
 	if h.limit.Algorithm == ratelimit.AlgorithmSlidingCounter {
 		return 0, false
@@ -81,10 +81,10 @@ func (h *history) regained(owed, cost int) (time.Duration, bool) {
 	return book.retryAfter(h.now, cost), true
 }
 
-// centuries is above the time of the largest debt: a hundred years, rounded up to whole windows.
+// centuries is above the longest time of a debt: a hundred years, rounded up to whole windows.
 const centuries = 101 * 366 * 24 * time.Hour
 
-// playDebtCap charges more than could ever be regained. A debt is capped at the time of 100 years, and not earlier.
+// playDebtCap charges more than could ever be regained. The debt must be capped at 100 years, and not earlier.
 func playDebtCap(h *history) {
 	p := h.newKey()
 	p.spend(1)
@@ -119,8 +119,8 @@ func (h *history) countable() time.Duration {
 	return time.Duration(min(n, float64(math.MaxInt64/2)))
 }
 
-// leastDebt returns the minimum time of the largest debt. It is 100 years,
-// less the rounding of windows, or the time to regain 2^51 units if less.
+// leastDebt returns a lower bound for the longest time of a debt. It is 100 years
+// less the rounding of windows, or the time to regain 2^51 units if shorter.
 func (h *history) leastDebt() time.Duration {
 	least := min(float64(99*year), float64(h.countable()))
 	if isCalendar(h.limit) {

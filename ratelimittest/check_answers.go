@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// useAtRandom brings a key into some state with all methods that the limiter has.
+// useAtRandom brings a key into a random state by Take and Allow, and by Adjust and Reserve if the limiter has them.
 func (p *testedKey) useAtRandom() {
 	d := p.left()
 	for range 1 + p.rng.IntN(8) {
@@ -37,7 +37,7 @@ func (p *testedKey) correction() int {
 	return p.rng.IntN(2*min(p.limit.Capacity(), 1<<20)+1) - min(p.limit.Capacity(), 1<<20)
 }
 
-// reserveSome makes a reservation, and sometimes settles a part of it or more than all.
+// reserveSome makes a reservation, and sometimes settles it, below or above its cost.
 func (p *testedKey) reserveSome(cost int) {
 	r := p.reserve(cost, p.upto(min(2*p.per(), year)))
 	if r.Allowed && p.chance(2) {
@@ -64,7 +64,7 @@ func (p *testedKey) probeRetry(cost int, after time.Duration) {
 	p.probeAt(retryAfterIsTrue, "RetryAfter", cost, after)
 }
 
-// probeAt takes a cost just before a promised time, and at it.
+// probeAt takes a cost just before a promised instant, where it must be denied, and then at the instant.
 func (p *testedKey) probeAt(promise promise, field string, cost int, after time.Duration) {
 	unit := p.cfg.Resolution
 	p.advance(after - unit)
@@ -113,8 +113,7 @@ func playRemaining(h *history) {
 	p.must(d.Remaining == 0, remainingIsTrue, "Remaining was %d, that much was spent, and %d remain", n, d.Remaining)
 }
 
-// playResetAfter checks just before ResetAfter, and at it, whether
-// the whole capacity is free. A key is fresh exactly if it is.
+// playResetAfter checks that the whole capacity is denied just before ResetAfter, and that the key is fresh at it.
 func playResetAfter(h *history) {
 	p := h.newKey()
 	p.useAtRandom()
@@ -164,7 +163,7 @@ func playCost(h *history) {
 	h.alike(chargesNothing, unseen, h.newKey(), "costs that are none were asked of one")
 }
 
-// tooMuch takes costs above the capacity, for example costs with which products would overflow.
+// tooMuch takes costs above the capacity, including some so large that products overflow.
 func (p *testedKey) tooMuch() {
 	capacity := p.limit.Capacity()
 	for _, cost := range []int{capacity + 1, 2*capacity + 1, 213_504, figure(1 << 53), figure(1<<62 + 1), figure(1<<63 - 1)} {
@@ -174,7 +173,7 @@ func (p *testedKey) tooMuch() {
 	}
 }
 
-// playDenied denies one key often and makes no call on another. Both then answer alike.
+// playDenied makes the same calls on two keys, and denied ones on the first, too. Both keys must return the same decisions.
 func playDenied(h *history) {
 	a, b := h.newKey(), h.newKey()
 	for range 5 {
@@ -189,7 +188,7 @@ func playDenied(h *history) {
 	h.alike(chargesNothing, a, b, "one was denied, peeked at and asked for nothing")
 }
 
-// chargeNothing makes calls that charge nothing.
+// chargeNothing makes denied calls, and calls to Peek.
 func (p *testedKey) chargeNothing() {
 	for range 3 {
 		if left := p.left().Remaining; left < p.limit.Capacity() {
@@ -244,7 +243,7 @@ func playUnseen(h *history) {
 	h.must(now == before+1, keysAreSeparate, "a key has spent, and there are %d keys instead of %d", now, before+1)
 }
 
-// playDenialEnds gives a key that was denied often its units back in every way. The next call must be allowed.
+// playDenialEnds gives units back to a key denied often: by Settle, Adjust, Reset or SetLimit. The next call must be allowed.
 func playDenialEnds(h *history) {
 	for way := range 5 {
 		p := h.newKey()
@@ -280,7 +279,7 @@ func playDenialEnds(h *history) {
 	}
 }
 
-// denyOften repeatedly takes a cost that must be denied, with every method.
+// denyOften takes a cost repeatedly, with every method. Each call must be denied.
 func (p *testedKey) denyOften(cost int) {
 	for range 4 {
 		d, err := p.take(cost)
@@ -332,8 +331,8 @@ func playPeekErrors(h *history) {
 	h.must(err == nil && none == was, chargesNothing, "Take of cost 0 answers %s, and Peek at cost 0 %s", described(was, nil), described(none, err))
 }
 
-// playNothingFirst makes calls that charge nothing on a fresh key,
-// some time before it spends. They must not begin its window.
+// playNothingFirst makes uncharged calls on a fresh key, some time
+// before the key spends. These calls must not begin its window.
 func playNothingFirst(h *history) {
 	a, b := h.newKey(), h.newKey()
 	if h.chance(2) { // a fresh key used before

@@ -18,7 +18,7 @@ func playBook(h *history) {
 	}
 }
 
-// booked makes one call, and returns the decision that the book expects.
+// booked makes one call, and returns the book's decision.
 func (p *testedKey) booked(book *book, cost int) ratelimit.Decision {
 	now := p.now
 	if p.chance(4) && p.has.peek != nil {
@@ -44,7 +44,7 @@ func (p *testedKey) compareAllowed(got, want bool) {
 	p.must(got || !want, exact, "this is denied, and is within the bound")
 }
 
-// compare ends the history with the promise that the first differing figure breaks.
+// compare ends the history at the first differing figure, with that figure's promise.
 func (p *testedKey) compare(got, want ratelimit.Decision) {
 	p.compareAllowed(got.Allowed, want.Allowed)
 	p.must(got.Remaining == want.Remaining, remainingIsTrue, "Remaining is %d, and by the book %d", got.Remaining, want.Remaining)
@@ -54,8 +54,8 @@ func (p *testedKey) compare(got, want ratelimit.Decision) {
 	p.must(got.Delay == want.Delay, boundHolds, "Delay is %v, and by the book %v", got.Delay, want.Delay)
 }
 
-// playGreedy takes everything that remains at random instants, of a minute
-// and of a year. Rounding loses nothing as long as the bucket is never full.
+// playGreedy takes the remaining budget at random instants, and never
+// lets the bucket become full. Then rounding must lose nothing.
 func playGreedy(h *history) {
 	if !h.isBucket() {
 		return
@@ -75,8 +75,8 @@ func playGreedy(h *history) {
 	}
 }
 
-// fillTime returns the time in which an emptied bucket regains its
-// capacity less one unit, at most a hundredth of the longest history.
+// fillTime returns the time in which an emptied bucket regains its capacity
+// less one unit, but at most a hundredth of a history's usual length.
 func (h *history) fillTime(capacity int) time.Duration {
 	t := new(big.Int).Mul(big.NewInt(int64(capacity-1)), big.NewInt(int64(h.limit.Rate.Per)))
 	t.Div(t, big.NewInt(int64(h.limit.Rate.Units)))
@@ -94,18 +94,18 @@ func (h *history) most(t time.Duration) *big.Int {
 	return n.Add(n, big.NewInt(int64(h.limit.Capacity())))
 }
 
-// spending is one call's charge, at the instant for which it was booked.
+// spending is one call's charge, at its booked instant.
 type spending struct {
 	at     time.Duration
 	amount int
 }
 
-// judge records what a key was charged, and checks it against the
-// limit. Of the limiter's figures it uses only Allowed and Delay.
+// judge records a key's charges, and checks them against the limit.
+// It uses only Allowed and Delay of the limiter's decisions.
 type judge struct {
 	*history
 	all   []spending
-	grid  []time.Duration // the instants at which windows began
+	grid  []time.Duration // the windows' beginnings
 	until time.Duration   // the latest booked instant
 }
 
@@ -168,7 +168,7 @@ func (l *judge) between(from, to time.Duration) *big.Int {
 	return sum
 }
 
-// withinRate checks every interval that ends with the latest spending.
+// withinRate checks every interval up to the latest spending.
 func (l *judge) withinRate() {
 	for _, s := range l.all {
 		got, most := l.between(s.at, l.until+1), l.most(l.until-s.at)
@@ -184,8 +184,8 @@ func (l *judge) withinAnyWindow() {
 	}
 }
 
-// withinOwnWindow checks the windows. Each begins with the first spending after the end of
-// the last one. In a sliding counter whose key is not fresh by then, it begins at that end.
+// withinOwnWindow checks the window of an instant. A window begins with the first spending after the
+// last window's end. In a sliding counter, it begins at that end unless the key is fresh by then.
 func (l *judge) withinOwnWindow(at time.Duration) {
 	per := l.limit.Rate.Per
 	switch n := len(l.grid); {
@@ -204,7 +204,7 @@ func (l *judge) withinOwnWindow(at time.Duration) {
 	l.must(got.Cmp(big.NewInt(int64(l.limit.Rate.Units))) <= 0, boundHolds, "%v count in the window that began at %v", got, start)
 }
 
-// overlap returns ceil(prev·overlap): the window's units before that still count.
+// overlap returns ceil(prev·overlap): the units of the window before that still count.
 func (l *judge) overlap(start, at time.Duration) *big.Int {
 	per := big.NewInt(int64(l.limit.Rate.Per))
 	prev := l.between(start-l.limit.Rate.Per, start)
@@ -216,9 +216,8 @@ func (l *judge) overlap(start, at time.Duration) *big.Int {
 // longHistory is the number of decisions on one key.
 const longHistory = 1500
 
-// playLong makes many decisions on one key, and compares them with the book. The
-// engine must not forget, resize or round anything after the first thousand. In every
-// second history most decisions are allowed, and in the others about half of them.
+// playLong makes many decisions on one key, and compares them with the book. The engine must not forget, resize or round
+// anything after the first thousand. In every second history most decisions are allowed, and in the others about half.
 func playLong(h *history) {
 	l := h.newLimit(h.limit.Algorithm, ratelimit.PerMinute(5*longHistory), 5*longHistory)
 	if h.chance(2) {

@@ -8,15 +8,15 @@ import (
 // lookAgain is how soon an engine must notice a change of the wall clock.
 const lookAgain = time.Minute
 
-// setWall sets the wall clock by a span, and then waits until engines have noticed that.
+// setWall sets the wall clock forward by a span, or back if it is negative. Then it waits until engines must have noticed.
 func (h *history) setWall(by time.Duration) {
 	h.cfg.Clock.SetWall(h.cfg.Clock.Wall().Add(by))
 	h.note("the wall clock is set by %v", by)
 	h.advance(h.up(lookAgain))
 }
 
-// wallStep returns a span by which the wall clock is set back or forward: a short
-// one, or one over boundaries. A step below a millisecond need not be noticed.
+// wallStep returns a span for setting the wall clock forward or back: at least a second, and
+// sometimes beyond a window's end. An engine need not notice a step below a millisecond.
 func (h *history) wallStep() time.Duration {
 	r, next, least := h.cfg.Resolution, h.untilNext(), h.up(time.Second)
 	spans := []time.Duration{least, h.upto(time.Hour), next, next - r, next + r, h.upto(h.per()), h.upto(3 * h.per())}

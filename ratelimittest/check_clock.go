@@ -23,7 +23,7 @@ func playBack(h *history) {
 	}
 }
 
-// gap spends, steps back and compares every figure with that at the highest reading.
+// gap spends, sets the clock back, and compares every figure with the book's at the highest reading.
 func (p *testedKey) gap(book *book, cost int) {
 	seen := p.now
 	if d, _ := p.take(cost); !d.Allowed {
@@ -102,7 +102,7 @@ func playSwing(h *history) {
 	}
 }
 
-// playFarLook peeks at a key from the far future. The key must not record that time.
+// playFarLook peeks at a key from the far future. The key must not record this time.
 func playFarLook(h *history) {
 	a, b := h.newKey(), h.newKey()
 	a.spend(h.limit.Capacity())
@@ -145,7 +145,7 @@ func playReads(h *history) {
 	}
 }
 
-// reads checks that a call reads the clock once. If the call fails, the number may differ, and the call is repeated.
+// reads checks that a call reads the clock once. A failed call may read it more often or not at all, and is repeated.
 func (h *history) reads(what string, call func()) {
 	h.counting = true
 	defer func() { h.counting = false }()

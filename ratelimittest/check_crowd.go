@@ -13,7 +13,7 @@ import (
 // crowd is how many goroutines spend from one key at once.
 const crowd = 8
 
-// playCrowd runs goroutines that take, peek and sweep at one instant. Together they must get exactly the capacity.
+// playCrowd takes, peeks and sweeps at one instant, in several goroutines. Together they must get exactly the capacity.
 func playCrowd(h *history) {
 	for range 6 {
 		p := h.newKey()
@@ -24,11 +24,11 @@ func playCrowd(h *history) {
 // tally counts all goroutines' admissions.
 type tally struct {
 	got     atomic.Int64
-	unknown atomic.Int64 // calls on which the engine could not decide: each may have been charged
+	unknown atomic.Int64 // calls without a decision: each may have been charged
 }
 
-// spendAtOnce runs goroutines that try to spend about twice one key's capacity, or a part of a large
-// capacity, through one or more clients. It compares the admissions with the remaining budget.
+// spendAtOnce tries to spend about twice one key's capacity, or a part of a large capacity, in several
+// goroutines and through one or more clients. It compares the admissions with the remaining budget.
 func (h *history) spendAtOnce(clients ...*testedKey) {
 	var t tally
 	units := min(h.limit.Capacity(), 50)
@@ -43,7 +43,7 @@ func (h *history) spendAtOnce(clients ...*testedKey) {
 	h.must(spent+left+unknown >= h.limit.Capacity(), chargesNothing, "%d were spent at once, and only %d remain of %d", spent, left, h.limit.Capacity())
 }
 
-// spendOnce makes one call, which the history does not record.
+// spendOnce makes one call. The history does not record it.
 func (p *testedKey) spendOnce(i, n int, t *tally) {
 	switch (i + n) % 4 {
 	case 0:
@@ -74,8 +74,8 @@ func (p *testedKey) takeOne(t *tally) {
 	}
 }
 
-// playSettleCrowd runs goroutines that settle their reservations of one key
-// and spend from it at the same time. Each settlement must count exactly once.
+// playSettleCrowd settles one key's reservations and spends from the key at the
+// same time, in several goroutines. Each settlement must count exactly once.
 func playSettleCrowd(h *history) {
 	const each = 16
 	if l := h.newLimit(h.limit.Algorithm, ratelimit.PerMinute(4*each*crowd), 4*each*crowd); h.cfg.accepts(l) {
@@ -95,7 +95,7 @@ func playSettleCrowd(h *history) {
 	}
 }
 
-// settleAtOnce runs goroutines that each settle n reservations of 2, and take 1 beside each.
+// settleAtOnce settles n reservations of 2 in each of several goroutines, and takes 1 after each settlement.
 func (h *history) settleAtOnce(p *testedKey, n, actual int) {
 	var reserved [crowd][]*ratelimit.Reservation
 	for i := range n * crowd {
@@ -105,7 +105,7 @@ func (h *history) settleAtOnce(p *testedKey, n, actual int) {
 			reserved[i%crowd] = append(reserved[i%crowd], r)
 		}
 	}
-	left := p.left().Remaining // includes the unknown charges of calls that failed
+	left := p.left().Remaining // includes the unknown charges of failed calls
 	var t, settled tally
 	h.atOnce(func(i int) {
 		for _, r := range reserved[i] {

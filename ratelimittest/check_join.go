@@ -14,7 +14,7 @@ type joined struct {
 	actual int       // the real cost in layer 1
 }
 
-// stackOf returns a stack of three layers over the history's limiter.
+// stackOf returns a stack of up to three layers over the history's limiter.
 // The second layer settles at its own cost, and the third is a shadow.
 func (h *history) stackOf(layers int) *ratelimit.Layered[joined] {
 	var all []ratelimit.Layer[joined]
@@ -80,7 +80,8 @@ func playJoin(h *history) {
 	}
 }
 
-// playJoinSame charges one key in two layers while a third layer does not apply. The costs add up.
+// playJoinSame charges one key in two layers: the costs must add up.
+// Then it charges another key, while the first layer does not apply.
 func playJoinSame(h *history) {
 	stack, a := h.stackOf(2), h.newKey()
 	half := h.limit.Capacity() / 2
@@ -103,7 +104,7 @@ func playJoinSame(h *history) {
 	h.must(err == nil && d.Allowed && b.left().Remaining == h.limit.Capacity()-1, joinIsTrue, "the first layer does not apply, and the second answers %s", described(d, err))
 }
 
-// playJoinErrors makes calls that must charge neither key.
+// playJoinErrors makes failing calls. They must charge neither key.
 func playJoinErrors(h *history) {
 	stack, a, b := h.stackOf(2), h.newKey(), h.newKey()
 	for cost, target := range map[int]error{-1: ratelimit.ErrNegativeCost, h.limit.Capacity() + 1: ratelimit.ErrExceedsLimit} {
@@ -174,8 +175,8 @@ func playJoinShadow(h *history) {
 	h.must(err == nil && !d.Allowed && twin.left().Remaining == h.limit.Capacity(), joinIsTrue, "a shadow is charged for a request that is denied: %s", described(d, err))
 }
 
-// playJoinPlan changes the limit between a request's calls to Limit and
-// Decide. All keys are decided under the limit that Limit has returned.
+// playJoinPlan changes the limit between a request's calls to Limit
+// and Decide. All keys are decided under the limit returned by Limit.
 func playJoinPlan(h *history) {
 	j, err := h.has.join([]ratelimit.Joining{{Limiter: h.lim}, {Limiter: h.lim}})
 	h.must(err == nil, joinIsTrue, "Join fails: %v", err)
@@ -214,7 +215,7 @@ func playJoinStranger(h *history) {
 	h.must(err != nil, joinIsTrue, "Join takes a limiter of another store, %T", &stranger{})
 }
 
-// playJoinCrowd runs goroutines that charge the same two keys in both
+// playJoinCrowd charges the same two keys in several goroutines, in both
 // orders. Each call must charge both or none, and none may wait forever.
 func playJoinCrowd(h *history) {
 	stack, a, b := h.stackOf(2), h.newKey(), h.newKey()

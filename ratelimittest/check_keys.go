@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// playInvalidKey uses NaN as a key, which does not equal itself.
+// playInvalidKey uses NaN as a key. It does not equal itself.
 func playInvalidKey(h *history) {
 	l, err := h.cfg.NewFloat(h.limit)
 	h.must(err == nil, exact, "NewFloat refuses a limit that it has to know: %v", err)
@@ -53,8 +53,8 @@ var similarNames = sync.OnceValue(func() []string {
 	return names
 })
 
-// playEmptyKey spends from the empty key, which is a valid key. The
-// suite cannot make it unique to a run, so it may have been used before.
+// playEmptyKey spends from the empty key. It is a valid key. The suite
+// cannot make it unique to a run, so it may have been used before.
 func playEmptyKey(h *history) {
 	empty, other := h.newKey(), h.newKey()
 	empty.name, empty.key = "the empty key", ""
@@ -75,7 +75,8 @@ func playEmptyKey(h *history) {
 	h.newKey().spend(h.limit.Capacity())
 }
 
-// manyKeys is the number of keys in use at the same time. If Config.Histories is low, an eighth of them are used.
+// manyKeys is the number of keys in use at the same time. If
+// Config.Histories is below 10, playManyKeys uses an eighth of them.
 const manyKeys = 4096
 
 // playManyKeys spends the capacity of many keys. Each must get exactly its own capacity, and stay denied.
@@ -99,7 +100,7 @@ func playManyKeys(h *history) {
 // crowdOfKeys is many keys of one limiter. Each has spent its capacity.
 type crowdOfKeys struct {
 	*history
-	unknown [manyKeys]bool // whether the engine could not decide, so that the key may have been charged
+	unknown [manyKeys]bool // whether the engine could not decide: the key may have been charged
 }
 
 // take takes a cost. If the engine could not decide, it returns an error.
@@ -122,7 +123,7 @@ func (m *crowdOfKeys) remembers(i, of int) {
 	m.must(err != nil || !d.Allowed, keysAreSeparate, "of %d keys that have spent all they had, number %d answers %s", of, i, described(d, err))
 }
 
-// flood is how many times a flood fills a small table.
+// flood is the maximum number of keys in a small table. A flood brings four times as many.
 const flood = 8
 
 // playFlood invents keys while a key is denied. The engine must not forget the denial.

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// playLimits passes limits to New: one for a fresh key to satisfy, and some unenforceable ones.
+// playLimits spends a fresh key's capacity under a valid limit. It also passes invalid limits to New.
 func playLimits(h *history) {
 	p := h.newKey()
 	d := p.spend(h.limit.Capacity())
@@ -128,7 +128,7 @@ func playNames(h *history) {
 	h.answersFor(p)
 }
 
-// answersFor makes every call that returns a Decision. Each checks the limit in it.
+// answersFor makes every call that returns a Decision. Each call checks the limit in the decision.
 func (h *history) answersFor(p *testedKey) {
 	for _, cost := range []int{0, 1, h.cost(1), h.limit.Capacity()} {
 		p.take(cost)

@@ -1,6 +1,6 @@
 package ratelimittest
 
-// pair returns one key on each of two limiters that share their budgets.
+// pair returns one key on each of two limiters with shared budgets.
 func (h *history) pair() (a, b *testedKey) {
 	one, other, err := h.cfg.NewPair(h.limit)
 	h.must(err == nil, exact, "NewPair refuses a limit that it has to know: %v", err)
@@ -54,7 +54,7 @@ func playPairReset(h *history) {
 	h.alike(storeIsShared, a, h.newKey(), "another client has reset the key")
 }
 
-// playPairCrowd runs goroutines that spend through both clients at once.
+// playPairCrowd spends through both clients at once, in several goroutines.
 func playPairCrowd(h *history) {
 	for range 10 {
 		a, b := h.pair()

@@ -14,7 +14,7 @@ func playReserveNow(h *history) {
 	for range 10 {
 		cost := h.cost(a.left().Remaining)
 		if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket && a.left().ResetAfter > 0 {
-			return // Reserve denies costs that the bucket would delay
+			return // Reserve denies a cost if the bucket would delay it
 		}
 		d, _ := a.take(cost)
 		r := b.reserve(cost, 0)
@@ -23,7 +23,7 @@ func playReserveNow(h *history) {
 	}
 }
 
-// playReserveAhead books a cost that is denied now. The booking's delay must equal Take's RetryAfter.
+// playReserveAhead books a cost denied by Take. The booking's delay must equal Take's RetryAfter.
 func playReserveAhead(h *history) {
 	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		return
@@ -162,7 +162,7 @@ func playReserveExactly(h *history) {
 	h.alike(reserveIsTrue, a, b, "one was denied for its maxDelay at first")
 }
 
-// playReserveNegative reserves with a negative delay, which counts as 0.
+// playReserveNegative reserves with a negative delay. It must count as 0.
 func playReserveNegative(h *history) {
 	a, b := h.twins()
 	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket && a.left().ResetAfter > 0 {

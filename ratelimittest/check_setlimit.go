@@ -33,8 +33,8 @@ func playSettleChanged(h *history) {
 		"%d were spent beside what is cancelled, of %d now; %d remained before, and %d do after that", others, p.limit.Capacity(), was, got)
 }
 
-// playSettlePast reserves, and cancels under another limit when the reservation
-// no longer counts. That must not give back later spending of others.
+// playSettlePast cancels a reservation under another limit, when it no
+// longer counts. The cancellation must not give back others' later spending.
 func playSettlePast(h *history) {
 	p := h.newKey()
 	r := p.reserve(h.cost(h.limit.Capacity()), 0)
@@ -52,7 +52,7 @@ func playSettlePast(h *history) {
 		described(was, nil), described(got, nil))
 }
 
-// longer returns the limit over a time that is several times as long, or over any other period.
+// longer returns the limit over a time several times as long, or a calendar with another period.
 func (h *history) longer() ratelimit.Limit {
 	l := h.limit
 	if isCalendar(l) {
@@ -77,8 +77,8 @@ func (h *history) similar() ratelimit.Limit {
 	return l
 }
 
-// playPeekChanged peeks at a key whose limit was changed since its last decision,
-// and whose bookings have come due. The next Take must return the same decision.
+// playPeekChanged peeks at a key after a change of its limit, often when
+// its bookings have come due. The next Take must return the same decision.
 func playPeekChanged(h *history) {
 	for range 6 {
 		p := h.newKey()
@@ -159,8 +159,8 @@ func playLowered(h *history) {
 	p.spend(lower.Capacity())
 }
 
-// playSetBooked changes the limit of a key that has booked ahead. Bookings keep their
-// instants. Their cost counts from then on, even if other calls are allowed before them.
+// playSetBooked changes the limit of a key with a booking. Bookings keep their instants.
+// Their cost counts from then on, even if other calls are allowed before them.
 func playSetBooked(h *history) {
 	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		return
@@ -210,7 +210,7 @@ func playSetOften(h *history) {
 	}
 }
 
-// playSetUnpaid changes the limit, and then makes only uncharged calls. Their returned times must be true.
+// playSetUnpaid changes the limit, and then makes only uncharged calls. The returned times must be true.
 func playSetUnpaid(h *history) {
 	p := h.newKey()
 	p.spend(h.cost(h.limit.Capacity()))
@@ -231,8 +231,8 @@ func playSetUnpaid(h *history) {
 	p.spend(p.limit.Capacity())
 }
 
-// unpaid returns a key's decision by some call that charges nothing. If the key has made no decision
-// since its limit was changed, a Peek does not count, because it leaves the key under the former limit.
+// unpaid returns a key's decision by a random uncharged call. It calls
+// Peek only if peek is true: a Peek leaves the key under its former limit.
 func (p *testedKey) unpaid(peek bool) ratelimit.Decision {
 	capacity := p.limit.Capacity()
 	switch n := p.rng.IntN(4); {
@@ -249,8 +249,8 @@ func (p *testedKey) unpaid(peek bool) ratelimit.Decision {
 	return p.left()
 }
 
-// playTighten sets a limit under which a key is fresh much later than under the
-// former. A denial's RetryAfter must be true after the key was idle for so long.
+// playTighten sets a limit under which the key becomes fresh much later. A denial's
+// RetryAfter and ResetAfter must be true, even after the key has been idle for so long.
 func playTighten(h *history) {
 	p := h.newKey()
 	p.spend(h.cost(h.limit.Capacity()))
@@ -268,7 +268,7 @@ func playTighten(h *history) {
 	p.must(!early.Allowed, resetAfterIsTrue, "after SetLimit, ResetAfter was %v, and the whole capacity is free %v before", d.ResetAfter, h.cfg.Resolution)
 }
 
-// tighter returns the limit over a time that is up to 100 000 times as long.
+// tighter returns the limit over a time up to 100,000 times as long.
 func (h *history) tighter() ratelimit.Limit {
 	for longer := time.Duration(100_000); longer > 1; longer /= 10 {
 		l := h.limit
@@ -301,7 +301,7 @@ func (h *history) resized(capacity int) ratelimit.Limit {
 	return l
 }
 
-// change sets another limit, and checks that the key's decisions name it.
+// change sets another limit, and checks that the key's next decision contains it.
 func (p *testedKey) change(l ratelimit.Limit) {
 	p.set(l)
 	var d ratelimit.Decision
@@ -310,7 +310,7 @@ func (p *testedKey) change(l ratelimit.Limit) {
 	p.must(err == nil && d.Limit == l, spentStays, "%v was set, and the key answers for %v (%v)", l, d.Limit, err)
 }
 
-// playSameLimit sets the limit in force again, which changes nothing.
+// playSameLimit sets the limit in force again. Nothing must change.
 func playSameLimit(h *history) {
 	a, b := h.newKey(), h.keyOfAnother()
 	for range 12 {
@@ -357,7 +357,7 @@ func (p *testedKey) compareChanged(book *book, cost int) {
 		described(got, err), described(want, nil))
 }
 
-// probe takes a cost that must be denied, and checks its RetryAfter.
+// probe takes a cost, which must be denied, and checks the denial's RetryAfter.
 func (p *testedKey) probe(cost int) {
 	d, err := p.take(cost)
 	p.must(err == nil && !d.Allowed, spentStays, "more is spent than the limit holds, and cost %d answers %s", cost, described(d, err))
@@ -380,8 +380,8 @@ func (h *history) other() ratelimit.Limit {
 	return l
 }
 
-// playSetLater sets another limit some time after the spending. The part that
-// is regained by then was regained at the old rate, and the rest stays spent.
+// playSetLater sets another limit some time after the spending. The part
+// regained by then was regained at the old rate, and the rest stays spent.
 func playSetLater(h *history) {
 	p, old := h.newKey(), h.newModel(h.limit)
 	spent := h.cost(h.limit.Capacity())
@@ -403,7 +403,7 @@ func playSetLater(h *history) {
 	}
 }
 
-// playSetInvalid sets limits that no engine could enforce. SetLimit must return an error, and change nothing.
+// playSetInvalid sets invalid limits. SetLimit must return an error, and change nothing.
 func playSetInvalid(h *history) {
 	a, b := h.newKey(), h.keyOfAnother()
 	cost := h.cost(h.limit.Capacity())
@@ -418,7 +418,7 @@ func playSetInvalid(h *history) {
 	h.alike(spentStays, a, b, "one has been refused limits")
 }
 
-// playSetNothing changes a limit to one that counts nothing, and back. Spending stays.
+// playSetNothing changes a limit to Blocked and Unlimited, which count nothing, and back. Spending stays spent.
 func playSetNothing(h *history) {
 	p := h.newKey()
 	limit, spent := h.limit, h.cost(h.limit.Capacity())

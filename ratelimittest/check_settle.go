@@ -10,7 +10,7 @@ import (
 // playCancel cancels the last booking before its instant. The key must then equal one that has never booked.
 func playCancel(h *history) {
 	a, b := h.newKey(), h.newKey()
-	for range 1 + h.rng.IntN(4) { // spends before the booking, so that a window has begun
+	for range 1 + h.rng.IntN(4) { // spending before the booking begins a window
 		cost := h.cost(a.left().Remaining)
 		da, _ := a.take(cost)
 		b.take(cost)
@@ -48,7 +48,7 @@ func playCancelFirst(h *history) {
 	p.queued(second.Delay)
 }
 
-// playLateSettle settles a reservation that no longer counts.
+// playLateSettle settles a reservation after its cost has been regained.
 func playLateSettle(h *history) {
 	a, b := h.newKey(), h.newKey()
 	cost := h.cost(h.limit.Capacity())
@@ -61,8 +61,8 @@ func playLateSettle(h *history) {
 	h.alike(settleIsTrue, a, b, "one was given back what had been regained long ago")
 }
 
-// playSettle settles a fresh key's only reservation some time after it was made. As much of
-// the excess comes back as still counts, as if the lower cost had been charged at first.
+// playSettle settles a fresh key's only reservation some time after it was made. The part of
+// the excess that still counts comes back, as if the lower cost had been charged at first.
 func playSettle(h *history) {
 	a, b := h.newKey(), h.newKey()
 	cost := h.cost(h.limit.Capacity())
@@ -106,7 +106,7 @@ func playSettleBeside(h *history) {
 		settleIsTrue, "%s: a answers %s and b %s", settled, described(got, nil), described(want, nil))
 }
 
-// playSettleGranted settles a booking ahead after a grant has given it back. Later spending of others stays spent.
+// playSettleGranted settles a booking ahead after a grant has given it back. Others' later spending stays spent.
 func playSettleGranted(h *history) {
 	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		return // the engine did not book ahead
@@ -148,7 +148,7 @@ func playSettleAbove(h *history) {
 	h.alike(settleIsTrue, a, b, "one has settled above its estimate, the other has spent that at once")
 }
 
-// playResetBooked settles after Reset, which changes nothing.
+// playResetBooked settles a reservation after Reset. The settlement must change nothing.
 func playResetBooked(h *history) {
 	a, b := h.newKey(), h.newKey()
 	r := a.reserve(h.cost(h.limit.Capacity()), 0)
@@ -160,7 +160,7 @@ func playResetBooked(h *history) {
 	h.alike(settleIsTrue, a, b, "one was reset, and what it had reserved before was cancelled")
 }
 
-// playSettleNothing reserves a cost of 0 and settles at a higher cost, which is charged as by Adjust.
+// playSettleNothing reserves a cost of 0 and settles at a higher cost. The settlement charges it as Adjust does.
 func playSettleNothing(h *history) {
 	a, b := h.twins()
 	left := a.left().Remaining
@@ -244,7 +244,7 @@ func playSettleBooked(h *history) {
 	h.must(got == capacity-kept, settleIsTrue, "%d were booked for this instant, and not cancelled, and %d remain of %d", kept, got, capacity)
 }
 
-// playSettleDebt settles a fresh key's reservation far above the capacity. The debt is regained as one made by Adjust.
+// playSettleDebt settles a fresh key's reservation far above the capacity. The debt must be regained like one made by Adjust.
 func playSettleDebt(h *history) {
 	capacity := h.limit.Capacity()
 	cost := h.cost(capacity)

@@ -56,7 +56,7 @@ func playSweepAll(h *history) {
 func playSweepChanged(h *history) {
 	swept, kept := h.newKey(), h.keyOfAnother()
 	cost, l := h.cost(h.limit.Capacity()), h.anyOther()
-	first := swept.spend(cost) // until then the key is not fresh under the former limit
+	first := swept.spend(cost) // its ResetAfter is when the key becomes fresh under the former limit
 	kept.spend(cost)
 	swept.set(l)
 	kept.set(l)
@@ -82,7 +82,8 @@ func (h *history) sweptBehind(p *testedKey) {
 	h.move(gap)
 }
 
-// playSweepDrops sweeps just before a key is fresh and when it is. Only the second sweep may drop it.
+// playSweepDrops sweeps just before a key is fresh, and long after.
+// The first sweep must keep the key, and the second must drop it.
 func playSweepDrops(h *history) {
 	p := h.newKey()
 	p.sweep()

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/held"
 )
 
-// unitChecks are the checks of limits of units in use: see [ratelimit.Concurrent]. Their book is a counter.
+// unitChecks are the checks for limits of units in use: see [ratelimit.Concurrent]. Their book is a counter.
 var unitChecks = []check{
 	{name: "units in use are a counter's", play: playUnits, needs: canReserve},
 	{name: "calls without an end hold nothing", play: playNoEnd},
@@ -81,7 +81,7 @@ type inUse struct {
 	ends time.Duration
 }
 
-// counter is a key's book: its reservations that hold units.
+// counter is a key's book: its reservations with units in use.
 type counter []*inUse
 
 func (c *counter) used(now time.Duration) (sum int) {
@@ -165,7 +165,7 @@ func playUnits(h *history) {
 	}
 }
 
-// playNoEnd makes calls without an end for giving units back. They must fail.
+// playNoEnd calls Take and Allow, which cannot give units back. They must fail.
 func playNoEnd(h *history) {
 	p := h.newKey()
 	for range 3 {
@@ -181,7 +181,7 @@ func playNoEnd(h *history) {
 	}
 }
 
-// playUnitsCrowd runs goroutines that reserve units and give them back.
+// playUnitsCrowd reserves units in several goroutines at once, and then gives them back.
 func playUnitsCrowd(h *history) {
 	p := h.newKey()
 	capacity := h.limit.Capacity()

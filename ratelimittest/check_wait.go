@@ -40,7 +40,7 @@ func playWaitFits(h *history) {
 	h.alike(waitIsTrue, a, b, "one has waited for what fitted, the other has taken it")
 }
 
-// playWaitErrors calls Wait with costs that are never allowed.
+// playWaitErrors calls Wait with invalid costs, and with a cost of 0.
 func playWaitErrors(h *history) {
 	a, b := h.newKey(), h.newKey()
 	for _, test := range []struct {
@@ -57,7 +57,7 @@ func playWaitErrors(h *history) {
 	h.alike(waitIsTrue, a, b, "one has waited for costs that are none")
 }
 
-// playWaitDeadline waits with a deadline before the instant at which the cost fits.
+// playWaitDeadline waits with a deadline before the cost fits.
 func playWaitDeadline(h *history) {
 	a, b, ok := h.delayed()
 	if !ok {
@@ -70,7 +70,7 @@ func playWaitDeadline(h *history) {
 // tooSoon is the time until a deadline. The cost fits long after it, and Wait must fail long before it.
 const tooSoon = 30 * time.Second
 
-// deadline calls Wait with a deadline that is too early. The call must fail at once, with the reason.
+// deadline calls Wait with too early a deadline. The call must fail at once, with the reason.
 func (h *history) deadline(p *testedKey) {
 	ctx, stop := context.WithTimeout(h.ctx(), tooSoon)
 	defer stop()
@@ -96,7 +96,7 @@ func playWaitFull(h *history) {
 	h.alike(waitIsTrue, a, b, "one has waited for a place in a queue that is full")
 }
 
-// slow returns a limit under which a denied cost fits after an hour at the earliest, or false
+// slow returns a limit under which a denied cost must wait for at least an hour, or false
 // if the engine has none. A leaky bucket has room for the cost, and delays it for as long.
 func (h *history) slow() (ratelimit.Limit, bool) {
 	a := h.limit.Algorithm
@@ -112,8 +112,8 @@ func (h *history) slow() (ratelimit.Limit, bool) {
 	return l, h.cfg.accepts(l) && room && long
 }
 
-// delayed returns two keys under which a cost of 1 must wait for at least an hour, if
-// the engine supports such limits. A leaky bucket has room for the cost in its queue.
+// delayed returns two keys on which a cost of 1 must wait for at least an hour, or false
+// if the engine supports no such limit. A leaky bucket has room for the cost in its queue.
 func (h *history) delayed() (a, b *testedKey, ok bool) {
 	slow, ok := h.slow()
 	if !ok {
@@ -183,7 +183,7 @@ const soon = 2 * time.Second
 // behind is the maximum real time for a Wait behind another one to book its place, if it books one.
 const behind = 50 * time.Millisecond
 
-// looks is the minimum number of peeks at a key before soon may end a history, since a machine may stop for longer.
+// looks is how many times a key must be read before soon may end a history: a machine may stop for longer than soon.
 const looks = 200
 
 // startWait starts a Wait, and returns when the key's figures show its booking.
@@ -207,7 +207,7 @@ func (p *testedKey) startWaitBehind(cost int) (w *waits, booked bool) {
 	return w, false
 }
 
-// becomes returns when the key's decision is as wanted.
+// becomes waits until the key's decision is the wanted one.
 func (p *testedKey) becomes(want ratelimit.Decision) {
 	began := time.Now()
 	for n := 0; p.left() != want; n++ {
@@ -232,7 +232,7 @@ func (p *testedKey) beginWait(cost int) *waits {
 	return w
 }
 
-// hasBooked returns when a key's figures differ from those before a Wait.
+// hasBooked waits until the key's figures differ from its figures before the Wait.
 func (p *testedKey) hasBooked(w *waits, was ratelimit.Decision) {
 	began := time.Now()
 	for n := 0; n < looks || time.Since(began) < soon; n++ {
@@ -273,7 +273,7 @@ func playWaitOrder(h *history) {
 	}
 	cost := 1
 	if !h.isBucket() {
-		cost = h.limit.Capacity() // so that each booking has its own window
+		cost = h.limit.Capacity() // each booking then fills a window
 	}
 	first := a.startWait(cost)
 	defer first.stop()
@@ -332,8 +332,8 @@ func (h *history) booksFar() bool {
 }
 
 // playWaitLength measures some waits in real time. None may be shorter than required, and one must not be much
-// longer. The limiter's time stands still, so a Wait that polls instead of booking never ends. If a machine stops
-// for a moment, it can hide a Wait that returns too early. So two more follow the first one that is not too long.
+// longer. The limiter's time stands still, so a Wait that polls instead of booking never ends. A machine that stops
+// for a moment can hide a Wait that returns too early, so two more waits follow the first one of the right length.
 func playWaitLength(h *history) {
 	ended, right := 0, 0
 	for gap := 10 * time.Millisecond; ; gap *= 2 {
@@ -342,7 +342,7 @@ func playWaitLength(h *history) {
 			return
 		}
 		took, due, err := h.timed(l, h.up(gap))
-		if err != nil { // a machine may stop for that long, but not every time
+		if err != nil { // a machine may stop for so long, but not every time
 			ended++
 			h.must(took >= soon && ended < 2, waitIsTrue, "the time of a cost of 1 comes after %v, and Wait, which may take %v, fails: %v", due, soon, err)
 			continue
@@ -359,13 +359,13 @@ func playWaitLength(h *history) {
 	}
 }
 
-// paced returns a limit of one unit for each gap. If the engine has a fixed set of limits, it returns one that is as fast.
+// paced returns a limit of one unit for each gap, or false if the engine does not support it.
 func (h *history) paced(gap time.Duration) (ratelimit.Limit, bool) {
 	l := h.newLimit(h.limit.Algorithm, ratelimit.Per(1, h.up(gap)), 3)
 	return l, h.cfg.accepts(l)
 }
 
-// timed waits for a cost of 1 under an exhausted limit. It returns how long the Wait took, and how long it was due to take.
+// timed waits for a cost of 1 under an exhausted limit. It returns how long the Wait took, and how long it should take.
 func (h *history) timed(l ratelimit.Limit, gap time.Duration) (took, due time.Duration, err error) {
 	h.limit = l
 	h.use(h.newLimiter(l))

@@ -1,8 +1,8 @@
 package ratelimittest
 
-// checks are the contract. Each is named by the behaviour that it shows. The file check_*.go
-// of its subject has the function to play it. New checks come last: the order determines which
-// random figures a seed gives, and which of several failures of one promise Check returns.
+// checks are the contract, each named by its behaviour. Their functions are in the files
+// check_*.go, by subject. New checks come last: the order determines a seed's random
+// figures, and the failure that Check returns if several checks break one promise.
 var checks []check
 
 func init() { // an initialiser of checks would refer to checks itself

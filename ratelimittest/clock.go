@@ -11,13 +11,13 @@ import (
 // after the beginning of 1970, in UTC. A Clock is safe for concurrent use. It must not be copied.
 type Clock struct {
 	now   atomic.Int64
-	wall  atomic.Int64 // the difference between the wall time and now, counted from 1970
+	wall  atomic.Int64 // the wall time minus now, since 1970
 	reads atomic.Int64
 
 	yields atomic.Bool // a reading lets other goroutines run first, so that calls at one instant overlap
 }
 
-// Now returns the time that the clock was last set or advanced to.
+// Now returns the clock's present reading. Only Set and Advance change it.
 func (c *Clock) Now() time.Duration {
 	c.read()
 	return time.Duration(c.now.Load())

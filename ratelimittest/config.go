@@ -46,12 +46,12 @@ type Config struct {
 	Accepts func(limit ratelimit.Limit) bool
 
 	// Limits lists all limits if the engine has a fixed set. The suite then uses no others, and does not
-	// expect New to refuse invalid ones. If empty, the engine must support every limit that Accepts accepts.
+	// expect New to refuse invalid ones. If empty, the engine must support every limit accepted by Accepts.
 	Limits []ratelimit.Limit
 
-	// Skip names methods that the suite does not use although the limiters have them, for example
-	// "Reserve" if the engine behind a wrapper cannot reserve. The names are Peek, Reserve, Wait, Adjust,
-	// Reset, SetLimit, Sweep, Len and Join. Calendar and Concurrent stand for these algorithms' limits.
+	// Skip names the limiters' methods for the suite to leave out, for example "Reserve" if the
+	// engine behind a wrapper cannot reserve. The names are Peek, Reserve, Wait, Adjust, Reset,
+	// SetLimit, Sweep, Len and Join. Calendar and Concurrent stand for these algorithms' limits.
 	Skip []string
 
 	// Want names the limiters' required methods. If the suite does not find one with a known signature, the
@@ -59,33 +59,33 @@ type Config struct {
 	// reports it. With Calendar or Concurrent in Want, the run fails if the algorithm's limits are left out.
 	Want []string
 
-	// Close is called once for each limiter that New, NewBounded and NewPair have made,
-	// when its history has ended. An error is a failure. If nil, limiters need no closing.
+	// Close is called once for each limiter made by New, NewBounded and NewPair, after the
+	// limiter's history has ended. An error is a failure. If nil, limiters need no closing.
 	Close func(limiter ratelimit.Limiter[string]) error
 
-	// NewPair returns two limiters that share their budgets, as two clients of one store
-	// do. Spending through one must count in the other. If nil, this is not tested.
+	// NewPair returns two limiters with shared budgets, like two clients of one store.
+	// Spending through one must count in the other. If nil, sharing is not tested.
 	NewPair func(limit ratelimit.Limit) (a, b ratelimit.Limiter[string], err error)
 
-	// Retries is for an engine whose calls sometimes fail. If it is above zero, the suite repeats a failed call. It
-	// calls Peek before each call that may charge a key and after a failed one, to determine whether the call has
-	// charged its cost. This includes Allow, because it cannot return a denial's reason. If a history breaks a promise,
+	// Retries is for an engine whose calls sometimes fail. If it is above zero, the suite repeats a failed call. It calls
+	// Take with a cost of 0 before each call that may charge a key and after a failed one, to determine whether the call
+	// has charged its cost. This includes Allow, because it cannot return a denial's reason. If a history breaks a promise,
 	// the suite also plays it again with other keys, up to Retries times, before the failure counts. The maximum is 9.
 	//
-	// If zero, every failure counts. A call that returns [ratelimit.ErrUnavailable] ends the history, and the suite
-	// plays it again. In any case an engine fails if it cannot answer a call 10 times in a row.
+	// If zero, every failure counts. A call returning [ratelimit.ErrUnavailable] ends the history, and
+	// the suite plays it again. In any case an engine fails if it cannot answer a call 10 times in a row.
 	Retries int
 
 	// NewFloat is New for an engine with keys of any comparable type. The suite
-	// tests it with NaN: this key does not equal itself. If nil, this is not tested.
+	// tests it with NaN, a key unequal to itself. If nil, such keys are not tested.
 	NewFloat func(limit ratelimit.Limit) (ratelimit.Limiter[float64], error)
 
 	// NewBounded is New for an engine that tracks at most maxKeys keys and forgets old ones
-	// to make room. The suite tests it with a flood of keys. If nil, this is not tested.
+	// to make room. The suite tests it with a flood of keys. If nil, floods are not tested.
 	NewBounded func(limit ratelimit.Limit, maxKeys int) (ratelimit.Limiter[string], error)
 
-	// Histories is how many random histories each check plays for each algorithm.
-	// It defaults to 40. Below 10, the check of many keys uses an eighth of them.
+	// Histories is how many random histories each check plays for each algorithm. It defaults
+	// to 40. If it is below 10, the check with many keys uses an eighth of its keys.
 	Histories int
 
 	// Seed repeats a run. Every failure contains its seed. If zero, each run draws another.
@@ -154,7 +154,7 @@ func (c *Config) withoutCalendars() string {
 	return ""
 }
 
-// checkNames returns an error for names of methods that do not exist.
+// checkNames returns an error if Skip or Want contains an unknown name.
 func (c *Config) checkNames() error {
 	for _, name := range slices.Concat(c.Skip, c.Want) {
 		if name != calendars && name != concurrents && !slices.Contains(methodNames, name) {
@@ -164,7 +164,7 @@ func (c *Config) checkNames() error {
 	return nil
 }
 
-// checkLimits returns an error for limits of a fixed set that no engine could enforce.
+// checkLimits returns an error if Limits contains an invalid limit.
 func (c *Config) checkLimits() error {
 	for i, l := range c.Limits {
 		if err := l.Validate(); err != nil {
@@ -188,11 +188,11 @@ func (c *Config) accepts(l ratelimit.Limit) bool {
 	return c.Accepts == nil || c.Accepts(l)
 }
 
-// reach is the longest span of a history if time cannot be set back.
+// reach is a history's longest span if time cannot be set back.
 const reach = 10 * 24 * time.Hour
 
-// whole returns an upper bound of a key's time to regain its whole
-// capacity. If the time is above 146 years, the result is a lower bound.
+// whole returns an upper bound for the time in which a key regains its
+// whole capacity. If the bound is above 146 years, whole returns 146 years.
 func whole(l ratelimit.Limit) time.Duration {
 	if l.Rate.Units == 0 {
 		return 0 // the limit is unlimited or blocked

@@ -11,9 +11,10 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// dates computes a Period's windows by reading a wall calendar. A window begins with the first minute whose date
-// in the zone is the window's first date, or a later one. With a time of the day, it begins with the first minute
-// when the clock shows this time of the date, or a later one. The limiters of this module share none of this code.
+// dates computes a Period's windows by reading a wall calendar. A window begins with the first
+// minute on the window's first date in the zone, or on a later date. With a time of the day, it
+// begins with the first minute when the clock shows this time on the date, or a later time. This
+// module's limiters use none of this code, so a fault in one does not hide a fault in the other.
 type dates struct {
 	loc   *time.Location
 	unit  string        // minute, hour, day, week, month or year
@@ -60,7 +61,7 @@ func datesOf(p ratelimit.Period) *dates {
 	return kept.(*dates)
 }
 
-// at returns an instant's window. If clocks are set back and show the old date again, it is the window already begun.
+// at returns an instant's window. If clocks are set back over a window's beginning, the window continues.
 func (d *dates) at(instant time.Time) window {
 	if length := d.clock(); length > 0 {
 		from := instant.Truncate(time.Minute)
@@ -90,14 +91,14 @@ func (d *dates) count(first, last window) (n int64) {
 	return n
 }
 
-// clock returns the length of windows of hours or minutes, in zones whose
-// clocks were only set by whole hours. For other windows it returns 0.
+// clock returns the length of windows of an hour or a minute, and 0 for other windows. The length
+// does not vary, because in the tested zones of such windows clocks are set by whole hours only.
 func (d *dates) clock() time.Duration {
 	return map[string]time.Duration{"minute": time.Minute, "hour": time.Hour}[d.unit]
 }
 
-// dateOf returns an instant's date if dates begin at the windows' time.
-// In a zone that has skipped dates it may return the date before.
+// dateOf returns an instant's date if dates begin at the windows'
+// time. In a zone with skipped dates it may return the date before.
 func (d *dates) dateOf(instant time.Time) time.Time {
 	y, m, day := instant.In(d.loc).Date()
 	hour, minute, _ := instant.In(d.loc).Clock()
@@ -108,7 +109,7 @@ func (d *dates) dateOf(instant time.Time) time.Time {
 	return date
 }
 
-// begins returns the first date of the window that contains a date.
+// begins returns the first date of a date's window.
 func (d *dates) begins(date time.Time) time.Time {
 	switch d.unit {
 	case "week":
@@ -138,7 +139,7 @@ func (d *dates) skipped(date time.Time) bool {
 	return d.after > 0 && time.Date(y, m, day, 0, 0, 0, 0, time.UTC).After(date)
 }
 
-// next returns the first date of the window after the one that begins on a date.
+// next returns the first date of the next window. The given date is its own window's first.
 func (d *dates) next(date time.Time) time.Time {
 	switch d.unit {
 	case "week":
@@ -154,14 +155,15 @@ func (d *dates) next(date time.Time) time.Time {
 	return date
 }
 
-// inMonth returns the date on which a month's window begins. In a too short month, it is the last date.
+// inMonth returns the date on which a month's window begins. In a shorter month, it is the last date.
 func (d *dates) inMonth(y int, m time.Month) time.Time {
 	last := time.Date(y, m+1, 0, 0, 0, 0, 0, time.UTC)
 	return last.AddDate(0, 0, min(0, d.day-last.Day()))
 }
 
-// start returns the first minute at which the clock shows the windows' time on the date, or a later time. In every
-// zone midnight is at a quarter of an hour, unless the zone skips it. Then clocks are set at a whole minute.
+// start returns the first minute when the clock shows the windows' time on the date, or a later
+// time. It searches by quarters of an hour, and then by minutes. In UTC, every zone's midnight
+// is at a quarter of an hour, unless the zone skips it. Then clocks are set at a whole minute.
 func (d *dates) start(date time.Time) time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -187,11 +189,11 @@ func (d *dates) start(date time.Time) time.Time {
 
 // ---- calendars in histories ----
 
-// zones are the zones of the tested periods. Their clocks have no steps, or steps of an
-// hour or half an hour, at midnight or a minute after it. One zone has skipped a date.
+// zones are the tested periods' zones. Some never set their clocks, others by an hour
+// or half an hour, also at midnight or a minute after it. One zone has skipped a date.
 var zones = []string{"UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Havana", "America/St_Johns", "Pacific/Apia"}
 
-// periods are the tested periods in the zones that the machine knows.
+// periods are the tested periods. Zones unknown to the machine are left out.
 var periods = sync.OnceValue(func() (all []ratelimit.Period) {
 	for i, zone := range zones {
 		for _, p := range []ratelimit.Period{
@@ -224,7 +226,7 @@ func per(l ratelimit.Limit) time.Duration {
 
 func (h *history) per() time.Duration { return per(h.limit) }
 
-// wallAt returns the wall time at an instant of the history, unless the wall clock is set before then.
+// wallAt returns the wall time at an instant of the history, if the wall clock is not set before then.
 func (h *history) wallAt(at time.Duration) time.Time { return h.cfg.Clock.Wall().Add(at - h.now) }
 
 // windowAt returns the window of the history's limit at an instant.
@@ -235,8 +237,8 @@ func (h *history) windowAt(at time.Duration) window {
 // untilNext returns the time until the present window ends.
 func (h *history) untilNext() time.Duration { return h.windowAt(h.now).to.Sub(h.wallAt(h.now)) }
 
-// Histories begin in these years. Zones have had their rules for some time by then.
-// Engines that count microseconds in 53 bits can still count 230 years from then.
+// Histories begin between these dates. By then zones have had their rules for some
+// time, and an engine counting microseconds in 53 bits can still count 230 years more.
 var (
 	earliestWall = time.Date(1996, 1, 1, 0, 0, 0, 0, time.UTC)
 	latestWall   = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)

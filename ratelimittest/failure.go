@@ -43,7 +43,7 @@ const (
 	closes          promise = "the promise of Close"
 )
 
-// violation is a broken promise, with the calls that led to it.
+// violation is a broken promise, with the calls before it.
 type violation struct {
 	promise promise
 	limit   ratelimit.Limit
@@ -53,8 +53,8 @@ type violation struct {
 	steps   []step
 }
 
-// step is one line of the sequence. It is formatted only if it is shown. Most
-// steps are calls that return a Decision: recording one allocates nothing.
+// step is one line of a history's sequence. Only a failure formats it.
+// Most steps are calls with a Decision: recording one allocates nothing.
 type step struct {
 	at     time.Duration
 	format string
@@ -73,7 +73,7 @@ func (s step) String() string {
 	return fmt.Sprintf("%-14v ", s.at) + fmt.Sprintf(s.format, s.args...)
 }
 
-// lastSteps is how many steps of a long history a failure shows.
+// lastSteps is the maximum number of steps in a failure: the last ones of a long history.
 const lastSteps = 60
 
 // Error returns the promise, the limit, the fault, the seed and the sequence.
@@ -93,15 +93,15 @@ func (v *violation) Error() string {
 	return b.String()
 }
 
-// enough ends a history that has reached its latest instant.
+// enough ends a history without a failure: at its latest instant, or if the engine does not support the next limit.
 type enough struct{}
 
 // unavailable ends a history because the engine could not decide.
 // The key's state is unknown, since the call may have charged it.
 type unavailable struct{ err error }
 
-// reached ends the history if the call failed because the engine could not decide. It also does
-// so if the charge is unknown, since the context of a booking ended while the engine wrote it.
+// reached ends the history if the call failed because the engine could not decide. It also ends the history after
+// ErrUnanswered: a booking's context has ended while the engine wrote the booking, so the charge is unknown.
 func (h *history) reached(err error) {
 	if errors.Is(err, ratelimit.ErrUnavailable) || errors.Is(err, ratelimit.ErrUnanswered) {
 		panic(unavailable{err})

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// history is a sequence of calls on limiters with one limit, with their results.
+// history is a sequence of calls to limiters, with their results.
 type history struct {
 	cfg   *Config
 	limit ratelimit.Limit
@@ -18,8 +18,8 @@ type history struct {
 	lim   ratelimit.Limiter[string]
 	has   methods // the methods of lim
 	made  []ratelimit.Limiter[string]
-	id    string        // makes its keys unique
-	keys  int           // its keys
+	id    string        // a prefix that makes its keys unique
+	keys  int           // how many keys it has made
 	start time.Duration // the clock's first reading
 	now   time.Duration // the time since start
 	steps []step
@@ -33,7 +33,7 @@ type testedKey struct {
 	lim  ratelimit.Limiter[string]
 	has  methods // the methods of lim
 	name string
-	key  string // the name, with a part that makes it unique
+	key  string // the name, with the history's id before it
 }
 
 // begin makes the limiter. If possible, it sets the clock to an instant between
@@ -47,7 +47,7 @@ func (h *history) begin() {
 	h.use(h.newLimiter(h.limit))
 }
 
-// use sets the limiter of new keys.
+// use sets the limiter for new keys.
 func (h *history) use(l ratelimit.Limiter[string]) { h.lim, h.has = l, h.cfg.methodsOf(l) }
 
 const (
@@ -62,7 +62,7 @@ func (h *history) newLimiter(limit ratelimit.Limit) ratelimit.Limiter[string] {
 	return h.keep(l)
 }
 
-// keep records a limiter, which is closed when the history ends.
+// keep records a limiter, so that the history's end closes it.
 func (h *history) keep(l ratelimit.Limiter[string]) ratelimit.Limiter[string] {
 	h.made = append(h.made, l)
 	return l
@@ -100,7 +100,7 @@ func (h *history) namedKey(l ratelimit.Limiter[string], name string) *testedKey 
 	return h.keyOf(l, h.cfg.methodsOf(l), name)
 }
 
-// shown returns the name as a failure shows it, because some names have 65 536 letters.
+// shown returns the name for a failure's text. It shortens long names, because some have 65 536 bytes.
 func (p *testedKey) shown() string {
 	if len(p.name) <= 32 {
 		return p.name
@@ -166,7 +166,7 @@ func (h *history) move(d time.Duration) {
 	}
 }
 
-// pause moves time forward by a span that may matter after the last result.
+// pause moves time forward by a random span, often to an instant promised by the last result, or to just before it.
 func (h *history) pause(d ratelimit.Decision) {
 	r, per := h.cfg.Resolution, h.per()
 	whole := per
@@ -181,7 +181,7 @@ func (h *history) pause(d ratelimit.Decision) {
 	}
 }
 
-// cost returns a cost that may matter given the remaining budget, but never an invalid one.
+// cost returns a random valid cost, often one near the remaining budget.
 func (h *history) cost(left int) int {
 	capacity := h.limit.Capacity()
 	costs := []int{1, 1, 2, left, left + 1, capacity, 1 + h.rng.IntN(capacity), 1 + h.rng.IntN(min(capacity, 5))}
@@ -226,7 +226,7 @@ func (h *history) twins() (a, b *testedKey) {
 	return a, b
 }
 
-// pauseShort moves time forward by up to d, unless that is beyond patience.
+// pauseShort moves time forward by up to d, unless this exceeds patience.
 func (h *history) pauseShort(d time.Duration) {
 	if next := h.upto(d); h.now+next < h.patience() {
 		h.advance(next)

@@ -9,7 +9,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// algorithms are the algorithms that count. The calendar is last.
+// algorithms are the tested algorithms, without limits of units in use. The
+// calendar is last: the method other leaves it out if the engine has no calendars.
 var algorithms = []ratelimit.Algorithm{
 	ratelimit.AlgorithmTokenBucket,
 	ratelimit.AlgorithmLeakyBucket,
@@ -22,7 +23,7 @@ var algorithms = []ratelimit.Algorithm{
 // figure returns n, or the largest int if n is larger.
 func figure(n int64) int { return int(min(n, math.MaxInt)) }
 
-// large returns n, or if an int is too small the largest figure that leaves room for additions.
+// large returns n, but at most an eighth of the largest int, so that sums do not overflow.
 func large(n int64) int { return min(figure(n), math.MaxInt/8) }
 
 // edgesOf returns each algorithm's edges.
@@ -34,7 +35,7 @@ var edgesOf = sync.OnceValue(func() map[ratelimit.Algorithm][]ratelimit.Limit {
 	return all
 })
 
-// calendarEdges returns calendars of all periods, with figures beyond 53 bits and with a single unit.
+// calendarEdges returns calendars of all tested periods, each with 1 unit, a few and 2^53.
 func calendarEdges() (all []ratelimit.Limit) {
 	for _, p := range periods() {
 		for _, units := range []int{1, 3, 999_983, large(1 << 53)} {
@@ -99,7 +100,7 @@ func (h *history) newLimit(a ratelimit.Algorithm, r ratelimit.Rate, burst int) r
 	return newLimit(a, r, burst)
 }
 
-// newLimit returns a limit of an algorithm with a Per.
+// newLimit returns a limit of any algorithm but the calendar.
 func newLimit(a ratelimit.Algorithm, r ratelimit.Rate, burst int) ratelimit.Limit {
 	l := ratelimit.Limit{Algorithm: a, Rate: r}
 	if a == ratelimit.AlgorithmTokenBucket || a == ratelimit.AlgorithmLeakyBucket {
@@ -123,7 +124,7 @@ func (c *Config) randomLimit(a ratelimit.Algorithm, rng *rand.Rand) ratelimit.Li
 }
 
 // limitFor returns the limit for history n of an algorithm: an edge or a random limit
-// in turn, or one of a fixed set. It returns false if the engine supports none.
+// in turn, or one of Config.Limits. It returns false if the engine supports none.
 func (c *Config) limitFor(a ratelimit.Algorithm, n int, rng *rand.Rand) (ratelimit.Limit, bool) {
 	if a == ratelimit.AlgorithmConcurrent {
 		return c.unitsLimit(n, rng)
@@ -144,7 +145,7 @@ func (c *Config) limitFor(a ratelimit.Algorithm, n int, rng *rand.Rand) (ratelim
 	return ratelimit.Limit{}, false
 }
 
-// fixedLimit returns one of Config.Limits with the algorithm. Different n select different limits.
+// fixedLimit returns a limit of Config.Limits for history n. The histories use the algorithm's limits in turn.
 func (c *Config) fixedLimit(a ratelimit.Algorithm, n int) (ratelimit.Limit, bool) {
 	var all []ratelimit.Limit
 	for _, l := range c.Limits {

@@ -23,17 +23,17 @@ type methods struct {
 	join     func(limiters []ratelimit.Joining) (ratelimit.Joint, error)
 }
 
-// methodNames are the names that Config.Skip and Config.Want may contain for methods.
+// methodNames are the methods' names in Config.Skip and Config.Want.
 var methodNames = []string{"Peek", "Reserve", "Wait", "Adjust", "Reset", "SetLimit", "Sweep", "Len", "Join"}
 
-// calendars is the name that stands for calendars in Config.Skip and Config.Want.
+// calendars stands for calendar limits in Config.Skip and Config.Want.
 const calendars = "Calendar"
 
-// concurrents is the name that stands for limits of units in use.
+// concurrents stands for limits of units in use in Config.Skip and Config.Want.
 const concurrents = "Concurrent"
 
-// methodsOf finds a limiter's methods by their signatures. They are the signatures of
-// ratelimit.Keyed, or the same with a context or an error added, as for methods that do I/O.
+// methodsOf finds a limiter's methods by their signatures. It knows the signatures of
+// ratelimit.Keyed, and the same with a context or an error added, for methods with I/O.
 func (c *Config) methodsOf(l ratelimit.Limiter[string]) (m methods) {
 	if l == nil {
 		return m
@@ -145,7 +145,7 @@ func setLimitOf(l any) func(context.Context, ratelimit.Limit) error {
 	return nil
 }
 
-// names returns the names of the methods that were found, in methodNames' order.
+// names returns the found methods' names, in methodNames' order.
 func (m *methods) names() (found []string) {
 	for i, has := range []bool{m.peek != nil, m.reserver != nil, m.wait != nil, m.adjust != nil,
 		m.reset != nil, m.setLimit != nil, m.sweep != nil, m.count != nil, m.join != nil} {
@@ -156,7 +156,8 @@ func (m *methods) names() (found []string) {
 	return found
 }
 
-// found returns the optional methods of the engine's limiters as text for the log.
+// found lists the optional methods of the engine's limiters, for the
+// log. If a method in Config.Want is missing, it returns an error.
 func (c *Config) found(limit ratelimit.Limit) (text string, err error) {
 	l, err := c.New(limit)
 	if err != nil {
@@ -175,7 +176,7 @@ func (c *Config) found(limit ratelimit.Limit) (text string, err error) {
 	return strings.Join(append(names, "nothing else"), ", "), err
 }
 
-// The conditions of checks: that the limiter under test has a method.
+// Conditions of checks: each reports whether the limiter under test has a method.
 
 func canPeek(h *history) bool     { return h.has.peek != nil }
 func canReserve(h *history) bool  { return h.has.reserver != nil }
@@ -193,7 +194,7 @@ func canSetBack(h *history) bool { return h.cfg.Clock != nil }
 // canSetWall reports whether the limit is a calendar and the wall clock can be set.
 func canSetWall(h *history) bool { return isCalendar(h.limit) && h.cfg.Clock != nil }
 
-// all returns the conjunction of conditions.
+// all returns a condition that holds if all the given ones hold.
 func all(conditions ...func(h *history) bool) func(h *history) bool {
 	return func(h *history) bool {
 		for _, c := range conditions {

@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// book is one key's spending. It follows the algorithms' definitions, without regard for speed. All figures of a
-// Decision follow from the spending that counts against the capacity at an instant if nothing more is spent until then.
+// book computes one key's decisions from the algorithms' definitions, without regard for speed. Each figure
+// of a Decision follows from the spending that counts at an instant, if nothing more is spent before.
 type book struct {
 	history *history
 	model   model
@@ -39,7 +39,7 @@ func (h *history) newModel(l ratelimit.Limit) model {
 	}
 }
 
-// decide returns the Decision that Take must return.
+// decide returns the expected Decision of Take, and records the charge.
 func (b *book) decide(now time.Duration, cost int) ratelimit.Decision {
 	if cost == 0 || b.retryAfter(now, cost) > 0 {
 		return b.peek(now, cost)
@@ -59,7 +59,7 @@ func (b *book) delay(now time.Duration) time.Duration {
 	return b.after(now, 0, b.guess.Delay)
 }
 
-// peek returns the Decision that Peek must return.
+// peek returns the expected Decision of Peek.
 func (b *book) peek(now time.Duration, cost int) ratelimit.Decision {
 	d := ratelimit.Decision{Limit: b.history.limit, Remaining: b.remaining(now), ResetAfter: b.resetAfter(now)}
 	d.RetryAfter, d.NextAfter = b.retryAfter(now, cost), b.nextAfter(now, d.Remaining)
@@ -94,7 +94,7 @@ func (b *book) resetAfter(now time.Duration) time.Duration {
 }
 
 // after returns the shortest time after which at most the given units count. One
-// unit of time earlier more would count. The guess is checked by the same rule.
+// unit of time earlier, more units count. The guess only shortens the search.
 func (b *book) after(now time.Duration, most int, guess time.Duration) time.Duration {
 	unit := b.history.cfg.Resolution
 	fits := func(n time.Duration) bool { return b.model.used(now+n*unit) <= most }
@@ -120,8 +120,8 @@ func (b *book) after(now time.Duration, most int, guess time.Duration) time.Dura
 	return yes * unit
 }
 
-// bucketModel is a token or leaky bucket: the sum of the spending, less rate·t for the time since,
-// but not below 0. It counts in 1/per of a unit; each nanosecond gives back Units of these.
+// bucketModel is a token or leaky bucket: the sum of the spending, less rate·t for the time since, but
+// not below 0. It counts in fractions of 1/per of a unit, and regains Units of them each nanosecond.
 type bucketModel struct {
 	units, per *big.Int
 	owed       big.Int
@@ -130,7 +130,7 @@ type bucketModel struct {
 	left, span, rest big.Int // scratch space, because the figures are computed very often
 }
 
-// owedAt returns the debt at an instant. The result is valid until the next call.
+// owedAt returns the bucket's spending at an instant. The result is valid until the next call.
 func (a *bucketModel) owedAt(at time.Duration) *big.Int {
 	back := a.left.Mul(a.units, a.span.SetInt64(int64(at-a.at)))
 	owed := back.Sub(&a.owed, back)
@@ -182,13 +182,13 @@ func (a *fixedModel) spend(at time.Duration, cost int) {
 	a.spent = left + cost
 }
 
-// calendarModel counts in a calendar's windows. A key stays in the window that it has reached until a later
-// one begins, even if the wall clock is set back. The excess over a window's units counts in the next windows.
+// calendarModel counts in a calendar's windows. A key stays in its window until a later one begins,
+// even if the wall clock is set back. The excess over a window's units counts in the next windows.
 type calendarModel struct {
 	units  int
 	dates  *dates
 	wallAt func(at time.Duration) time.Time
-	in     window // the window in which it counts
+	in     window // the key's present window
 	spent  int
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// check is one behaviour, which is tested in many histories.
+// check is one behaviour, tested in many histories.
 type check struct {
 	name  string
 	play  func(h *history)
@@ -39,7 +39,7 @@ func Run(t *testing.T, config Config) {
 	t.Run(concurrents, c.runUnits)
 }
 
-// runUnits plays the checks of limits for units in use.
+// runUnits plays the checks for limits of units in use.
 func (c *Config) runUnits(t *testing.T) {
 	if c.noUnits != "" {
 		if slices.Contains(c.Want, concurrents) {
@@ -56,7 +56,7 @@ func (c *Config) runUnits(t *testing.T) {
 	}
 }
 
-// lacksUnits returns the error for an engine that lacks required limits of units in use.
+// lacksUnits returns the error for an engine without the required limits of units in use.
 func (c *Config) lacksUnits() error {
 	return fmt.Errorf("ratelimittest: Config.Want has %s, and none are tried: %s", concurrents, c.noUnits)
 }
@@ -99,7 +99,7 @@ func (c *Config) runAlgorithm(t *testing.T, a ratelimit.Algorithm) {
 }
 
 // Check plays the suite outside of a test. It returns nil, or one error for each broken promise, joined.
-// Each contains the promise, the limit, the calls and results in sequence, and the seed that repeats them.
+// Each contains the promise, the limit, the calls and results in sequence, and the seed to repeat them.
 func Check(config Config) error {
 	c, err := config.withDefaults()
 	if err != nil {
@@ -115,7 +115,7 @@ func Check(config Config) error {
 	return errors.Join(append(all, c.checkUnits()...)...)
 }
 
-// lacksCalendars returns the error for an engine that lacks required calendars.
+// lacksCalendars returns the error for an engine without the required calendars.
 func (c *Config) lacksCalendars() error {
 	return fmt.Errorf("ratelimittest: Config.Want has %s, and none are tried: %s", calendars, c.noCalendars)
 }
@@ -134,7 +134,7 @@ func (c *Config) checkAlgorithm(a ratelimit.Algorithm) (all []error) {
 	return append(all, c.checkEach(a, checks)...)
 }
 
-// checkUnits plays the checks of limits for units in use.
+// checkUnits plays the checks for limits of units in use.
 func (c *Config) checkUnits() []error {
 	switch {
 	case c.noUnits == "":
@@ -159,7 +159,7 @@ func (c *Config) checkEach(a ratelimit.Algorithm, checks []check) (all []error) 
 	return all
 }
 
-// playAll plays all histories of a check, and returns each promise's first violation.
+// playAll plays a check's histories, and returns each promise's first violation.
 func (c *Config) playAll(a ratelimit.Algorithm, k check) (all []*violation) {
 	seen := make(map[promise]bool)
 	rounds := c.Histories
@@ -186,12 +186,12 @@ func (c *Config) playAll(a ratelimit.Algorithm, k check) (all []*violation) {
 }
 
 const (
-	maxUnavailable = 10 // how often a call is tried at most while the engine cannot decide
-	maxPlays       = 50 // how often a history is played at most while the engine cannot decide
+	maxUnavailable = 10 // a call's maximum number of tries while the engine cannot decide
+	maxPlays       = 50 // a history's maximum number of tries while the engine cannot decide
 )
 
-// playOne plays one history. It plays the history again with other keys if the engine could not decide, or if
-// Config.Retries permits failures that do not repeat. It reports whether the limiters have the check's required methods.
+// playOne plays one history. It plays the history again with other keys if the engine could not decide, and up to
+// Config.Retries times after a broken promise. It reports whether the limiters have the check's required methods.
 func (c *Config) playOne(a ratelimit.Algorithm, k check, n int) (v *violation, played bool) {
 	failed := 0
 	for try := range maxPlays {
@@ -208,8 +208,8 @@ func (c *Config) playOne(a ratelimit.Algorithm, k check, n int) (v *violation, p
 	return v, true
 }
 
-// playTry plays one history. Its random figures depend only on the
-// seed and the number of the history. Each try uses other keys.
+// playTry plays one history. Its random figures depend only on the seed, the
+// algorithm, the check and the history's number. Each try uses other keys.
 func (c *Config) playTry(a ratelimit.Algorithm, k check, n, try int) (v *violation, played bool) {
 	id := int64(a)<<40 | int64(indexOf(k.name))<<32 | int64(n)
 	h := &history{cfg: c, rng: rand.New(rand.NewPCG(c.Seed, uint64(id))), id: keyPrefix(c.Seed, id, try), steps: c.steps[:0]}

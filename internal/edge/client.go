@@ -19,7 +19,7 @@ type Client[R Request] struct {
 	Lower   bool                            // whether Field takes names in lower case, as metadata has them, and not in canonical form
 }
 
-// spelled returns a field's name in the form that Field takes.
+// spelled returns a field's name in Field's form.
 func (c Client[R]) spelled(name string) string {
 	if c.Lower {
 		return strings.ToLower(name)
@@ -60,8 +60,8 @@ var forwardingFields = []string{"X-Forwarded-For", "Forwarded", "X-Real-Ip", "Cf
 // sharedAddresses count as private, too, because carriers and clusters use them (RFC 6598).
 var sharedAddresses = netip.MustParsePrefix("100.64.0.0/10")
 
-// proxied returns the field in which a proxy in a private network names its client, or "". A client
-// with a public address may have written such a field itself, so the field does not count there.
+// proxied returns the field in which a proxy in a private network names its client, or "". From
+// a public address the field does not count, because the client may have written it itself.
 func (c Client[R]) proxied(r R) string {
 	peer := c.Peer(r).Addr
 	if !peer.IsPrivate() && !peer.IsLoopback() && !peer.IsLinkLocalUnicast() && !sharedAddresses.Contains(peer) {

@@ -34,16 +34,16 @@ type Event[R Request] struct {
 	Outcome  Outcome
 
 	held *ratelimit.Reservation // the reservation, or nil
-	at   time.Time              // the time of a charge that has no reservation
+	at   time.Time              // the time of a charge without a reservation
 }
 
 // Cause returns the cause of the event's error.
 func (e *Event[R]) Cause() outcome.Cause { return outcome.CauseFor(e.Request.Context(), e.Err) }
 
-// Options are the options that all middlewares share.
+// Options are the options of all middlewares.
 type Options[R Request] struct {
 	Package string // the prefix of errors and log lines
-	Thing   string // the word for a request in these
+	Thing   string // the word for a request in errors and log lines
 
 	Cost     func(R) int  // if nil, each request costs 1
 	Skip     func(R) bool // if nil, no request is skipped
@@ -74,7 +74,7 @@ type Core[R Request] struct {
 	reserver ratelimit.Reserver[R] // the limiter as a Reserver, or nil
 	maxDelay time.Duration         // its reservations' maxDelay
 
-	holds   bool        // whether a request may be held and not be served after that; then its charge must be undone
+	holds   bool        // whether a request may be held and then not served: its charge must be undone
 	returns bool        // whether Reserve decides as Take does, with a charge that can be given back
 	adjusts bool        // whether the limiter has an Adjust
 	nests   atomic.Bool // whether an inner limiter has refused a request charged here
@@ -145,7 +145,7 @@ func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error
 	return c, nil
 }
 
-// Check returns an error if the limiter can only be a mistake. constructor names the function that it was passed to.
+// Check returns an error if the limiter can only be a mistake. constructor is the name of the called function.
 func Check[R Request](pkg, constructor, thing string, limiter ratelimit.Limiter[R]) error {
 	if optional.IsNil(limiter) {
 		return optional.Nil(pkg + ": " + constructor + ": limiter")
@@ -156,7 +156,7 @@ func Check[R Request](pkg, constructor, thing string, limiter ratelimit.Limiter[
 	return nil
 }
 
-// CompleteKeyCode checks the code that answers a call without a valid key. It replaces 0 by InvalidArgument.
+// CompleteKeyCode checks the code for the answer to a call without a valid key. It replaces 0 by InvalidArgument.
 func CompleteKeyCode[C ~uint32](options string, keyCode *C) error {
 	if *keyCode > C(rpcstatus.Unauthenticated) {
 		return fmt.Errorf("%s.KeyCode is %d, which does not exist", options, *keyCode)
@@ -165,8 +165,8 @@ func CompleteKeyCode[C ~uint32](options string, keyCode *C) error {
 	return nil
 }
 
-// CompleteChallenge checks the WWW-Authenticate field that answers a request without a valid key. It replaces an
-// empty field by "Bearer". A 401 must have the field (RFC 9110, section 15.5.2), and other answers have none.
+// CompleteChallenge checks the WWW-Authenticate field for the answer to a request without a valid key. It replaces
+// an empty field by "Bearer". A 401 must have the field (RFC 9110, section 15.5.2), and other answers have none.
 func CompleteChallenge[C comparable](options string, keyCode, unauthenticated C, challenge *string) error {
 	switch {
 	case keyCode == unauthenticated:
@@ -192,8 +192,8 @@ func wholeKey(pkg, thing, instead string) error {
 // as many others. The number is bounded because strangers choose the keys.
 const tracked = 1 << 16
 
-// PerKey returns a limiter with one budget for each key. For a leaky bucket it
-// returns a stack of one layer, which can give back the charge of a delayed request.
+// PerKey returns a limiter with one budget for each key. For a leaky bucket it returns
+// a stack of one layer, because a stack can give back a delayed request's charge.
 func PerKey[R Request, K comparable](limit ratelimit.Limit, key func(R) (K, error)) (ratelimit.Limiter[R], error) {
 	l, err := ratelimit.New(limit, &ratelimit.Options[K]{MaxKeys: tracked, Remember: tracked})
 	switch {
@@ -228,7 +228,7 @@ func (c *Core[R]) Event(r R) Event[R] {
 }
 
 // Decide lets the limiter decide on the request. It returns nil if nothing was charged, or if the charge stays. Without
-// a settlement, the reservation only serves to give back the charge of a request that is held and then not served.
+// a settlement, the reservation only serves to give back the charge if the request is held and then not served.
 func (c *Core[R]) Decide(e *Event[R], settles bool) *ratelimit.Reservation {
 	switch {
 	case e.Cost < 0 && c.Cost != nil:
@@ -249,7 +249,7 @@ func (c *Core[R]) Decide(e *Event[R], settles bool) *ratelimit.Reservation {
 	return nil
 }
 
-// badCost is the error of a request that Options.Cost refuses.
+// badCost is the error of a request refused by Options.Cost.
 type badCost struct {
 	pkg, thing string
 	cost       int
@@ -313,7 +313,7 @@ func never(err error) bool {
 	return errors.Is(err, ratelimit.ErrExceedsLimit) || errors.Is(err, ratelimit.ErrBlocked)
 }
 
-// sleep sleeps until a request's delay is over. It returns an error if the request cannot be served after that.
+// sleep sleeps until a request's delay is over. It returns an error if the request cannot be served then.
 func (c *Core[R]) sleep(e *Event[R]) error {
 	if c.refusing.Err() != nil {
 		return c.refusing.Err()
@@ -332,7 +332,7 @@ func (c *Core[R]) sleep(e *Event[R]) error {
 	return e.held.Wait(ctx) // Wait ends earlier if an earlier request leaves
 }
 
-// RefuseHeld ends the waits of held requests. They are Denied, and so are all later requests that would be held.
+// RefuseHeld ends the waits of held requests. They are Denied, as is each later request that would be held.
 func (c *Core[R]) RefuseHeld() { c.refuse() }
 
 // WaitFor makes a denied request wait until a higher cost would pass. It has no effect if the limiter has no Peek.
@@ -382,7 +382,7 @@ func (c *Core[R]) Report(e *Event[R]) {
 	}
 }
 
-// Charge is what a request was charged. The zero Charge is empty.
+// Charge is a request's charge. The zero Charge is empty.
 type Charge[R Request] struct {
 	core    *Core[R]
 	request R
@@ -415,7 +415,7 @@ func (c *Charge[R]) Settle(actual func(cost int) int) {
 	}
 }
 
-// Refused records that an inner limiter has refused the request. So everything is given back.
+// Refused records an inner limiter's refusal of the request. Then everything is given back.
 func (c *Charge[R]) Refused(e *Event[R]) {
 	c.actual = 0
 	c.core.Refused(e, c.res)
@@ -438,7 +438,7 @@ func (c *Core[R]) settle(r R, res *ratelimit.Reservation, actual int) {
 	}
 }
 
-// notSettled counts and logs a charge that could not be settled.
+// notSettled counts and logs a charge left unsettled by an error.
 func (c *Core[R]) notSettled(r R, err error) {
 	c.unsettled.Add(1)
 	c.settleLog.line(r.Context(), c.Logger, c.Now(), slog.LevelWarn, c.Package+": charge not settled", "error", err)
@@ -479,7 +479,7 @@ func (c *Core[R]) Spread(r R, d time.Duration) time.Duration {
 	return d + min(c.Share(r, d), wait.Forever-d)
 }
 
-// Share returns the client's share of the jitter, which the caller adds to a wait.
+// Share returns the client's share of the jitter, for the caller to add to a wait.
 func (c *Core[R]) Share(r R, wait time.Duration) time.Duration {
 	span := min(c.Jitter, wait/10)
 	if span <= 0 {

@@ -14,10 +14,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// InflightOptions are the options that all middlewares share.
+// InflightOptions are the options of all middlewares.
 type InflightOptions[R Request] struct {
 	Package string        // the prefix of errors
-	Thing   string        // the word for a request in these
+	Thing   string        // the word for a request in errors
 	Units   func(R) int   // if nil, each request takes 1 unit
 	Skip    func(R) bool  // if nil, no request is skipped
 	MaxWait time.Duration // if 0, a request waits as long as its context allows
@@ -74,7 +74,7 @@ func (i *Inflight[R, K]) Counts() Stats {
 type Refusal struct {
 	Err   error
 	Cause outcome.Cause
-	Wait  time.Duration // for CauseLimited, CauseGone and CauseTableFull: the recent wait of requests that were served
+	Wait  time.Duration // for CauseLimited, CauseGone and CauseTableFull: the recent wait of served requests
 }
 
 // ByClient reports whether clients can cause the refusal, by too many
@@ -83,7 +83,7 @@ func (r Refusal) ByClient() bool {
 	return r.Cause == outcome.CauseTableFull || r.Cause == outcome.CauseCost
 }
 
-// Answer returns the answer to a call that got no permit. ctx is the call's context.
+// Answer returns the answer to a call without a permit. ctx is the call's context.
 func (r Refusal) Answer(ctx context.Context, keyCode rpcstatus.Code) rpcstatus.Answer {
 	switch r.Cause {
 	case outcome.CauseGone:

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// jitterSeed spreads the clients' times of return after denials at the same time.
+// jitterSeed spreads the instants at which clients return after simultaneous denials.
 type jitterSeed struct{ seed maphash.Seed }
 
 // newJitterSeed returns a random seed.

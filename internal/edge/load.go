@@ -8,8 +8,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// OutcomeOfCall returns the outcome of a call that a server has answered
-// with a code. The code of a success is 0. ctx is the call's context.
+// OutcomeOfCall returns a call's outcome, given the server's code. A success has the code 0. ctx is the call's context.
 func OutcomeOfCall(ctx context.Context, code rpcstatus.Code, streaming bool) inflight.Outcome {
 	if outcome.WasRefused(ctx) {
 		return inflight.Ignored
@@ -17,10 +16,10 @@ func OutcomeOfCall(ctx context.Context, code rpcstatus.Code, streaming bool) inf
 	return OutcomeOfCode(ctx, code, streaming)
 }
 
-// OutcomeOfCode returns the outcome of a call that ended with a code. A deadline is the caller's choice. If
-// it is shorter than calls take, its end shows no load, and many such calls are no reason to serve other
-// callers less. If a call has a deadline and ends with DeadlineExceeded, the deadline counts as its reason,
-// even before its time. A server on the way may have shortened the deadline, or its clock may be ahead.
+// OutcomeOfCode returns a call's outcome, given the code with which it ended. A deadline is the caller's
+// choice. If it is shorter than calls take, its end shows no load, and many such calls are no reason to serve
+// other callers less. If a call has a deadline and ends with DeadlineExceeded, the deadline counts as its
+// reason, even before its time. A server on the way may have shortened the deadline, or its clock may be ahead.
 func OutcomeOfCode(ctx context.Context, code rpcstatus.Code, streaming bool) inflight.Outcome {
 	_, deadline := ctx.Deadline()
 	switch gone := ctx.Err() != nil || code == rpcstatus.Canceled || deadline && code == rpcstatus.DeadlineExceeded; {

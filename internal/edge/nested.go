@@ -46,9 +46,9 @@ func nestOf(ctx context.Context) *Nest {
 	return n
 }
 
-// MarkRefused reports to all outer middlewares that this one refuses a request, and why. If
-// clients can provoke the refusal, the charge stays. Otherwise a client could avoid an
-// outer limit by address: it would omit its key, and an inner limit by key would refuse it.
+// MarkRefused reports this middleware's refusal of a request to all outer ones, unless clients
+// can provoke it: then the charge stays. Otherwise a client could avoid an outer limit by
+// address: it would omit its key, and an inner limit by key would refuse the request.
 func MarkRefused(ctx context.Context, why outcome.Cause) {
 	if why.ByClient() {
 		return
@@ -58,16 +58,16 @@ func MarkRefused(ctx context.Context, why outcome.Cause) {
 	}
 }
 
-// MarkServed reports to all outer middlewares that this one has served a request. A handler
-// may pass on several requests. Then one refusal is no reason to give back the whole charge.
+// MarkServed reports a served request to all outer middlewares. A handler may pass
+// on several requests. Then one refusal is no reason to give back the whole charge.
 func MarkServed(ctx context.Context) {
 	for n := nestOf(ctx); n != nil; n = n.outer {
 		n.served.Store(true)
 	}
 }
 
-// WasRefused reports whether an inner middleware has refused the request and none has
-// served it. The inner middlewares are those inside the innermost one of the context.
+// WasRefused reports whether an inner middleware has refused the request and none
+// has served it. Only the middlewares inside the context's innermost one count.
 func WasRefused(ctx context.Context) bool {
 	n := nestOf(ctx)
 	return n != nil && n.refused.Load() && !n.served.Load()

@@ -27,7 +27,7 @@ func NewPermits(pkg string, l *inflight.Limiter[string], maxWait time.Duration) 
 }
 
 // Acquire waits for a permit of a key. It returns the permit and how long the request has waited. The error
-// wraps [ratelimit.ErrLimited] if there is no room, or none within MaxWait. Otherwise it is the context's.
+// wraps [ratelimit.ErrLimited] if there is no room, or none within MaxWait. Otherwise it is the context's error.
 func (p *Permits) Acquire(ctx context.Context, key string) (inflight.Permit, time.Duration, error) {
 	begin, waiting := time.Now(), ctx
 	if p.maxWait > 0 {
@@ -46,7 +46,7 @@ func (p *Permits) Acquire(ctx context.Context, key string) (inflight.Permit, tim
 	return inflight.Permit{}, 0, err
 }
 
-// Depart counts a request that is sent.
+// Depart counts a sent request.
 func (p *Permits) Depart() {
 	p.sent.Add(1)
 	p.inFlight.Add(1)

@@ -46,7 +46,7 @@ func (c *Charge[R]) hold(ctx context.Context) context.Context {
 	return s.within
 }
 
-// Stay returns the stay of a request that holds units, or nil.
+// Stay returns the request's stay, or nil if the request holds no units.
 func (c *Charge[R]) Stay() *Stay[R] { return c.stay }
 
 // Share adds a part to the stay. End ends it.
@@ -62,7 +62,7 @@ func (s *Stay[R]) End() {
 	s.lose(nil)
 }
 
-// leave ends the part of the handler.
+// leave ends the handler's part of the stay.
 func (s *Stay[R]) leave(actual int) {
 	s.actual.Store(int64(actual))
 	s.End()

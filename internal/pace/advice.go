@@ -10,7 +10,7 @@ import (
 
 // Advice is the part of a server's answer that affects later requests.
 type Advice struct {
-	// Wait is how long nothing may be sent, or 0 if the answer demands none.
+	// Wait is how long nothing may be sent, or 0 if the answer demands no wait.
 	Wait time.Duration
 	// Refused is set if the request was denied.
 	Refused bool
@@ -20,7 +20,7 @@ type Advice struct {
 	Budgets []Budget
 }
 
-// Budget is a number of requests or units that a server leaves until a time.
+// Budget is the number of requests or units left by a server until an instant.
 type Budget struct {
 	Policy string // "" if the answer names none
 	Left   int64
@@ -53,7 +53,7 @@ type budgetName struct {
 	number int
 }
 
-// kept returns a copy of the name whose text is not part of a long header.
+// kept returns a copy of the name. The copy does not keep a long header in memory.
 func (n budgetName) kept() budgetName {
 	n.policy = strings.Clone(n.policy)
 	return n
@@ -65,8 +65,8 @@ const maxBudgets = 16
 // maxName is the maximum length of a policy's name. It is bounded because servers choose the names.
 const maxName = 64
 
-// bounded returns the advice within bounds. No wait is longer than longest from now. It keeps a limited number
-// of budgets, those that leave least, and replaces long names by hashes. Each kept budget has its own name,
+// bounded returns the advice within bounds. No wait is longer than longest from now. It keeps at most maxBudgets
+// budgets, those with the least left, and replaces long names by hashes. Each kept budget has its own name,
 // because all budgets apply, even those of one policy. A budget of units differs from a budget of requests.
 func (a Advice) bounded(longest time.Duration, now time.Time) Advice {
 	a.Wait = min(a.Wait, longest)
@@ -97,7 +97,7 @@ func (a Advice) bounded(longest time.Duration, now time.Time) Advice {
 	return a
 }
 
-// MaxWait is the longest wait that is accepted from a server.
+// MaxWait is the longest wait accepted from a server.
 const MaxWait = 10 * 365 * 24 * time.Hour
 
 // DefaultMaxWait bounds a request's wait if the user's options set no bound.

@@ -6,7 +6,7 @@ import (
 
 // backoff holds the wait after refusals and connection errors, and bounds the requests in flight after that wait.
 type backoff struct {
-	until    time.Time // nothing is sent before this instant, which the server has set or a longer back-off
+	until    time.Time // nothing is sent before this instant, set by the server or by a longer back-off
 	refusals refusals  // refusals in a row
 	backedAt uint64    // the value of flights.sent at the last refusal
 	broken   int       // connection errors in a row
@@ -40,11 +40,11 @@ const (
 // maxBroken is the maximum wait after connection errors, so that the client hardly prolongs the server's outage.
 const maxBroken = 15 * time.Second
 
-// refuse begins a wait after a refusal, and returns it: the server's time or, without one, its own. It
-// obeys the server's time, unless a request is refused again after it has obeyed one. Then the server's
-// times are too short, and refuse closes the line for longer. gap is the time between two requests if a
-// pace was measured, else 0. With a gap, the wait after the first refusal without a time is at most
-// twice the gap. If a request sent before the last refusal arrived is refused, the two count as one.
+// refuse begins a wait after a refusal, and returns it: the server's time or, without one, its own.
+// If a request is refused again after the server's time was obeyed, the server's times are too short,
+// and refuse closes the line for longer. gap is the time between two requests if a pace was measured,
+// else 0. With a gap, the wait after the first refusal without a time is at most twice the gap. If a
+// request sent before the last refusal's arrival is refused, too, the two refusals count as one.
 func (b *backoff) refuse(seq uint64, a Advice, sent uint64, gap time.Duration, now time.Time) (wait time.Duration, counts bool) {
 	if seq <= b.backedAt {
 		return 0, false
@@ -72,9 +72,9 @@ func (b *backoff) refuse(seq uint64, a Advice, sent uint64, gap time.Duration, n
 	return wait, true
 }
 
-// fail begins a wait after the second connection error in a row, and after each later one. The
-// wait is one second at first, and doubles each time. At the first error, the server may only have
-// closed an idle connection. If a request sent before the last error fails, the two count as one.
+// fail begins a wait after the second connection error in a row, and after each later one. The wait is
+// one second at first, and doubles each time. At the first error, the server may only have closed an
+// idle connection. If a request sent before the last error fails, too, the two errors count as one.
 func (b *backoff) fail(seq, sent uint64, now time.Time) {
 	if seq <= b.brokenAt {
 		return
@@ -108,15 +108,14 @@ func (b *backoff) serve(f flight) {
 	b.widen(f)
 }
 
-// widen permits one more request in flight if a request was sent after the
-// window was narrowed. It is called for requests that were not refused.
+// widen permits one more request in flight, for a request sent after the window was narrowed and not refused.
 func (b *backoff) widen(f flight) {
 	if b.window > 0 && f.seq > max(b.narrowed, b.silent) {
 		b.window = (b.window + 1) % wideEnough
 	}
 }
 
-// widenForSilent widens the window for requests without an answer whose refusal
+// widenForSilent widens the window for requests without an answer, because a refusal
 // would have come by now. So silent streams do not delay the others one by one.
 func (b *backoff) widenForSilent(fs *flights, now time.Time) {
 	if !now.Before(b.wideAt) {
@@ -139,7 +138,7 @@ func (b *backoff) holds(now time.Time) bool {
 	return b.window > 0 && now.Before(b.wideAt) || b.broken > 0 && now.Before(b.failedAt.Add(narrowFor))
 }
 
-// reset ends the wait, the row of refusals and the window. Later refusals of requests sent before do not count.
+// reset ends the wait, the row of refusals and the window. Later refusals of earlier requests do not count.
 func (b *backoff) reset(sent uint64) {
 	b.until, b.window = time.Time{}, 0
 	b.refusals, b.backedAt = refusals{}, sent

@@ -8,8 +8,8 @@ import (
 // budgets are a server's budgets, as its answers report them.
 type budgets struct {
 	list   []Budget
-	anchor Budget                // an earlier answer, with which later answers are compared
-	latest map[budgetName]latest // the state of each policy that outlives its budget
+	anchor Budget                // an earlier answer to compare later ones with
+	latest map[budgetName]latest // each policy's state, kept after its budget's end
 }
 
 // latest is the state kept for a budget after its end.
@@ -17,11 +17,11 @@ type latest struct {
 	seq     uint64        // the number of the latest request whose answer named the budget
 	every   time.Duration // see Budget
 	refills bool          // whether the budget refills, as reported by the server or derived from its answers
-	ends    time.Time     // the Until of the first answer that named this end
+	ends    time.Time     // the Until of the first answer with this end
 	spent   int           // ends in a row at which little was left
 }
 
-// closedUntil returns the latest end of the used-up budgets, or open if that is later.
+// closedUntil returns the latest end of the used-up budgets, or open if later.
 func (bs *budgets) closedUntil(open time.Time) time.Time {
 	for _, b := range bs.list {
 		if at := b.fits(1); b.Left <= 0 && at.After(open) {
@@ -62,7 +62,7 @@ func (b *Budget) fits(n int64) time.Time {
 	return at
 }
 
-// ends returns the budgets' latest end, or least if that is later.
+// ends returns the budgets' latest end, or least if later.
 func (bs *budgets) ends(least time.Time) time.Time {
 	for _, b := range bs.list {
 		if b.Until.After(least) {
@@ -112,8 +112,8 @@ func (bs *budgets) plenty(now time.Time) (plenty bool) {
 	return plenty
 }
 
-// shared reports whether others use the budget, too. An earlier answer, this process's own
-// requests since, and those in flight at that time then explain only a part of the spending.
+// shared reports whether others use the budget, too. Then an earlier answer, this process's own
+// requests since, and the requests in flight at its arrival explain only a part of the spending.
 func (bs *budgets) shared(b Budget) bool {
 	i := slices.IndexFunc(bs.list, func(old Budget) bool { return old.name == b.name })
 	if i < 0 || b.Units || b.seq <= bs.list[i].seq {
@@ -139,12 +139,12 @@ func (bs *budgets) shared(b Budget) bool {
 // half the units that should have come back, because a process as busy as this one uses half.
 func (b *Budget) doubtful(later Budget) int64 { return (b.leftAt(later.received) - b.Left) * 2 / 5 }
 
-// others returns how many requests of others a later answer counts at least.
+// others returns the minimum number of other users' requests counted by a later answer.
 func (b *Budget) others(later Budget) int64 {
 	return b.leftAt(later.received) - int64(later.seq-b.seq) - b.flying - later.Left
 }
 
-// spend counts a request, after it has left the flight, in the budgets missing in its answer.
+// spend counts a landed request in the budgets missing from its answer.
 func (bs *budgets) spend(f flight, answered []Budget) {
 	for i := range bs.list {
 		b := &bs.list[i]
@@ -200,7 +200,7 @@ const (
 	leastLimit = 16
 )
 
-// learnKind determines whether a budget refills gradually, if neither the server nor the dialect reports that. Otherwise
+// learnKind determines whether a budget refills gradually, if neither the server nor the dialect reports it. Otherwise
 // the budget has a window. A window's reported end stays the same until it is reached, and then the budget is full.
 func (l *latest) learnKind(b *Budget) {
 	end := l.ends
@@ -295,8 +295,7 @@ func (b *Budget) count(earlier Budget, units int64) {
 	}
 }
 
-// note records the latest answer that names a policy. If there are
-// too many policies, it forgets the one whose answer is oldest.
+// note records a policy's latest answer. If there are too many policies, it forgets the one with the oldest answer.
 func (bs *budgets) note(b Budget, known latest) {
 	if bs.latest == nil {
 		bs.latest = map[budgetName]latest{}

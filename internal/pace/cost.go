@@ -9,20 +9,20 @@ import (
 
 type costKey struct{}
 
-// declared is a cost that a context declares, with the reservation of its last request.
+// declared is a context's declared cost, with its last request's reservation.
 type declared struct {
 	cost int
 
 	mu    sync.Mutex
-	spent *ratelimit.Reservation // the reservation of the request that was sent last
+	spent *ratelimit.Reservation // the last sent request's reservation
 }
 
-// WithCost returns a context for one request that declares the request's cost.
+// WithCost returns a context that declares one request's cost.
 func WithCost(ctx context.Context, cost int) context.Context {
 	return context.WithValue(ctx, costKey{}, &declared{cost: cost})
 }
 
-// DeclaredCost returns the cost that a context declares. It defaults to 1.
+// DeclaredCost returns a context's declared cost. It defaults to 1.
 func DeclaredCost(ctx context.Context) int {
 	if d, ok := ctx.Value(costKey{}).(*declared); ok {
 		return d.cost

@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// flights are the requests of a line that were sent and have no answer yet.
+// flights are a line's sent requests without an answer.
 type flights struct {
 	list   []flight // ordered by their numbers; some have landed
 	landed int      // landed flights in list
 	sent   uint64   // requests sent since the line was made
 }
 
-// flight is a request that was sent and has no answer yet.
+// flight is a sent request without an answer.
 type flight struct {
 	seq    uint64
 	units  int64
-	at     time.Time // not before a flight's instant with a lower number
+	at     time.Time // at or after the instant of each flight with a lower number
 	landed bool      // whether it was answered; landed flights are removed together
 }
 
-// depart adds a request that is sent, and returns its number.
+// depart adds a sent request, and returns its number.
 func (fs *flights) depart(units int64, now time.Time) (seq uint64) {
 	if n := len(fs.list); n > 0 && now.Before(fs.list[n-1].at) {
 		now = fs.list[n-1].at // the clock was read before the lock was acquired
@@ -50,7 +50,7 @@ func (fs *flights) land(seq uint64) flight {
 	return f
 }
 
-// find returns a request's index in the list, or the index at which it would be inserted.
+// find returns a request's index in the list, or the index for inserting it.
 func (fs *flights) find(seq uint64) (at int, found bool) {
 	return slices.BinarySearchFunc(fs.list, seq, func(f flight, seq uint64) int { return cmp.Compare(f.seq, seq) })
 }
@@ -76,7 +76,7 @@ func (fs *flights) young(at time.Time) []flight {
 	return fs.list[old:]
 }
 
-// moreYoung reports whether the server may not have counted more than n of the requests in flight at an instant.
+// moreYoung reports whether more than n requests in flight may be uncounted by the server at an instant.
 func (fs *flights) moreYoung(n int64, at time.Time) bool {
 	if n < 0 || int64(len(fs.list)-fs.landed) <= n {
 		return n < 0

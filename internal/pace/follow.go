@@ -77,7 +77,7 @@ func (pc *Pacer[R]) follow(p *Place) error {
 	return err
 }
 
-// endFollowLocked ends the wait with a booking, which may have been taken back.
+// endFollowLocked ends a place's wait with its booking. The booking may have been taken back.
 func (l *line) endFollowLocked(p *Place) {
 	p.following = nil
 	if p.res == nil {

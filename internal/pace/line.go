@@ -28,19 +28,19 @@ import (
 type line struct {
 	pkg   string // the package's name at the beginning of errors
 	key   string
-	slots int // the maximum number of requests that hold a slot; 0 for any number
+	slots int // the maximum number of requests with a slot; 0 for any number
 
 	// Guarded by Pacer.mu.
-	users int       // requests that use the line
+	users int       // requests using the line
 	ends  time.Time // without users, the instant until which the server's answers matter
 	at    int       // the line's index in Pacer.idle
 
 	mu      sync.Mutex               // guards the fields below
 	queue   []*Place                 // ordered by tickets
-	booked  int                      // places with a booking, which are the first ones in the queue
+	booked  int                      // places with a booking: the first ones in the queue
 	head    *Place                   // the first place, if it has a booking and was woken as the first
 	tickets uint64                   // tickets issued
-	booking *Place                   // the place that is calling the limiter, or nil
+	booking *Place                   // the place calling the limiter, or nil
 	undone  []*ratelimit.Reservation // to be cancelled when the limiter has answered the booking place
 	vacant  []vacancy                // bookings of places that left during the call
 	undoing int                      // cancellations under way
@@ -48,14 +48,14 @@ type line struct {
 
 	flights flights
 	budgets budgets
-	figures bool // whether the last answer to a served request had a budget of requests that can be trusted
+	figures bool // whether the last answer to a served request had a trusted budget of requests
 	misled  int  // requests to serve until figures are trusted again
 	backoff backoff
 	crowd   crowd
 	rate    rate
 }
 
-// vacancy is the booking of a place that left while another place called the limiter.
+// vacancy is a booking whose place left while another place called the limiter.
 type vacancy struct {
 	res  *ratelimit.Reservation
 	at   time.Time
@@ -68,16 +68,17 @@ type step uint8
 const (
 	stepWait   step = iota // wait until woken, or until an instant
 	stepBook               // call the limiter
-	stepFollow             // wait with the booking, which may move
+	stepFollow             // wait with the booking: its instant may move
 	stepSend               // send the request: the place has left the queue
 	stepFail               // fail, because the request cannot be sent in time
 )
 
-// misledFor is for how many served requests a server's figures are ignored after it refused a request while most of the
-// budget was left. Then another limit has refused the request: for example, an even spacing, or an unreported limit.
+// misledFor is the number of served requests for which a server's figures are ignored, after a refusal with most of
+// the budget left. Another limit has caused such a refusal: for example, an even spacing, or an unreported limit.
 const misledFor = 256
 
-// bookAhead is the largest distance of the last booking at which another place books. All later places have no booking.
+// bookAhead is how far ahead the last booking may be when another place
+// books. If it is further ahead, the later places have no booking.
 const bookAhead = 100 * time.Millisecond
 
 // peekEach is the interval at which a waiting place peeks at its limiter, even if the denial's RetryAfter is longer.
@@ -103,8 +104,8 @@ func (l *line) arrive(ctx context.Context, units int64, maxWait time.Duration) *
 	return p
 }
 
-// again puts a sent request back into the queue, before all later ones. It returns
-// the bookings of these. They must be cancelled, because the request books first.
+// again puts a sent request back into the queue, before all later ones. It returns the
+// later requests' bookings. They must be cancelled, because this request books first.
 func (p *Place) again() []*ratelimit.Reservation {
 	l := p.line
 	p.repeated, p.flies = true, false
@@ -237,8 +238,8 @@ func (p *Place) booked(res *ratelimit.Reservation, err error, cost int, now time
 	return cancel, err
 }
 
-// exchangeLocked exchanges a new booking for the earliest vacant one of the same
-// cost. Otherwise the vacant bookings would be gaps that no later booking fills.
+// exchangeLocked exchanges a new booking for the earliest vacant one
+// of the same cost. Otherwise the vacant bookings would stay unused.
 func (l *line) exchangeLocked(booked vacancy) vacancy {
 	for i := len(l.vacant) - 1; i >= 0; i-- { // the place that left last had the earliest booking
 		if v := l.vacant[i]; v.cost == booked.cost && v.at.Before(booked.at) {
@@ -277,8 +278,8 @@ func (p *Place) deniedLocked(res *ratelimit.Reservation, cost int, now time.Time
 	return nil
 }
 
-// leave removes the place from the queue, if it is there, and returns its bookings. If the limiter has panicked,
-// leave also ends the place's call. If a request's sender has panicked, the request is no longer in flight.
+// leave removes the place from the queue if it still waits, and returns its bookings. If the limiter has panicked,
+// leave also ends the place's call. If a request's sender has panicked, leave ends the request's flight.
 func (p *Place) leave() (bookings []*ratelimit.Reservation) {
 	l := p.line
 	l.mu.Lock()
@@ -343,8 +344,8 @@ func (l *line) removeLocked(p *Place) (res *ratelimit.Reservation) {
 	return res
 }
 
-// maxRebook is how many places book again at most when a place with another cost leaves
-// before them. In a longer queue this would take too long, so the places keep their bookings.
+// maxRebook is the maximum number of places that book again after a place with another cost has
+// left before them. In a longer queue this would take too long, so the places keep their bookings.
 const maxRebook = 512
 
 // handDownLocked passes the booking of a leaving place to the next place. The next place's booking goes to the one after
@@ -392,7 +393,7 @@ func (l *line) firstLocked() *Place {
 	return l.queue[l.booked]
 }
 
-// maxSent is how many places are sent at most while the lock is held once. The next head sends the others. A
+// maxSent is the maximum number of places sent during one hold of the lock. The next head sends the others. A
 // mutex held for long is handed from one waiting goroutine to the next, and this costs more than their work.
 const maxSent = 32
 
@@ -414,7 +415,7 @@ func (l *line) wakeLocked(now time.Time) {
 	}
 }
 
-// learn obeys the answer to a request. It returns the bookings that are no longer valid, in their order.
+// learn obeys the answer to a request. It returns the bookings no longer valid, in their order.
 func (l *line) learn(seq uint64, a Advice, now time.Time) []*ratelimit.Reservation {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -489,7 +490,7 @@ func (l *line) reset() {
 	l.wakeLocked(time.Now())
 }
 
-// loseLocked ends a request that may be in flight and will get no answer.
+// loseLocked ends the flight of a request that will get no answer. It does nothing if the request is not in flight.
 func (l *line) loseLocked(seq uint64) {
 	if f := l.flights.land(seq); f.seq > 0 {
 		l.budgets.spend(f, nil) // the server may have counted it

@@ -31,7 +31,7 @@ type Options[R any] struct {
 	MaxWait time.Duration             // a request's maximum wait; 0 for as long as its context allows
 	MaxKeys int                       // the maximum number of keys whose servers' answers are kept; defaults to DefaultMaxKeys
 	Units   func(context.Context) int // returns a request's units in budgets that count units; if nil, it has 1
-	Longest time.Duration             // the longest wait that is accepted from a server; defaults to MaxWait
+	Longest time.Duration             // the longest wait accepted from a server; defaults to MaxWait
 	// MaxInFlight is the maximum number of requests of a key in flight. A
 	// request is in flight until Leave or Again. If 0, there is no maximum.
 	MaxInFlight int
@@ -63,7 +63,7 @@ type Pacer[R any] struct {
 	idle  idleLines // lines without users
 }
 
-// New returns a Pacer. Its errors' texts begin with the name of the package that uses it.
+// New returns a Pacer. Its errors' texts begin with pkg, the name of the calling package.
 func New[R any](pkg string, l ratelimit.Reserver[R], opts Options[R]) *Pacer[R] {
 	opts.MaxKeys, opts.Longest = cmp.Or(opts.MaxKeys, DefaultMaxKeys), cmp.Or(opts.Longest, MaxWait)
 	return &Pacer[R]{pkg: pkg, limiter: l, opts: opts, lines: map[string]*line{}}
@@ -88,8 +88,8 @@ func (pc *Pacer[R]) ArriveAfter(ctx context.Context, key string, waited time.Dur
 }
 
 // Await waits until the request may be sent and has left the queue. The error wraps
-// [context.DeadlineExceeded] or the context's error. It wraps [ratelimit.ErrLimited] if MaxWait is
-// too short or a leaky bucket's queue is full. Other errors are those of the limiter's Reserve.
+// [context.DeadlineExceeded] or the context's error. It wraps [ratelimit.ErrLimited] if MaxWait
+// is too short or a leaky bucket's queue is full. Other errors come from the limiter's Reserve.
 func (pc *Pacer[R]) Await(p *Place, r R) error {
 	waited := false
 	for {
@@ -179,7 +179,7 @@ func (pc *Pacer[R]) giveUp(p *Place) bool {
 	return left
 }
 
-// failed counts a request that was not sent, and marks its context.
+// failed counts an unsent request, and marks its context.
 func (pc *Pacer[R]) failed(p *Place, err error) error {
 	if !p.repeated {
 		pc.stats.failed.Add(1)
@@ -198,13 +198,13 @@ func (pc *Pacer[R]) Learn(p *Place, a Advice, now time.Time) {
 	pc.cancel(p.line, bookings)
 }
 
-// Again puts a request that was answered back into the queue, before all later ones. The request is no longer in flight.
+// Again puts an answered request back into the queue, before all later ones. The request is no longer in flight.
 func (pc *Pacer[R]) Again(p *Place) {
 	pc.landed(p)
 	pc.cancel(p.line, p.again())
 }
 
-// landed counts a request that is no longer in flight.
+// landed counts a request as no longer in flight.
 func (pc *Pacer[R]) landed(p *Place) {
 	if p.flies {
 		pc.stats.inFlight.Add(^uint64(0))
@@ -292,7 +292,7 @@ func (pc *Pacer[R]) useLocked(l *line) {
 	}
 }
 
-// Leave ends the use of a place that [Pacer.Arrive] returned. It drops the line if the line is no longer needed.
+// Leave ends the use of a place from [Pacer.Arrive]. It drops the line if the line is no longer needed.
 func (pc *Pacer[R]) Leave(p *Place) {
 	defer pc.quit(p.line)
 	pc.landed(p)
@@ -330,7 +330,7 @@ func (pc *Pacer[R]) Len() int {
 	return len(pc.lines)
 }
 
-// forgetLocked drops the line without users whose server's answers end first. The caller holds pc.mu.
+// forgetLocked drops a line without users: the one whose server's answers end first. The caller holds pc.mu.
 func (pc *Pacer[R]) forgetLocked() {
 	if len(pc.idle) > 0 {
 		delete(pc.lines, heap.Pop(&pc.idle).(*line).key)

@@ -40,7 +40,7 @@ type Place struct {
 	stop      func()          // ends that wait
 }
 
-// left returns the remaining time that the request may wait.
+// left returns how much longer the request may wait.
 func (p *Place) left(now time.Time) time.Duration {
 	if p.deadline.IsZero() {
 		return math.MaxInt64
@@ -72,8 +72,8 @@ func (p *Place) Opens() time.Time {
 	return p.line.opensLocked()
 }
 
-// tooLate returns the error of a request that cannot be sent before its deadline. limit
-// is a limit of the client's own, or the zero Limit if the server's limit is the reason.
+// tooLate returns the error for a request that cannot be sent before its deadline. limit
+// is the client's own limit, or the zero Limit if the server's limit is the reason.
 func (p *Place) tooLate(until time.Time, limit ratelimit.Limit) error {
 	now := time.Now()
 	reason := ratelimit.ErrLimited
@@ -83,7 +83,7 @@ func (p *Place) tooLate(until time.Time, limit ratelimit.Limit) error {
 	return &ratelimit.LateError{Package: p.line.pkg, Limit: limit, After: max(0, until.Sub(now)), Reason: reason}
 }
 
-// late returns the error of a request whose wait for the server or for a slot exceeds its deadline.
+// late returns the error for a request whose wait for the server or for a slot exceeds its deadline.
 func (p *Place) late(until time.Time) error {
 	err := p.tooLate(until, ratelimit.Limit{})
 	p.line.mu.Lock()
@@ -94,7 +94,7 @@ func (p *Place) late(until time.Time) error {
 	return err
 }
 
-// releaseSlot gives back the slot of a request that was sent.
+// releaseSlot gives back a sent request's slot.
 func (p *Place) releaseSlot() {
 	p.line.mu.Lock()
 	defer p.line.mu.Unlock()
@@ -103,7 +103,7 @@ func (p *Place) releaseSlot() {
 	}
 }
 
-// releaseSlotLocked gives back a slot as releaseSlot does. It reports whether other requests can use that slot.
+// releaseSlotLocked gives back a slot as releaseSlot does. It reports whether other requests can use the slot.
 func (p *Place) releaseSlotLocked() bool {
 	if !p.slotted {
 		return false

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// rate is the pace at which a server whose answers have no figures serves this process. It is computed
-// from the server's refusals. Other processes of the account use the rest. No answer shows their number.
+// rate is the pace at which a server without figures in its answers serves this process. It is computed
+// from the server's refusals. The account's other processes use the rest. No answer shows their number.
 //
-// A refusal lengthens the gap between two requests by a fixed fraction. Each request that is
-// served shortens the gap, by a larger fraction the longer the gap is. So slower processes
-// catch up with faster ones, although all are refused in proportion to their requests.
+// A refusal lengthens the gap between two requests by a fixed fraction. Each served request
+// shortens the gap, by a larger fraction the longer the gap is. So slower processes catch
+// up with faster ones, although all are refused in proportion to their requests.
 type rate struct {
 	gap    time.Duration // the time between two requests; 0 if there is no pace
 	next   time.Time     // when the next request may be sent
-	began  time.Time     // the measurement's beginning: the last refusal, plus the time since in which there was nothing to send
+	began  time.Time     // the measurement's beginning: the last refusal, plus the idle time since
 	served int           // requests served since then
 	missed int           // refusals in a row
-	since  time.Time     // the time of the first
+	since  time.Time     // the time of the first of them
 	before time.Duration // the gap before the refusals in a row
 	waited time.Duration // the unit before the refusals in a row
 	unit   time.Duration // the mean wait after a refusal; gaps are short or long in relation to it
@@ -35,7 +35,7 @@ const (
 	settles      = 128             // requests served after which the pace grows twice as fast
 	steadyFrom   = 8               // requests served between two refusals from which the pace is steady
 	lost         = 3               // refusals in a row from which the pace is no longer steady
-	outage       = 6               // a number of refusals in a row that no steady pace causes
+	outage       = 6               // more refusals in a row than a steady pace causes
 	outageFrom   = 5 * time.Minute // the time after which refusals in a row count as an outage
 	leastGap     = time.Millisecond
 	maxGap       = 10 * time.Minute
@@ -43,7 +43,7 @@ const (
 	keepFor      = 10 * time.Minute // how long a pace is kept after the next request
 )
 
-// send counts a request that is sent.
+// send counts a sent request, and computes when the next one may follow.
 func (r *rate) send(now time.Time) {
 	if r.gap == 0 {
 		return
@@ -81,8 +81,8 @@ func (r *rate) serve(figures, few bool) {
 	}
 }
 
-// halve halves a gap that several refusals in a row have lengthened, but not below the gap before them.
-// An outage may have caused the refusals. If the server is really slower now, it refuses once more.
+// halve halves a gap lengthened by several refusals in a row, but not below the gap before them. An
+// outage may have caused the refusals. If the server is really slower now, it refuses once more.
 func (r *rate) halve() {
 	shorter := max(r.gap/2, r.before)
 	r.next = r.next.Add(shorter - r.gap)
@@ -130,7 +130,7 @@ func (r *rate) refuse(wait time.Duration, now time.Time) {
 	}
 }
 
-// expire forgets a pace that was last used long ago.
+// expire forgets a pace last used long ago.
 func (r *rate) expire(now time.Time) {
 	if r.gap > 0 && now.Sub(r.next) > keepFor {
 		*r = rate{}

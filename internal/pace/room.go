@@ -46,7 +46,7 @@ func (l *line) fitsLocked(p *Place, b Budget, now time.Time) bool {
 	return left >= 0
 }
 
-// needsLocked returns the units of a budget that a place and all places before it use.
+// needsLocked returns how many of a budget's units a place and all places before it need.
 func (l *line) needsLocked(p *Place, b Budget) int64 {
 	at := l.indexLocked(p)
 	if !b.Units {
@@ -85,7 +85,7 @@ func (l *line) paceLocked(now time.Time) time.Time {
 
 // share returns the time between two requests of this process while other processes use the budget, too. No process knows
 // their number. The less is left, the longer the time is. All processes receive the same figure, so they use equal parts, and
-// the budget lasts. Of the units that a bucket regains meanwhile, only a quarter counts, because the others take the rest.
+// the budget lasts. Of the units regained by a bucket meanwhile, only a quarter counts, because the others take the rest.
 func (b *Budget) share(since float64, last, now time.Time) time.Duration {
 	left := max(0, float64(b.Left)-since)
 	switch {
@@ -128,9 +128,9 @@ func (l *line) moreUncountedLocked(n int64, at time.Time) bool {
 	return l.flights.moreYoung(n-int64(l.booked), at)
 }
 
-// hasSlotLocked reports whether a request may take a slot. A request takes its slot when
-// it books, not when it is sent. So requests that wait while the server stalls have no
-// bookings. When slots come back, these requests are sent at the limiter's pace.
+// hasSlotLocked reports whether a request may take a slot. A request takes its slot
+// when it books, not when it is sent. So requests waiting while the server stalls have
+// no bookings. When slots come back, these requests are sent at the limiter's pace.
 func (l *line) hasSlotLocked() bool { return l.slots == 0 || l.held+l.booked < l.slots }
 
 // roomLocked reports whether a request may be sent in addition to the booked requests and those in flight.
