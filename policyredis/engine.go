@@ -63,8 +63,8 @@ type engine struct {
 	opts   Options
 }
 
-// limiter returns the rule's limiter, and sends nothing. Limiters on Redis have no
-// state besides their limit, except those whose keys share the limit: these hold units.
+// limiter returns the rule's limiter, and sends nothing. A limiter on Redis has no
+// state besides its limit, except if its keys share the limit: then it holds units.
 func (e *engine) limiter(r policy.Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 	if err := cmp.Or(e.check(), e.checkServers(r)); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (e *engine) limiter(r policy.Budget, before ratelimit.Limiter[string]) (rat
 	return redislimit.New(e.client, r.Limit, e.options(r))
 }
 
-// isLeased reports whether a rule is spent from leases, because its keys do not belong to one tenant.
+// isLeased reports whether a rule's budgets are spent from leases, because its keys do not belong to one tenant.
 func (e *engine) isLeased(r policy.Budget) bool {
 	return e.opts.Tenant != "" && !slices.Contains(r.Key, e.opts.Tenant)
 }
@@ -101,8 +101,8 @@ func (e *engine) check() error {
 	return optional.NotNegative("policyredis: Options.MaxBatch", e.opts.MaxBatch, "the default")
 }
 
-// checkServers returns an error if a client of several servers cannot serve a rule for all
-// requests. That is so if the set has rules with keys, and no option puts these keys on one server.
+// checkServers returns an error if a client for several servers cannot serve a rule for all
+// requests: if the set also has rules with keys, and no option puts these keys on one server.
 func (e *engine) checkServers(r policy.Budget) error {
 	switch e.client.(type) {
 	case *redis.Ring, *redis.ClusterClient:
@@ -133,7 +133,7 @@ func (e *engine) options(r policy.Budget) *redislimit.Options {
 	o := &redislimit.Options{Name: strings.ToLower(r.Name), Prefix: e.opts.Prefix, Timeout: e.opts.Timeout, Slot: e.opts.Slot, Hooks: e.opts.Hooks}
 	if e.opts.Tenant != "" && slices.Contains(r.Key, e.opts.Tenant) {
 		o.Slot = func(key string) string {
-			if values := policy.ValuesOf(key, len(r.Key)); len(values) == len(r.Key) { // Redis may list names that are not keys of the rule
+			if values := policy.ValuesOf(key, len(r.Key)); len(values) == len(r.Key) { // Redis may list names that are not the rule's keys
 				return values[slices.Index(r.Key, e.opts.Tenant)]
 			}
 			return ""

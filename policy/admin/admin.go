@@ -1,4 +1,4 @@
-// Package admin is a web page for operators who use package policy. It also serves JSON.
+// Package admin serves a web page to operators who use package policy. It also serves JSON.
 //
 //	http.Handle("/limits", operatorsOnly(admin.New(policies, nil)))
 package admin
@@ -31,7 +31,7 @@ type Options struct {
 	ShowKeys bool
 	// HashKey makes the codes equal to an audit.Log's with this HashKey. If empty, each process has random codes.
 	HashKey []byte
-	// Failovers are the failovers that the page shows, by name.
+	// Failovers are the failovers on the page, by name.
 	Failovers map[string]Failover
 	// By returns the operator's name for the log. It defaults to the client's address.
 	By func(*http.Request) string
@@ -48,20 +48,20 @@ type Failover interface {
 // New returns the page. It has no authentication: put it behind yours. At any path, GET returns
 // the page, or JSON for Accept: application/json. POST takes a form with the field "do":
 //
-//   - key shows the state of a key. "key" has its values, one in each line; "rule", "plan" and "cost" are optional. Without a
-//     plan, the limit of the key's last decision applies: the last in memory or, if a store has the budgets, of this process.
-//   - limited lists at most 50 keys that are denied now, of "rule" or of all rules, by the plans of their last decisions.
-//     A store does not record plans: then "without_plans" lists the rules that judge all keys by their own limit.
-//   - explain shows the decision of each rule on "request", which has ATTRIBUTE=VALUE in each line; "cost" is optional.
-//   - reset, and adjust by "delta", change the budget of "rule" and "key", or of "code". They need [Options.Write]. A delta
-//     that gives back more than was spent is refused.
-//   - kill_switch sets the switch of the set in force to "state", on or off. Follow leaves it until its source has another
-//     set. It needs [Options.Write].
+//   - key shows a key's state. "key" has its values, one a line; "rule", "plan" and "cost" are optional. Without a plan,
+//     the key's last decision gives the limit: the last decision in memory or, if a store has the budgets, in this process.
+//   - limited lists at most 50 keys that are denied now, under "rule" or under all rules, by the plans in their last
+//     decisions. A store does not record plans: then "without_plans" lists the rules that judge all keys by their own limit.
+//   - explain shows each rule's decision on "request", which has one ATTRIBUTE=VALUE a line; "cost" is optional.
+//   - reset, and adjust by "delta", change the budget for "rule" and "key", or for "code".
+//     They need [Options.Write]. A delta that gives back more than was spent is refused.
+//   - kill_switch sets the kill switch of the set in force to "state", on or off. Follow
+//     leaves the switch until its source has another set. It needs [Options.Write].
 //   - force sets "failover" to "state": open, closed or half-open. It needs [Options.Write].
 //
 // A browser's POST from another origin is refused: see [http.CrossOriginProtection].
 func New(p *policy.Policies, opts *Options) http.Handler {
-	p.Stats() // panics here, not at the first request, if p was not made by policy.New
+	p.Stats() // panics here, rather than at the first request, if p was not made by policy.New
 	a := &admin{p: p}
 	if opts != nil {
 		a.Options = *opts
@@ -156,5 +156,5 @@ func statusOf(err error) int {
 	return http.StatusBadRequest
 }
 
-// listTime bounds how long keys are searched.
+// listTime is the maximum time for a search through keys.
 const listTime = 5 * time.Second

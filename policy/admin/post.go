@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
-// maxForm is the maximum number of bytes in a POST.
+// maxForm is the maximum size of a POST's body, in bytes.
 const maxForm = 64 << 10
 
 // post performs a POST's action.
@@ -38,7 +38,7 @@ func (a *admin) post(w http.ResponseWriter, r *http.Request, v *view) error {
 	} else if err != nil {
 		return refuse(http.StatusBadRequest, "the form cannot be read")
 	}
-	form := r.PostForm // without the URL's values
+	form := r.PostForm // without the values in the URL
 	if a.ShowKeys {    // otherwise a key in a wrong field might be shown
 		v.form = fields{
 			Rule: form.Get("rule"), Key: form.Get("key"), Plan: form.Get("plan"), Cost: form.Get("cost"),
@@ -92,7 +92,7 @@ func lines(r *http.Request, field string) (all []string) {
 	return all
 }
 
-// subject returns the budget that a form names.
+// subject returns the budget named by a form.
 func (a *admin) subject(r *http.Request, v *view) (policy.Subject, error) {
 	s := policy.Subject{Key: lines(r, "key"), Plan: r.PostForm.Get("plan")}
 	v.sent = slices.Clone(s.Key)
@@ -110,7 +110,7 @@ func (a *admin) subject(r *http.Request, v *view) (policy.Subject, error) {
 		if !strings.EqualFold(c.Rule, s.Rule) || a.code(c.Key) != code {
 			continue
 		}
-		if values := policy.ValuesOf(c.Key, a.parts(s.Rule)); joined.Key(values) == c.Key { // if it does not, the rule had another Key then
+		if values := policy.ValuesOf(c.Key, a.parts(s.Rule)); joined.Key(values) == c.Key { // otherwise the rule had another Key then
 			s.Key, v.sent = values, append(slices.Clone(values), c.Key)
 			return s, nil
 		}
@@ -133,7 +133,7 @@ func (a *admin) subject(r *http.Request, v *view) (policy.Subject, error) {
 	return s, refuse(http.StatusNotFound, "code: no such key is held or has been denied of late")
 }
 
-// limited lists the denied keys of one rule or all rules. It lists the keys with the longest waits, at most top of them.
+// limited lists the denied keys under one rule or all rules: at most top keys, those with the longest waits.
 func (a *admin) limited(r *http.Request, v *view) error {
 	ctx, cancel := context.WithTimeout(r.Context(), listTime)
 	defer cancel()
@@ -168,7 +168,7 @@ func longest(v *view) {
 	v.Limited = v.Limited[:min(len(v.Limited), top)]
 }
 
-// parts counts the attributes of a rule's key.
+// parts counts the attributes in a rule's key.
 func (a *admin) parts(name string) int {
 	for _, r := range complete(a.p.Current()) {
 		if strings.EqualFold(r.Name, name) {
@@ -178,7 +178,7 @@ func (a *admin) parts(name string) int {
 	return 0
 }
 
-// standing shows a key's state. It uses one rule, or all rules whose keys have the same number of values.
+// standing shows a key's state under one rule, or under all rules whose keys have as many values.
 func (a *admin) standing(r *http.Request, v *view) error {
 	cost, err := number(r, "cost", 1)
 	if err != nil {
@@ -240,7 +240,7 @@ func (a *admin) explain(r *http.Request, v *view) error {
 	return nil
 }
 
-// request returns the request that a subject stands for. Without a plan, the limit of the key's last decision applies.
+// request returns the request for a subject. Without a plan, the key's last decision gives the limit.
 func request(s policy.Subject) policy.Request {
 	if s.Plan != "" {
 		return s
@@ -322,7 +322,7 @@ func (a *admin) force(r *http.Request, v *view) error {
 	return nil
 }
 
-// turn turns the kill switch of the current set on or off.
+// turn turns the current set's kill switch on or off.
 func (a *admin) turn(r *http.Request, v *view) error {
 	to, on := r.PostForm.Get("state"), false
 	switch to {

@@ -15,15 +15,15 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/words"
 )
 
-// view is the JSON answer, and the data of the HTML page.
+// view is the JSON answer, and the HTML page's data.
 type view struct {
 	Version     string             `json:"version"`
 	Generation  uint64             `json:"generation"`
 	LoadedAt    time.Time          `json:"loaded_at"`
 	CheckedAt   time.Time          `json:"checked_at"`
 	KillSwitch  bool               `json:"kill_switch"`
-	Attributes  []string           `json:"attributes,omitempty"` // that the set declares
-	Lists       []string           `json:"lists,omitempty"`      // with the number of their values
+	Attributes  []string           `json:"attributes,omitempty"` // declared by the set
+	Lists       []string           `json:"lists,omitempty"`      // the lists' names and how many values they have
 	Killed      uint64             `json:"killed"`
 	Exempt      uint64             `json:"exempt"`
 	Error       string             `json:"error,omitempty"` // why the newest rules are not in force
@@ -34,20 +34,20 @@ type view struct {
 	Write       bool               `json:"write"`
 	KeysHidden  bool               `json:"keys_hidden"`
 	Limited     []limited          `json:"limited,omitempty"`       // the answer to do=limited
-	Without     []string           `json:"without_plans,omitempty"` // the rules that judge all keys by their own limit in do=limited
+	Without     []string           `json:"without_plans,omitempty"` // rules for which do=limited ignores plans
 	Standing    []standing         `json:"standing,omitempty"`      // the answer to do=key
 	Explanation *shown.Explanation `json:"explanation,omitempty"`   // the answer to do=explain
-	Done        string             `json:"done,omitempty"`          // the change that was made
-	Failed      string             `json:"failed,omitempty"`        // why a POST has failed
+	Done        string             `json:"done,omitempty"`          // the change just made
+	Failed      string             `json:"failed,omitempty"`        // why the POST has failed
 
 	form fields
-	sent []string // a POST's texts, possibly keys, and the keys of codes
+	sent []string // texts to remove from errors: a POST's values, which may be keys, and the keys behind its codes
 }
 
 // Listed reports whether keys were searched.
 func (v *view) Listed() bool { return v.Limited != nil }
 
-// WithoutPlans returns the rules whose list of limited keys ignores plans, because their engine stores no plans of keys.
+// WithoutPlans returns the rules whose denied keys are listed without regard to plans, because their engine stores no plans.
 func (v *view) WithoutPlans() []string { return v.Without }
 
 // Form returns the submitted fields, so that the page can show them again. It returns none if keys are hidden.
@@ -58,17 +58,17 @@ type fields struct{ Rule, Key, Plan, Cost, Request, Delta string }
 type rule struct {
 	Name        string   `json:"name"`
 	Description string   `json:"description,omitempty"`
-	For         []string `json:"for,omitempty"` // which requests; none: all
+	For         []string `json:"for,omitempty"` // the rule's requests; all if empty
 	Key         []string `json:"key,omitempty"`
-	Instead     []string `json:"instead,omitempty"` // the rules that it takes the place of
+	Instead     []string `json:"instead,omitempty"` // the rules that it replaces
 	Limit       string   `json:"limit,omitempty"`
 	LimitFrom   string   `json:"limit_from,omitempty"`
 	Notify      []string `json:"notify,omitempty"`
 	Plans       []string `json:"plans,omitempty"`
-	Share       int      `json:"share,omitempty"`  // the weight of keys without another, which share the limit
-	Shares      []string `json:"shares,omitempty"` // by plan
+	Share       int      `json:"share,omitempty"`  // the weight of keys without their own; above 0 the keys share the limit
+	Shares      []string `json:"shares,omitempty"` // plans' weights
 	Overrides   int      `json:"overrides,omitempty"`
-	More        []string `json:"more,omitempty"` // the rule's other fields, by their names
+	More        []string `json:"more,omitempty"` // the rule's other fields, with their names
 	State       string   `json:"state"`          // enforcing, shadow, disabled or allow
 	ChangedBy   string   `json:"changed_by,omitempty"`
 }
@@ -108,7 +108,7 @@ type standing struct {
 	Error string          `json:"error,omitempty"`
 }
 
-// top is the maximum number of keys that the page shows.
+// top is the maximum number of keys on the page.
 const top = 50
 
 // look fills in the state of all rules and failovers.
@@ -146,7 +146,8 @@ func (a *admin) look(v *view) {
 	}
 }
 
-// rule returns a rule as the page shows it. Values in its conditions may be keys, so only their number is shown.
+// rule returns a rule as the page shows it. Unless keys are shown, only the
+// number of values in its conditions is shown, because they may be keys.
 func (a *admin) rule(r *policy.Rule) rule {
 	v := rule{
 		Name: r.Name, Description: r.Description, Key: r.Key, Instead: r.Instead, LimitFrom: r.LimitFrom, Notify: r.Notify, Overrides: len(r.Overrides), Share: r.Share, ChangedBy: r.ChangedBy, State: "enforcing",
@@ -204,7 +205,7 @@ func (a *admin) code(key string) string {
 }
 
 // errorText returns an error's text. An engine's text may contain a value sent as a key. If keys are
-// hidden, errorText removes such values, except those of one or two letters, which reveal no key.
+// hidden, errorText removes such values, except those with one or two letters, which reveal no key.
 func (a *admin) errorText(err error, v *view) string {
 	text := err.Error()
 	if a.ShowKeys {
@@ -219,7 +220,7 @@ func (a *admin) errorText(err error, v *view) string {
 	return text
 }
 
-// shown returns a key, or its code if keys are hidden.
+// shown returns a key, or "" if keys are hidden.
 func (a *admin) shown(key string) string {
 	if a.ShowKeys {
 		return key

@@ -45,12 +45,12 @@ type Options struct {
 	// HashKey replaces keys, users, addresses and paths by the first 32 hex
 	// digits of their HMAC-SHA256. If empty, they are stored as they are.
 	HashKey []byte
-	// MaxRows bounds each rule's rows and minute in this process.
-	// Further keys share one row that has no key. It defaults to 1,000.
+	// MaxRows is the maximum number of rows that this process writes for one rule
+	// and minute. Further keys share one row without a key. It defaults to 1,000.
 	MaxRows int
 	// Keep is how long rows are kept. It defaults to 30 days; if negative, rows are kept.
 	Keep time.Duration
-	// Shadows also writes the denials of shadow rules. Their rules' names begin with "shadow:".
+	// Shadows also writes shadow rules' denials. In the table, "shadow:" precedes these rules' names.
 	Shadows bool
 	// Logger logs write errors, at most one a second. It defaults to slog.Default().
 	Logger *slog.Logger
@@ -61,7 +61,7 @@ type Stats struct {
 	Denials   uint64 // denials recorded, one for each rule that denied
 	Written   uint64 // denials written
 	Dropped   uint64 // denials dropped, because the queue was full or the database refused a row
-	Pending   int    // rows that are not written yet
+	Pending   int    // rows not written yet
 	LastError error  // the last write's error, or nil if it succeeded
 }
 
@@ -72,34 +72,34 @@ type Log struct {
 	stop context.CancelFunc
 	done chan struct{}
 
-	writing chan struct{} // has room for one value, which the writing goroutine holds
-	taken   uint64        // rows that the database has accepted; guarded by writing
+	writing chan struct{} // has a buffer for one element, put there by the goroutine that writes
+	taken   uint64        // how many rows the database has accepted; guarded by writing
 	blamed  error         // why the last refused row was dropped; guarded by writing
 
 	mu       sync.Mutex // guards the fields below; never held during I/O
 	pending  map[violationKey]*violation
-	finished uint64 // rows that a Flush has written or dropped
-	inFlight int    // rows being written; with pending, at most MaxPending
+	finished uint64 // how many rows Flush has written or dropped
+	inFlight int    // how many rows are being written; with pending, at most MaxPending
 	stats    Stats
 	logged   time.Time
 	closed   bool
-	minute   int64                        // rows' minute
-	rows     map[string]map[string]string // for each rule, the keys that have their own row in this minute, each mapped to itself
-	keys     int                          // keys in rows, over all rules
+	minute   int64                        // the minute for rows
+	rows     map[string]map[string]string // by rule, the keys with their own row in this minute, each mapped to itself
+	keys     int                          // how many keys rows has, over all rules
 }
 
-// violationKey identifies a row of the table.
+// violationKey identifies a row in the table.
 type violationKey struct {
 	rule, key string
 	minute    int64 // the minute's beginning, in Unix time
 }
 
-// violation is a row that waits to be written.
+// violation is a row waiting to be written.
 type violation struct {
 	Violation
 	minute    int64  // the minute's beginning, in Unix time
 	done      bool   // whether it was written or dropped
-	refusedAt uint64 // 1 plus the number of rows accepted before the database refused this one; 0 if it was not refused
+	refusedAt uint64 // 1 plus the number of rows accepted before the database refused this one; 0 if it did not refuse it
 }
 
 func (v *violation) id() violationKey { return violationKey{v.Rule, v.Key, v.minute} }
@@ -182,7 +182,7 @@ func (a *Log) OnDecision(d policy.Decision) {
 }
 
 // Of returns a function that records denials for a limiter without rules. Pass it as [ratelimit.Options.OnDecision], or
-// as another engine's option of the same name. The limiter's name replaces the rule's, and key returns a key's text.
+// as another engine's option of the same name. The limiter's name takes the place of a rule's. key returns a key's text.
 func Of[K any](a *Log, limiter string, key func(K) string) func(ratelimit.Event[K]) {
 	a.mustBeMade()
 	if key == nil {
@@ -195,8 +195,8 @@ func Of[K any](a *Log, limiter string, key func(K) string) func(ratelimit.Event[
 	}
 }
 
-// denied reports whether a rule denied the request. If the engine does not report the rule's
-// own decision, the rule has denied if the decision has the name of the rule's limit.
+// denied reports whether a rule denied the request. If the engine does not report
+// the rule's own decision, the rule denied if its limit's name is the decision's.
 func denied(d policy.Decision, r *stats.RuleDecision) bool {
 	if r.Answered {
 		return !r.Decision.Allowed
@@ -238,8 +238,8 @@ func attribute(r policy.Request, name string) string {
 	return v
 }
 
-// routeOf returns the form in which a request's route is stored: its
-// pattern or, without one, the method and path. The path may contain a key.
+// routeOf returns a request's route as it is stored: the pattern
+// or, without one, the method and path. The path may contain a key.
 func (a *Log) routeOf(r policy.Request) string {
 	if route := attribute(r, "route"); route != "" {
 		return clean(route)
@@ -247,7 +247,7 @@ func (a *Log) routeOf(r policy.Request) string {
 	return strings.TrimSpace(clean(attribute(r, "method")) + " " + a.private(attribute(r, "path")))
 }
 
-// private returns the form in which a possibly private text is stored.
+// private returns a possibly private text as it is stored.
 func (a *Log) private(text string) string {
 	if len(a.opts.HashKey) == 0 || text == "" {
 		return clean(text)
@@ -255,10 +255,10 @@ func (a *Log) private(text string) string {
 	return joined.Hash(a.opts.HashKey, text)
 }
 
-// maxStored is the maximum number of bytes of a stored text. Longer texts are replaced by a hash.
+// maxStored is the maximum length of a stored text, in bytes. A hash replaces a longer text.
 const maxStored = 200
 
-// clean returns a text that each database accepts: short, valid UTF-8, and without NUL.
+// clean returns a text in a form that each database accepts: short, valid UTF-8, without NUL.
 func clean(text string) string {
 	if len(text) > maxStored {
 		sum := sha256.Sum256([]byte(text))
@@ -295,7 +295,8 @@ func owned(text, before string) string {
 	return strings.Clone(text)
 }
 
-// hasRowLocked reports whether a violation's key may have its own row in its minute. If so, it replaces the key by a copy.
+// hasRowLocked reports whether a violation's key may have its own row
+// in its minute. If so, it replaces the violation's key by a copy.
 func (a *Log) hasRowLocked(v *violation) bool {
 	if v.minute != a.minute {
 		a.minute, a.rows, a.keys = v.minute, map[string]map[string]string{}, 0
@@ -318,7 +319,7 @@ func (a *Log) hasRowLocked(v *violation) bool {
 	return true
 }
 
-// mostKeys is the maximum number of keys in one minute, which bounds the memory for them.
+// mostKeys is the maximum number of keys with their own row in one minute. It bounds the memory for them.
 const mostKeys = 100_000
 
 func (a *Log) mergeLocked(v *violation) {
@@ -332,7 +333,7 @@ func (a *Log) mergeLocked(v *violation) {
 	}
 }
 
-// merge adds another row's counts with the same key. Either row may be the later one.
+// merge adds the count of another row with the same key. Either row may be the later one.
 func (v *violation) merge(w *violation) {
 	first, count, refusedAt := v.FirstAt, v.Count, max(v.refusedAt, w.refusedAt)
 	if w.FirstAt.Before(first) {
@@ -354,8 +355,8 @@ func (a *Log) Stats() Stats {
 	return s
 }
 
-// Close writes the waiting rows, and ends the log's goroutine. It gives up after an attempt
-// that writes nothing. Its error is why the remaining rows are lost. Later denials are dropped.
+// Close writes the waiting rows, and ends the log's goroutine. It gives up after an attempt that writes
+// nothing. Then it returns the reason why the remaining rows are lost. Later denials are dropped.
 func (a *Log) Close(ctx context.Context) error {
 	a.mustBeMade()
 	ctx = wait.OrBackground(ctx)

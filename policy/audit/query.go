@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// sweepRows is how many rows one statement deletes. It is small, so that no statement locks the table for long.
+// sweepRows is how many rows one statement deletes. It is small: no statement must lock the table for long.
 const sweepRows = 1000
 
 // sweep deletes rows older than [Options.Keep].
@@ -35,7 +35,7 @@ func (a *Log) sweep(ctx context.Context) error {
 		if n < sweepRows {
 			return nil
 		}
-		if time.Since(flushed) >= a.opts.Every { // to delete millions of rows takes long, and new rows must not wait for it
+		if time.Since(flushed) >= a.opts.Every { // millions of rows take long to delete, and new rows must not wait for that
 			_ = a.Flush(ctx)
 			flushed = time.Now()
 		}
@@ -53,7 +53,7 @@ func (a *Log) sweepBatch(ctx context.Context, before time.Time) (int64, error) {
 		statement += some
 	case sqlsource.SQLite:
 		statement += ` WHERE rowid IN (SELECT rowid FROM rate_limit_violation` + some + `)`
-	default: // in a partitioned table, rows in several partitions share a ctid
+	default: // in a partitioned table several rows may share a ctid, so last_at is compared again
 		statement += old + ` AND ctid IN (SELECT ctid FROM rate_limit_violation` + some + `)`
 	}
 	conn, err := a.db.Conn(ctx)
@@ -62,7 +62,7 @@ func (a *Log) sweepBatch(ctx context.Context, before time.Time) (int64, error) {
 	}
 	defer conn.Close()
 	result, err := conn.ExecContext(ctx, statement, before)
-	if err == nil && a.opts.Dialect == sqllimit.MySQL { // its sessions may be without autocommit
+	if err == nil && a.opts.Dialect == sqllimit.MySQL { // MySQL's sessions may be without autocommit
 		_, err = conn.ExecContext(ctx, `COMMIT`)
 	}
 	if err != nil {
@@ -71,16 +71,16 @@ func (a *Log) sweepBatch(ctx context.Context, before time.Time) (int64, error) {
 	return result.RowsAffected()
 }
 
-// Filter selects rows for [Log.Query] and sums them up. The zero Filter selects the latest rows.
+// Filter selects rows for [Log.Query], and can sum them up. The zero Filter selects the latest rows.
 type Filter struct {
 	// Since and Until bound the instant of a row's last denial: at
 	// Since or later, and before Until. A zero instant means no bound.
 	Since, Until time.Time
 	// Rule is a rule's name. If empty, all rules are selected.
 	Rule string
-	// Shadows selects only shadow rules' denials, which [Options.Shadows] writes.
+	// Shadows selects only the shadow rules' denials written because of [Options.Shadows].
 	Shadows bool
-	// Key has a value for each attribute of a rule's Key, not hashed. If nil, all keys are selected.
+	// Key has a value for each attribute in the rule's Key, not hashed. If nil, all keys are selected.
 	Key []string
 	// ByKey returns one sum for each rule and key, and ByRule one for each rule, most denials
 	// first. If neither is set, rows are returned, latest first. To set both is an error.
@@ -89,23 +89,23 @@ type Filter struct {
 	Max int
 }
 
-// maxResults is the default of Filter.Max.
+// maxResults is the default for Filter.Max.
 const maxResults = 1000
 
-// Violation is a row of the table: a key's denials by a rule in one minute. With [Filter].ByKey or ByRule
-// it is a sum. Then only Denials is set besides the rule and the key, and ByRule leaves Key empty.
+// Violation is a row in the table: a key's denials by a rule in one minute. With
+// [Filter].ByKey or ByRule it is a sum. Then only Denials is set, and ByRule leaves Key empty.
 type Violation struct {
 	policy.Denials
 	FirstAt, LastAt time.Time
-	// of the last denial
+	// from the last denial
 	User, Route, IP string
 	Cost, Remaining int
 	RetryAfter      time.Duration
 	Degraded        bool
 }
 
-// Query returns the filter's rows, or their sums. Rows still waiting in this process are not included: see [Log.Flush].
-// With MySQL the data source needs parseTime=true to return rows. The error is the filter's or the database's.
+// Query returns the rows selected by the filter, or their sums. Rows still waiting in this process are not included: see
+// [Log.Flush]. With MySQL the data source needs parseTime=true to return rows. The error is the filter's or the database's.
 func (a *Log) Query(ctx context.Context, f Filter) (all []Violation, err error) {
 	a.mustBeMade()
 	if f.ByKey && f.ByRule {

@@ -18,7 +18,7 @@ import (
 // batch is how many rows one transaction writes.
 const batch = 200
 
-// Flush writes the waiting rows, for at most Timeout. After an error, the other rows wait for the next
+// Flush writes the waiting rows, for at most Timeout. After an error, the remaining rows wait for the next
 // attempt. If the database refuses a row twice and accepts another one in between, the row is dropped.
 func (a *Log) Flush(parent context.Context) error {
 	a.mustBeMade()
@@ -50,8 +50,8 @@ func (a *Log) Flush(parent context.Context) error {
 	return err
 }
 
-// take takes the waiting rows out, sorted by key: so two processes writing the same rows
-// lock them in the same order. Refused rows come last, so they do not delay others.
+// take removes the waiting rows from the queue and returns them, sorted by key: so two processes writing
+// the same rows lock them in the same order. Refused rows come last, so they do not delay others.
 func (a *Log) take() []*violation {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -102,7 +102,7 @@ func (a *Log) report(ctx context.Context, err error) {
 }
 
 // write writes rows in one transaction. If the transaction fails although the database
-// answers in time, one row may be the cause. Then write writes each row singly.
+// answers in time, one row may be the cause. Then write writes the rows one by one.
 func (a *Log) write(ctx context.Context, rows []*violation) error {
 	err := a.insert(ctx, rows)
 	if err == nil {
@@ -115,7 +115,7 @@ func (a *Log) write(ctx context.Context, rows []*violation) error {
 	return a.writeSingly(ctx, rows, err)
 }
 
-// hopeless is the number of consecutive refusals after which the rows are not the cause.
+// hopeless is the number of consecutive refusals after which the rows are not regarded as the cause.
 const hopeless = 10
 
 // writeSingly writes rows one by one. It drops a row only if the row is refused, another row is accepted, and
@@ -142,7 +142,7 @@ func (a *Log) writeSingly(ctx context.Context, rows []*violation, whole error) e
 			return whole
 		}
 	}
-	if good.Count > 0 && len(refused) > 0 { // check that the database still accepts a row, with an empty one
+	if good.Count > 0 && len(refused) > 0 { // check with an empty row whether the database still accepts rows
 		good.Count = 0
 		if a.insert(ctx, []*violation{&good}) == nil {
 			a.taken++
@@ -169,8 +169,8 @@ func (a *Log) writeSingly(ctx context.Context, rows []*violation, whole error) e
 	return nil
 }
 
-// blame records that a row was refused. If it is the second time and another row was accepted in between, blame drops
-// the row and reports true. It keeps the reason, because the other rows are written and so nothing else would report it.
+// blame records that a row was refused. At the second refusal, if another row was accepted in between, it drops the row
+// and reports true. It keeps the reason for Flush, because the other rows are written and so nothing else would report it.
 func (a *Log) blame(v *violation, err error) bool {
 	if v.refusedAt == 0 {
 		v.refusedAt = a.taken + 1
@@ -204,7 +204,7 @@ func (a *Log) finish(rows []*violation, as *uint64) {
 	}
 }
 
-// insert adds rows to the table, or increases the counts of rows that exist, all or none.
+// insert adds rows to the table, or adds to the counts of existing rows. It writes all rows or none.
 func (a *Log) insert(ctx context.Context, rows []*violation) error {
 	tx, err := a.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -219,7 +219,7 @@ func (a *Log) insert(ctx context.Context, rows []*violation) error {
 	return nil
 }
 
-// ignoreDone returns nil if the error is that the transaction has already ended.
+// ignoreDone returns nil if the error reports that the transaction has already ended.
 func ignoreDone(err error) error {
 	if errors.Is(err, sql.ErrTxDone) {
 		return nil

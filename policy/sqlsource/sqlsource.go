@@ -50,7 +50,7 @@ type Options struct {
 	Timeout time.Duration
 }
 
-// New returns the source. A nil db and a wrong dialect are reported by its Load.
+// New returns the source. The source's Load reports a nil db or a wrong dialect.
 func New(db *sql.DB, opts *Options) policy.Source {
 	s := &source{db: db}
 	if opts != nil {
@@ -70,13 +70,13 @@ type source struct {
 	Options
 }
 
-// Validated marks the sets that Load returns as valid.
+// Validated marks the sets returned by Load as valid.
 func (*source) Validated() (m mark.Validated) { return m }
 
 var errNoDB = optional.Nil("policy/sqlsource: New: db")
 
-// reload is the time after which all rules are read again although the versions
-// have not changed. The versions may come from another replica than the rules.
+// reload is the time until all rules are read again although the versions have
+// not changed. The versions may come from another replica than the rules.
 const reload = 30 * time.Second
 
 // maxRules is the maximum number of rules, as in package policy.
@@ -99,7 +99,8 @@ func (s *source) Changes(ctx context.Context) <-chan struct{} {
 	return changes
 }
 
-// fingerprint returns a text that changes when the rules may have changed. If the database fails, the text is its error.
+// fingerprint returns a text that changes when the rules may have
+// changed. If the database fails, fingerprint returns the error's text.
 func (s *source) fingerprint(ctx context.Context) string {
 	if s.db == nil {
 		return errNoDB.Error()
@@ -121,7 +122,7 @@ func (s *source) fingerprint(ctx context.Context) string {
 	return fmt.Sprintf("%q %q %q %q %q", rows.String, highest.String, sum.String, kill.String, attributes.String)
 }
 
-// Load reads the rules in one transaction, so that all are of the same instant.
+// Load reads the rules in one transaction, so that all come from the same instant.
 func (s *source) Load(ctx context.Context) (*policy.Set, error) {
 	if s.db == nil {
 		return nil, errNoDB
@@ -155,8 +156,7 @@ func (s *source) Load(ctx context.Context) (*policy.Set, error) {
 	return set, nil
 }
 
-// snapshot returns the options of a transaction that reads all
-// rows as of one instant. SQLite's transactions do so by default.
+// snapshot returns the options for a transaction that reads all rows at one instant. SQLite's transactions do so by default.
 func (s *source) snapshot() *sql.TxOptions {
 	if s.Dialect == SQLite {
 		return nil
@@ -164,7 +164,7 @@ func (s *source) snapshot() *sql.TxOptions {
 	return &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}
 }
 
-// read reads everything but the kill switch, which was read before.
+// read reads everything but the kill switch, which Load has already read.
 func (s *source) read(ctx context.Context, tx *sql.Tx) (*policy.Set, error) {
 	set := &policy.Set{Rules: []policy.Rule{}}
 	attributes, err := setting(ctx, tx, `SELECT value FROM rate_limit_setting WHERE name = 'attributes'`)
@@ -179,7 +179,7 @@ func (s *source) read(ctx context.Context, tx *sql.Tx) (*policy.Set, error) {
 		return nil, fmt.Errorf("policy/sqlsource: rate_limit_rule: %w", err)
 	}
 	defer rows.Close()
-	highest, changed := int64(0), int64(0) // changed is the version of the row from which the last rule's ChangedBy comes
+	highest, changed := int64(0), int64(0) // changed is the version of the row that has set the last rule's ChangedBy
 	for rows.Next() {
 		var r row
 		if err := rows.Scan(&r.name, &r.plan, &r.description, &r.route, &r.attributes, &r.more, &r.allow, &r.key, &r.limit,
@@ -223,7 +223,7 @@ func killSwitch(value string) (bool, error) {
 	return false, &policy.Error{Field: "rate_limit_setting.kill_switch", Err: fmt.Errorf("%q, want true or false", value)}
 }
 
-// row is a row of rate_limit_rule.
+// row is a row in rate_limit_rule.
 type row struct {
 	name, plan, description, route, attributes, more, key, limit, overrides, instead, limitFrom, notify, cost, words, changedBy string
 	allow, optional, shadow, active                                                                                             bool
@@ -272,7 +272,7 @@ func (r *row) addTo(s *policy.Set) error {
 	return nil
 }
 
-// addPlan adds a plan's limit or weight to its rule, which precedes it.
+// addPlan adds a plan's limit or weight to its rule. The rule's row precedes the plan's.
 func (r *row) addPlan(s *policy.Set, limit ratelimit.Limit) error {
 	last := len(s.Rules) - 1
 	if last < 0 || s.Rules[last].Name != r.name {
@@ -349,7 +349,7 @@ func (r *row) structured(rule *policy.Rule) error {
 	return nil
 }
 
-// furtherFields reads the column more. It has a rule's fields without a column of their own, in the form of a file.
+// furtherFields reads the column more. It has the fields without their own column, in JSON, as in a file.
 func (r *row) furtherFields(rule *policy.Rule) error {
 	if r.words == "" {
 		return nil
@@ -363,7 +363,7 @@ func (r *row) furtherFields(rule *policy.Rule) error {
 			return r.wrong("more", fmt.Errorf("a field that is none of %s", strings.Join(words.Names(), ", ")))
 		}
 	}
-	// The parser of files reads the fields, in a rule that has no others.
+	// The parser for files reads the fields, in a rule that has no others except name and limit.
 	fields["name"], fields["limit"] = json.RawMessage(`"a"`), json.RawMessage(`"fixed-window 1000000/h"`)
 	text, err := json.Marshal(map[string]any{"rules": []any{fields}})
 	if err != nil {
@@ -393,7 +393,7 @@ func (v *values) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*[]string)(v))
 }
 
-// lists converts attributes' values to the form of a Match.
+// lists converts attributes' values to a Match's form.
 func lists(of map[string]values) map[string][]string {
 	if of == nil {
 		return nil
@@ -405,7 +405,7 @@ func lists(of map[string]values) map[string][]string {
 	return all
 }
 
-// notValues are an attribute's values under not. Under prefix and suffix there, they are several attributes' values.
+// notValues are an attribute's values under not. Under prefix and suffix in not, they are several attributes' values.
 type notValues struct {
 	values values
 	parts  map[string]values
@@ -435,8 +435,8 @@ func (v *notValues) addTo(m *policy.Match, name string) error {
 	return nil
 }
 
-// decode reads JSON strictly. Objects must have exactly the given fields.
-// The errors contain no part of the JSON, because that may have keys.
+// decode reads JSON strictly. If fields are given, objects must have no other
+// fields. The errors contain no part of the JSON, because it may have keys.
 func decode(text string, to any, fields ...string) error {
 	dec := json.NewDecoder(strings.NewReader(text))
 	dec.DisallowUnknownFields()
@@ -462,7 +462,7 @@ func decode(text string, to any, fields ...string) error {
 }
 
 // hasOnly reports whether the fields of an object, or of each object in a
-// list, have exactly these names. Package json alone would ignore case.
+// list, all have names in fields. Package json alone would ignore case.
 func hasOnly(n *yaml.Node, fields []string) bool {
 	for i, c := range n.Content {
 		switch n.Kind {
@@ -479,7 +479,7 @@ func hasOnly(n *yaml.Node, fields []string) bool {
 	return true
 }
 
-// listOf splits a text. It returns nil for "".
+// listOf splits a text and removes empty parts. It returns nil for "".
 func listOf(text, by string) (list []string) {
 	for part := range strings.SplitSeq(text, by) {
 		if part = strings.TrimSpace(part); part != "" {

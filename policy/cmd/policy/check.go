@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/policysql"
 )
 
-// engines are the engines with which rules can be checked. None needs its server.
+// engines are the engines that check can check rules for. None needs its server.
 var engines = map[string]func() policy.Engine{
 	"memory": func() policy.Engine { return policy.Memory(nil) },
 	"redis": func() policy.Engine {
@@ -50,7 +50,7 @@ func (noDatabase) Connect(context.Context) (driver.Conn, error) {
 
 func (noDatabase) Driver() driver.Driver { return nil }
 
-// checked is the result of check for a file, in JSON. Line, column, rule and error are those of the first error.
+// checked is check's result for a file, in JSON. Line, Column, Rule and Error come from the first error.
 type checked struct {
 	File    string     `json:"file"`
 	Valid   bool       `json:"valid"`
@@ -60,9 +60,9 @@ type checked struct {
 	Column  int        `json:"column,omitempty"`
 	Rule    string     `json:"rule,omitempty"`
 	Error   string     `json:"error,omitempty"`
-	Errors  []oneError `json:"errors,omitempty"` // all of them
+	Errors  []oneError `json:"errors,omitempty"` // all errors
 
-	Warnings []oneError `json:"warnings,omitempty"` // of a valid file
+	Warnings []oneError `json:"warnings,omitempty"` // a valid file's
 }
 
 type oneError struct {
@@ -118,7 +118,7 @@ func (t *tool) check(files []string) (status int) {
 	return status
 }
 
-// see records the errors and warnings of the file.
+// see records the file's errors or warnings.
 func (c *checked) see(set *policy.Set, found []*policy.Error) {
 	if set != nil {
 		c.Version, c.Rules, c.Warnings = set.Version, len(set.Rules), listed(found)
@@ -129,7 +129,7 @@ func (c *checked) see(set *policy.Set, found []*policy.Error) {
 	c.Line, c.Column, c.Rule, c.Error = first.Line, first.Column, first.Rule, c.File+": "+first.Error
 }
 
-// listed returns errors as they are printed. Errors about the whole file have its beginning's place.
+// listed returns errors as they are printed. Errors about the whole file are placed at its beginning.
 func listed(errs []*policy.Error) (all []oneError) {
 	for _, e := range errs {
 		all = append(all, oneError{max(1, e.Line), max(1, e.Column), e.Rule, e.Field, e.Error()})

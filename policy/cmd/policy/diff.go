@@ -21,11 +21,11 @@ type change struct {
 	What string `json:"what"`
 	From string `json:"from,omitempty"`
 	To   string `json:"to,omitempty"`
-	Whom string `json:"whom"`         // the requests that it affects
-	By   string `json:"by,omitempty"` // the author of the rule's last change, if the new set names one
+	Whom string `json:"whom"`         // the affected requests
+	By   string `json:"by,omitempty"` // the author of the rule's last change, if the new set names any
 }
 
-// diff prints the changes, and the requests that they affect.
+// diff prints the changes, and the requests affected by them.
 func (t *tool) diff(files []string) int {
 	if len(files) != 2 {
 		return t.usage("diff needs two files")
@@ -73,7 +73,7 @@ func (t *tool) show(changes []change) {
 	}
 }
 
-// compare returns the changes from one set to another, in the order of the new set's rules.
+// compare returns the changes from one set to another, in the order of the new set's rules. Removed rules come last.
 func compare(from, to *policy.Set) (changes []change) {
 	if from.KillSwitch != to.KillSwitch {
 		changes = append(changes, change{What: "kill_switch", From: fmt.Sprint(from.KillSwitch), To: fmt.Sprint(to.KillSwitch), Whom: "every request"})
@@ -101,7 +101,7 @@ func compare(from, to *policy.Set) (changes []change) {
 			what = "added, but disabled:"
 		}
 		changes = append(changes, change{Rule: r.Name, What: what, To: effect(r), Whom: whom(r)})
-		// The other fields are reported as differences from a rule that does not have them.
+		// The other fields are reported as differences from a rule without them.
 		changes = append(changes, compareRules(&policy.Rule{Match: r.Match, Key: r.Key, Allow: r.Allow, Limit: r.Limit, Share: r.Share, Disabled: r.Disabled}, r)...)
 	}
 	by := map[string]string{}
@@ -118,7 +118,7 @@ func compare(from, to *policy.Set) (changes []change) {
 	return changes
 }
 
-// compareLists returns the lists' changes. It only counts their values, which may be keys.
+// compareLists returns the lists' changes. It only counts their values, because they may be keys.
 func compareLists(from, to map[string]policy.List) (changes []change) {
 	for _, name := range names(from, to) {
 		o, n := from[name], to[name]
@@ -137,7 +137,7 @@ func compareLists(from, to map[string]policy.List) (changes []change) {
 	return changes
 }
 
-// lacking counts the values that are not in others.
+// lacking counts the values missing in others.
 func lacking(values, others []string) (n int) {
 	have := make(map[string]bool, len(others))
 	for _, v := range others {
@@ -151,7 +151,7 @@ func lacking(values, others []string) (n int) {
 	return n
 }
 
-// whom describes the requests to which a rule applies.
+// whom describes a rule's requests.
 func whom(r *policy.Rule) string {
 	var parts []string
 	parts = append(parts, words.Match(r.Match, true)...)
@@ -167,7 +167,7 @@ func whom(r *policy.Rule) string {
 	return strings.Join(parts, ", ")
 }
 
-// compareRules returns the differences between two rules of one name. It compares values, and not the texts that it shows.
+// compareRules returns the differences between two rules with one name. It compares values, not the texts shown for them.
 func compareRules(o, r *policy.Rule) (changes []change) {
 	add := func(differs bool, what, from, to, whom string) {
 		if differs {
@@ -213,7 +213,7 @@ func compareRules(o, r *policy.Rule) (changes []change) {
 	return changes
 }
 
-// effect describes a rule's effect on the requests that it matches.
+// effect describes a rule's effect on its requests.
 func effect(r *policy.Rule) string {
 	if r.Allow {
 		return "exempt from all rules"
@@ -268,7 +268,7 @@ func keyText(r *policy.Rule) string {
 	return strings.Join(r.Key, " and ")
 }
 
-// insteadText lists the rules that a rule replaces.
+// insteadText lists the rules replaced by a rule.
 func insteadText(r *policy.Rule) string { return cmp.Or(words.List(r.Instead, ", "), "no rule") }
 
 func lower(names []string) []string {
@@ -300,7 +300,7 @@ func planLimit(r *policy.Rule, plan string) ratelimit.Limit {
 // planShare returns a plan's own weight, or otherwise the rule's.
 func planShare(r *policy.Rule, plan string) int { return cmp.Or(r.Shares[plan], r.Share) }
 
-// shareChange describes a change of a rule's weight.
+// shareChange describes a change in a rule's weight.
 func shareChange(o, r *policy.Rule) string {
 	if (o.Share == 0) != (r.Share == 0) {
 		return "share; budgets start anew"
@@ -316,8 +316,8 @@ func shareText(weight int) string {
 	return strconv.Itoa(weight)
 }
 
-// overrides returns texts of the limits and weights of single keys, each by a
-// text that is unique to its key. An override with a time has its own text.
+// overrides returns single keys' limits and weights as texts, by the keys' texts.
+// Different keys have different texts. An override with a time has an entry of its own.
 func overrides(r *policy.Rule) map[string]string {
 	all := map[string]string{}
 	for _, o := range r.Overrides {

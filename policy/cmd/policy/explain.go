@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
-// explain prints the rules that match a request, and their limits, from a file or from a running service.
+// explain prints which rules match a request, and their limits, from a file or from a running service.
 func (t *tool) explain(args []string) int {
 	if len(args) == 0 && t.service == "" {
 		return t.usage("explain needs a file, or -service")
@@ -64,7 +64,7 @@ func (t *tool) explain(args []string) int {
 	return fine
 }
 
-// queryTime is the maximum time for a service's answer.
+// queryTime is how long a service may take to answer.
 const queryTime = 10 * time.Second
 
 // query calls a running service.

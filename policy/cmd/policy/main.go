@@ -12,12 +12,12 @@
 //	policy explain rules.yaml method=POST path=/v1/charges user=ann plan=free
 //	policy explain -service http://localhost:8081/admin path=/v1/charges user=ann
 //
-// With -service it queries a running service, at the URL of package policy/admin. The service also returns the
-// remaining budget and the time until a retry can succeed. -header "Name: value" adds a header field to the query,
-// such as for authentication; it may be repeated. Without a service, the command explain of package policyredis
-// reads budgets on Redis. check reports all errors of a file, as file:line:column, and warns of valid entries that
-// are unlikely to be meant: see [policy.Check]. With -engine it also refuses limits impossible for budgets in
-// memory, on Redis (policyredis) or in a database (sqllimit); it needs no server. A cluster, and a Tenant of
+// With -service it queries a running service, at the URL of package policy/admin's page. The service also returns
+// the remaining budget and the time until a retry can succeed. -header "Name: value" adds a header field to the
+// query, for example for authentication; it may be repeated. Without a service, the command explain in package
+// policyredis reads budgets on Redis. check reports all errors in a file, as file:line:column, and warns about valid
+// entries that are probably mistakes: see [policy.Check]. With -engine it also refuses limits impossible for budgets
+// in memory, on Redis (policyredis) or in a database (sqllimit); it needs no server. A cluster, and a Tenant in
 // policyredis, restrict rules further: policy.Check with the service's own engine finds these mistakes, too.
 package main
 
@@ -48,7 +48,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 type tool struct {
 	out, errs io.Writer
 	json      bool
-	engine    string // that files are checked against, or ""
+	engine    string // the engine for check, or ""
 	cost      int
 	service   string   // the URL of a running service, or ""
 	headers   []string // the query's headers
@@ -126,7 +126,7 @@ func (t *tool) load(path string) (set *policy.Set, status int, err error) {
 	return parsed.(*policy.Set), fine, nil
 }
 
-// maxRead is the maximum size of a file or an answer. It is above the maximum of policy.Parse.
+// maxRead is the maximum size of a file or an answer. It is above policy.Parse's maximum.
 const maxRead = 8 << 20
 
 func (t *tool) read(path string) ([]byte, error) {

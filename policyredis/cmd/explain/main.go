@@ -1,14 +1,14 @@
-// Command explain prints the answer of a policy file's rules to a request, with the remaining budgets on Redis and the time
-// until a retry can succeed. It charges nothing.
+// Command explain prints how a policy file's rules answer a request, with the remaining
+// budgets on Redis and the time until a retry can succeed. It charges nothing.
 //
 //	explain [-json] [-cost N] [-redis URL] [-cluster] [-prefix PREFIX] [-tenant ATTRIBUTE] FILE [ATTRIBUTE=VALUE]…
 //
-// Give -prefix and -tenant the Prefix and the Tenant of the service's [policyredis.Options]. They are part of the
-// budgets' names on Redis: with other values, the command looks up other budgets, of which nothing is spent. It does
-// not find the budgets of a service with a Slot of its own, nor budgets on a Ring. A service's leases count as spent.
+// Set -prefix and -tenant to the Prefix and the Tenant in the service's [policyredis.Options]. They are part
+// of the budgets' names on Redis: with other values, the command looks up other, unspent budgets. It does
+// not find the budgets if the service sets Slot, nor budgets on a Ring. A service's leases count as spent.
 //
-// The exit status is 0; 1 if the request would be refused with any remaining budget; 2 if the call is wrong, the file is
-// invalid or Redis does not answer. It is the command explain of policy's command, with an engine.
+// The exit status is 0; 1 if the request would be refused with any remaining budget; 2 if the call is wrong, the
+// file is invalid or Redis does not answer. This is the command explain of policy's command, with an engine.
 package main
 
 import (
@@ -91,7 +91,7 @@ func explain(args []string, cost int, address string, cluster bool, opts *policy
 	}
 	client, err := connect(address, cluster)
 	if err != nil {
-		return ex, errors.New("-redis: not a URL such as redis://localhost:6379") // it may hold a password
+		return ex, errors.New("-redis: not a URL such as redis://localhost:6379") // the URL may hold a password
 	}
 	defer client.Close()
 	p, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, opts)})
