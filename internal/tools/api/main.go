@@ -1,8 +1,8 @@
-// Api records the API of all packages in a file, with a line for each exported function, type, method, field, constant
-// and variable. If a change alters the API, it changes that file, and a reviewer sees it. Run it by scripts/api.
+// Api records all packages' API in a file, with a line for each exported function, type, method, field,
+// constant and variable. A change to the API changes that file, so a reviewer sees it. Run it by scripts/api.
 //
-// The file also lists the internal packages imported by nested modules,
-// because they are an API between modules of different versions.
+// The file also lists the internal packages imported by nested
+// modules. They are an API between modules at different versions.
 package main
 
 import (
@@ -53,7 +53,7 @@ func main() {
 }
 
 // compare returns the lines missing in now, each with a minus, and the
-// lines missing in before, with a plus. Both lists must be sorted.
+// lines missing in before, each with a plus. Both lists must be sorted.
 func compare(before, now []string) (changes []string) {
 	for _, line := range before {
 		if _, found := slices.BinarySearch(now, line); !found {
@@ -75,7 +75,7 @@ func describe(root string) ([]string, error) {
 		return nil, err
 	}
 	packages := make(map[string]*build.Package) // by import path
-	between := make(map[string]bool)            // internal packages of the root, imported by another module
+	between := make(map[string]bool)            // the root's internal packages imported by another module
 	for _, m := range modules {
 		if !m.Published() {
 			continue
@@ -105,7 +105,7 @@ func describe(root string) ([]string, error) {
 	return slices.Compact(lines), nil
 }
 
-// addImports adds those imported packages whose paths have the prefix.
+// addImports adds those imported packages whose paths begin with the prefix.
 func addImports(to map[string]bool, packages map[string]*build.Package, prefix string) {
 	for _, p := range packages {
 		for _, imported := range p.Imports {

@@ -1,5 +1,5 @@
 // Consumer checks that other modules can use these modules. It packs each one as a module proxy does, and fetches it by
-// name from an empty module elsewhere. There it builds the repository's packages and examples. Run it by scripts/consumer.
+// name into an empty module elsewhere. There it builds the repository's packages and examples. Run it by scripts/consumer.
 //
 // It packs the work tree, including files not yet in git, at the version at which the modules require
 // each other. A replace in a go.mod file works only in this repository, so it cannot hide an error.
@@ -43,7 +43,7 @@ func run(root string, keep bool, out io.Writer) error {
 	return p.use(out)
 }
 
-// folder makes a folder to work in. If it can, it always uses the same
+// folder makes a folder to work in. If possible, it always uses the same
 // one, because the go command's cache distinguishes packages by folder.
 func folder() (string, error) {
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("consumer-%d", os.Getuid()))

@@ -56,7 +56,7 @@ func pack(root, dir string) (packed, error) {
 	return p, nil
 }
 
-// scratch makes a repository in dir with all files of the work tree, except those ignored
+// scratch makes a repository in dir with all files in the work tree, except those ignored
 // by git. It returns the id of their tree. The zip package needs a repository, because it
 // cannot read a linked work tree, and uncommitted files must be included, too.
 func scratch(root, dir string) (tree string, err error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/tools/repo"
 )
 
-// use fetches each module by name from an empty module, and builds the repository's packages and examples.
+// use fetches each module by name into an empty module, and builds the repository's packages and examples.
 func (p packed) use(out io.Writer) error {
 	env, err := p.env()
 	if err != nil {
@@ -36,7 +36,7 @@ func count(n int, what string) string {
 	return fmt.Sprint(n, " ", what)
 }
 
-// env returns the environment of a user who has none of this repository's modules.
+// env returns the environment for a user who has none of this repository's modules.
 func (p packed) env() ([]string, error) {
 	text, err := repo.Run(p.dir, nil, "go", "env", "GOPROXY", "GOMODCACHE")
 	if err != nil {
@@ -46,12 +46,12 @@ func (p packed) env() ([]string, error) {
 	if len(lines) != 2 {
 		return nil, fmt.Errorf("go env answers %q", text)
 	}
-	// other modules come from this machine's cache if it has them
+	// other modules come from this machine's cache if possible
 	proxies := []string{fileURL(p.proxy()), fileURL(filepath.Join(lines[1], "cache", "download")), lines[0]}
 	return []string{
 		"GOPROXY=" + strings.Join(proxies, ","), "GOMODCACHE=" + filepath.Join(p.dir, "cache"),
 		"GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=", "GOFLAGS=-mod=mod -trimpath", "GOWORK=off",
-		"GODEBUG=goindex=0", // an index of modules, left in the build cache by another run, would hide their packages
+		"GODEBUG=goindex=0", // without this, an index of modules left in the build cache by another run would hide their packages
 	}, nil
 }
 
@@ -79,7 +79,7 @@ func (p packed) fetch(m repo.Module, env []string) ([]string, error) {
 	if err := get(dir, env, m.Path()+"@"+p.version); err != nil {
 		return nil, err
 	}
-	// This fails if an import of one of m's packages cannot be found.
+	// This fails if m's packages import a package that cannot be found.
 	text, err := repo.Run(dir, env, "go", "list", "-deps", "-f", "{{with .Module}}{{.Path}} {{$.ImportPath}}{{end}}", m.Path()+"/...")
 	if err != nil {
 		return nil, err
@@ -97,8 +97,8 @@ func (p packed) fetch(m repo.Module, env []string) ([]string, error) {
 	return names, nil
 }
 
-// build compiles all packages and their examples. It also compiles examples/servers without replace, as a user
-// does who begins a program with an example. All are in one module, so other modules are compiled only once.
+// build compiles all packages and their examples. It also compiles examples/servers without replace, as for a user
+// whose program begins with this example. All are in one module, so that other modules are compiled only once.
 func (p packed) build(packages map[string][]string, env []string, out io.Writer) error {
 	dir := filepath.Join(p.dir, "build")
 	edit, want, all := []string{"mod", "edit"}, []string(nil), []string(nil)
@@ -131,7 +131,7 @@ func (p packed) build(packages map[string][]string, env []string, out io.Writer)
 			examples += n
 		}
 	}
-	// nothing is linked; tests other than examples run in the repository
+	// list -export compiles and links nothing; tests other than examples run in the repository
 	export := []string{"list", "-export", "-f", "{{.Export}}"}
 	for _, args := range [][]string{append(all, "./..."), {"-test", "./examples/..."}} {
 		if _, err := repo.Run(dir, env, "go", append(export, args...)...); err != nil {
@@ -142,7 +142,7 @@ func (p packed) build(packages map[string][]string, env []string, out io.Writer)
 	return err
 }
 
-// copyExamples copies the files of a package's examples.
+// copyExamples copies the files with a package's examples.
 func copyExamples(from, to string) (n int, err error) {
 	files, err := filepath.Glob(filepath.Join(from, "example*_test.go"))
 	if err != nil {
@@ -160,7 +160,7 @@ func copyExamples(from, to string) (n int, err error) {
 	return len(files), nil
 }
 
-// programs runs the two programs shown to a new user by the documents: the quickstart, and the
+// programs runs the two programs that the documents show to a new user: the quickstart, and the
 // command policy. It runs the command as a tool, because go install refuses a module with a replace.
 func (p packed) programs(env []string, out io.Writer) error {
 	dir := filepath.Join(p.dir, "build")
@@ -185,7 +185,7 @@ func (p packed) programs(env []string, out io.Writer) error {
 	return nil
 }
 
-// remove removes a folder with a module cache. The cache's files are read-only.
+// remove removes a folder with a module cache, although the cache's folders are read-only.
 func remove(dir string) {
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {

@@ -19,15 +19,15 @@ type use struct {
 	id       string // the declaration's name
 }
 
-// knot is the largest set of a package's files in which each file uses each other one, directly or through others.
+// knot is a package's largest set of files in which each file uses each other one, directly or through others.
 type knot struct {
 	path  string // the package's path within the repository
-	all   int    // the package's files
+	all   int    // how many files the package has
 	files []string
 	uses  []use // uses between the knot's files
 }
 
-// find returns the largest knot of each package with a knot, sorted by path.
+// find returns each package's largest knot, sorted by path. Packages without a knot are left out.
 func find(root string) ([]knot, error) {
 	modules, err := repo.Modules(root)
 	if err != nil {
@@ -78,7 +78,7 @@ func largest(set *token.FileSet, p *source.Package) knot {
 }
 
 // between lists where a package's files use each other's functions, types, constants, variables
-// and methods, once for each file and declaration. A field counts as a part of its type.
+// and methods, once for each file and declaration. A field's use counts as its type's.
 func between(set *token.FileSet, p *source.Package) []use {
 	found := map[use]bool{}
 	for _, file := range p.Files {
@@ -103,7 +103,7 @@ func between(set *token.FileSet, p *source.Package) []use {
 	})
 }
 
-// origin returns an instance's generic declaration.
+// origin returns the generic declaration of an instance.
 func origin(obj types.Object) types.Object {
 	switch obj := obj.(type) {
 	case *types.Func:

@@ -1,4 +1,4 @@
-// Knots lists for each package its largest set of files that use each other in a circle.
+// Knots lists each package's largest set of files that use each other in a circle.
 //
 //	go -C internal/tools run ./knots -dir ../..                  # a table of packages
 //	go -C internal/tools run ./knots -dir ../.. -uses fair       # and the uses that tie the files of a package

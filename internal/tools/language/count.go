@@ -22,7 +22,7 @@ const (
 	luaComments
 	shellComments
 	pages
-	goStrings // string literals with several words in files other than tests, for example errors, log lines and descriptions
+	goStrings // string literals with several words outside tests, for example errors, log lines and descriptions
 )
 
 var kinds = [...]string{"Go", "Go tests", "Lua", "shell", "pages", "strings of Go"}
@@ -50,13 +50,13 @@ type hit struct {
 	line             int
 }
 
-// counted has a folder's figures, all folders in it included.
+// counted has the figures for a folder and all folders in it.
 type counted struct {
 	kinds   [len(kinds)]figures
 	folders map[string]*figures // without strings
 	hits    []hit
 
-	identifiers, speech int // how many names Go files declare, and how many of these describe speech
+	identifiers, speech int // how many names Go files declare, and how many names describe speech
 }
 
 // countFolder counts all files below a folder. It skips Git's own

@@ -70,7 +70,7 @@ func (c *counted) table(out io.Writer) {
 	c.chains(out)
 }
 
-// chains writes how often each kind of text has the measured words in 1,000 words, and the models' figures.
+// chains writes each kind of text's measured words for 1,000 words, and the models' figures.
 func (c *counted) chains(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
 	head, models := "\nfor 1,000 words\t", "models\t"
@@ -94,7 +94,7 @@ func (c *counted) chains(out io.Writer) {
 	fmt.Fprintf(out, "\n%d of %d identifiers are named by speech\n", c.speech, c.identifiers)
 }
 
-// row writes the figures of one folder or one kind of text.
+// row writes the figures for one folder or one kind of text.
 func row(w io.Writer, name string, f figures) {
 	fmt.Fprintf(w, "%s\t%d\t", name, f.words)
 	for _, n := range f.hits {

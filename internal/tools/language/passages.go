@@ -18,7 +18,7 @@ type passage struct {
 	lines []string
 }
 
-// readerOf returns the function that extracts a file's prose, or nil if files with this name have none.
+// readerOf returns the function that extracts a file's prose, or nil if files with this name have no prose.
 func readerOf(path string) func(path, content string) ([]passage, error) {
 	switch filepath.Ext(path) {
 	case ".go":
@@ -89,7 +89,7 @@ func readGo(path, content string) ([]passage, error) {
 	return all, nil
 }
 
-// goLine returns the prose of one line of a comment. It returns "" for a
+// goLine returns the prose in one line of a comment. It returns "" for a
 // directive, and for code: a line that begins with a tab or four spaces.
 func goLine(line string) string {
 	text, isLine := strings.CutPrefix(line, "//")
@@ -119,7 +119,7 @@ func readShell(path, content string) ([]passage, error) {
 	return lineComments("\n"+rest, shellComments, "#"), nil
 }
 
-// lineComments returns the comments from a mark to the line's end.
+// lineComments returns the comments, each from a mark to the line's end.
 func lineComments(content string, k kind, mark string) []passage {
 	var all []passage
 	var open *passage
@@ -163,7 +163,7 @@ func commentAt(line, mark string) int {
 	return -1
 }
 
-// readPage returns the paragraphs of a Markdown page, without code, headings, and the head rows of tables.
+// readPage returns a Markdown page's paragraphs, without code, headings, and tables' head rows.
 func readPage(_, content string) ([]passage, error) {
 	var all []passage
 	fence := ""

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// rules lists the counted phrases. An expression's whole match is one hit, unless skip reports that it is good English here.
+// rules lists the counted phrases. An expression's whole match is
+// one hit, unless skip reports that the phrase is good English here.
 var rules = [...]struct {
 	name string
 	expr *regexp.Regexp
@@ -18,8 +19,8 @@ var rules = [...]struct {
 }
 
 // measured lists words of good English. Too many of them make a text hard to read, except "for
-// example", which helps. They are counted, but not listed as hits. The ranges are from the Go
-// comments of four models, as counted by this program: log/slog of Go 1.26, zap 1.27.0 with
+// example", which helps. They are counted, but not listed as hits. The ranges come from the Go
+// comments of four models, as counted by this program: log/slog in Go 1.26, zap 1.27.0 with
 // its licence headers, otter 2.2.1 and bbolt 1.4.0. No identifier there describes speech.
 var measured = [...]struct {
 	name   string
@@ -64,7 +65,7 @@ func lastWord(before string) string {
 	return strings.ToLower(strings.Trim(before[strings.LastIndexAny(before, " \n\t(")+1:], "*_`\"'"))
 }
 
-// beforeClause lists words after which "who" begins a clause: prepositions, conjunctions and verbs.
+// beforeClause lists words that introduce a clause with "who": prepositions, conjunctions and verbs.
 var beforeClause = func() map[string]bool {
 	set := map[string]bool{}
 	for _, word := range strings.Fields(`a about after against all-of and as at because before but by for from if in into is are was of on or over than that the to under unless

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// group makes a command the first process of a process group. end ends the group's other processes.
+// group makes a command the first process in a process group. end ends the group's other processes.
 func group(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
 func end(cmd *exec.Cmd) {

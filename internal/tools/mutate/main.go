@@ -6,12 +6,12 @@
 //	go -C internal/tools run ./mutate -only 'rounded'         mutants whose names match
 //	go -C internal/tools run ./mutate -list                   prints where each is, and runs nothing
 //
-// The mutants are in mutants.txt. The command works in copies of the repository's present files, and never in
-// the checkout. The tests of the mutant's own package run first, with -failfast, beginning with tests that have
-// killed other mutants. If a mutant survives them with all seeds, the tests of all dependent packages run,
-// except proofs and examples. A failure counts only if the test fails twice. So does a run that takes three
-// times as long as without a mutant. If a test fails with only one seed, it must pass without the mutant. The
-// exit status is 1 if a mutant survives or does not compile, or if its text is not found exactly once.
+// The mutants are in mutants.txt. The command works in copies of the repository's present files, and never in the
+// checkout. The mutant's own package's tests run first, with -failfast, beginning with tests that have killed
+// other mutants. If a mutant survives them with all seeds, all dependent packages' tests run, except proofs and
+// examples. A failure counts only if the test fails twice. A run that takes three times as long as without a
+// mutant counts as a failure, too. If a test fails with only one seed, it must pass without the mutant. The exit
+// status is 1 if a mutant survives or does not compile, or if its text is not found exactly once.
 package main
 
 import (
@@ -88,7 +88,7 @@ type options struct {
 // fate is a mutant's result.
 type fate struct {
 	survived bool
-	by       string // the test that killed it, or the reason why no test can
+	by       string // the test that killed the mutant, or why none could
 	took     time.Duration
 }
 

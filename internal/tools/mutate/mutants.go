@@ -18,9 +18,9 @@ type mutant struct {
 	replace   []string
 	explained string // why no test can notice it; "" if a test must notice it
 
-	file  string // relative to the repository
-	text  string // the changed file
-	plain string // the unchanged file
+	file  string // the changed file's path in the repository
+	text  string // the file's text with the change
+	plain string // the file's text without it
 }
 
 // parse reads mutants. Each one begins with its package and its effect:
@@ -30,7 +30,7 @@ type mutant struct {
 //	+ if rest > 1 {
 //	= only if no test can notice it: why
 //
-// The lines after "-" must occur in exactly one place of the package, with any
+// The lines after "-" must occur in exactly one place in the package, with any
 // indentation. The lines after "+" replace them. Lines beginning with "#" are comments.
 func parse(data string) ([]*mutant, error) {
 	var all []*mutant
@@ -81,7 +81,7 @@ func pattern(lines []string) *regexp.Regexp {
 }
 
 // locate finds the mutants in their packages' files, and in scripts
-// below these. It returns one error for all mutants that it cannot find.
+// below them. It returns one error for all mutants not found.
 func locate(dir string, all []*mutant) error {
 	packages := make(map[string]map[string]string)
 	var errs []error
@@ -101,7 +101,7 @@ func locate(dir string, all []*mutant) error {
 	return errors.Join(errs...)
 }
 
-// sources returns a package's files, and the scripts below the package, by path in the repository.
+// sources returns a package's files, and the scripts below it, by path in the repository.
 func sources(dir, pkg string) (map[string]string, error) {
 	files := make(map[string]string)
 	for _, glob := range []string{"*.go", "*/*.lua", "*/*/*.lua"} {
@@ -127,8 +127,8 @@ func sources(dir, pkg string) (map[string]string, error) {
 	return files, nil
 }
 
-// locate finds a mutant in the files. It returns an error if the mutant
-// does not occur in exactly one place, or if it changes nothing.
+// locate finds a mutant in the files. It returns an error unless
+// the mutant occurs in exactly one place and changes something.
 func (m *mutant) locate(files map[string]string) error {
 	re := pattern(m.find)
 	var found []string

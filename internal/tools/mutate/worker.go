@@ -22,7 +22,7 @@ import (
 type worker struct {
 	dir     string
 	clean   map[string]time.Duration // how long a package's tests take without a mutant
-	listed  map[string][]string      // for each package, the dependent packages with tests
+	listed  map[string][]string      // by package: the packages with tests that depend on it
 	killers *killers
 }
 
@@ -65,7 +65,7 @@ func newWorker(repo string, killers *killers) (*worker, error) {
 
 func (w *worker) close() { os.RemoveAll(w.dir) }
 
-// copy copies the present files that git knows or would add.
+// copy copies the files that git knows or would add, unless they are deleted.
 func (w *worker) copy(repo string) error {
 	cmd := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	cmd.Dir = repo
@@ -92,8 +92,8 @@ func (w *worker) copy(repo string) error {
 	return nil
 }
 
-// try runs the tests on a mutant. First it runs those tests of the mutant's package that have killed
-// others, then all of the package's tests with each seed, and then the tests of dependent packages.
+// try runs the tests on a mutant. First it runs the tests of the mutant's package that have killed
+// others, then all the package's tests with each seed, and then the dependent packages' tests.
 func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err error) {
 	packages := []string{m.pkg}
 	if !o.near {
@@ -141,8 +141,8 @@ func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err err
 	return fate{survived: true, took: time.Since(begin)}, nil
 }
 
-// tests runs one package's tests on a mutant, with each seed. It returns the test that has
-// killed the mutant, or "" if none has. With killersFirst, tests with earlier kills run first.
+// tests runs one package's tests on a mutant, with each seed. It returns the test that killed
+// the mutant, or "" if none did. With killersFirst, tests with earlier kills run first.
 func (w *worker) tests(ctx context.Context, pkg, test string, m *mutant, seeds int, killersFirst bool) (by string, err error) {
 	bound := 3*w.clean[pkg] + 5*time.Second
 	if first := w.killers.of(pkg); first != "" && killersFirst {
@@ -194,7 +194,7 @@ func (w *worker) measure(ctx context.Context, pkg string, m *mutant) error {
 	return ctx.Err()
 }
 
-// control returns an error if a test that failed with a seed also fails without the mutant.
+// control returns an error if a test that failed with a seed fails without the mutant, too.
 func (w *worker) control(ctx context.Context, pkg string, m *mutant, seed int, by string) error {
 	if err := os.WriteFile(filepath.Join(w.dir, m.file), []byte(m.plain), 0o755); err != nil {
 		return err
@@ -210,7 +210,7 @@ func (w *worker) control(ctx context.Context, pkg string, m *mutant, seed int, b
 	return err
 }
 
-// only returns the argument that selects the named test alone, or nil if it names no test.
+// only returns the argument to run one test alone, or nil if by is not a test's name.
 func only(by string) []string {
 	if name, _, _ := strings.Cut(by, "/"); strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Example") {
 		return []string{"-test.run=^" + name + "$"}
@@ -223,7 +223,7 @@ func (w *worker) build(ctx context.Context, pkg string) (program string, out []b
 	program = filepath.Join(w.dir, ".test")
 	os.Remove(program)
 	flags := "-gcflags=github.com/weir-go/...=-dwarf=false"
-	// this package takes the compiler longest; without inlining and debug information, the time is little more than half
+	// this package takes longest to compile; without inlining and debug information, it takes little more than half the time
 	if pkg == "." {
 		flags = "-gcflags=github.com/weir-go/...=-l -dwarf=false"
 	}
@@ -240,12 +240,12 @@ func (w *worker) build(ctx context.Context, pkg string) (program string, out []b
 
 var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
-// tries is how often a test program runs, at most, if its failed tests pass when they run alone.
+// tries is how often a test program runs at most. It runs again if its failed test passes alone.
 const tries = 3
 
-// play runs a test program with the arguments, and returns the failed test, or "". A failed
-// test runs once more, alone. If it passes then, it has not failed, and the whole program runs
-// again, because the tests after it have not run. A program that fails in every try has failed.
+// play runs a test program with the arguments, and returns the failed test, or "". A failed test runs
+// once more, alone. If it passes then, it does not count as failed, and the whole program runs again,
+// because the later tests have not run. If this happens at each try, the test counts as failed.
 func (w *worker) play(ctx context.Context, pkg, program string, seed int, bound time.Duration, args ...string) (by string, err error) {
 	for range tries {
 		if by, err = w.once(ctx, pkg, program, seed, bound, args...); by == "" || err != nil {
@@ -259,8 +259,8 @@ func (w *worker) play(ctx context.Context, pkg, program string, seed int, bound 
 	return by, nil
 }
 
-// once runs a test program. The bound applies to the program, and then to the
-// processes it has started. Tests that depend on the machine's load are left out.
+// once runs a test program. bound is the program's maximum time; the processes that it has started
+// get a second more to close its output. Tests that depend on the machine's load are left out.
 func (w *worker) once(ctx context.Context, pkg, program string, seed int, bound time.Duration, args ...string) (by string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -289,8 +289,8 @@ func (w *worker) once(ctx context.Context, pkg, program string, seed int, bound 
 	}
 }
 
-// dependants returns the packages with tests that depend on pkg,
-// those of the root module first. Modules without tags are left out.
+// dependants returns the packages with tests that depend on pkg, the root
+// module's first. It leaves out the tools, the proofs and examples/servers.
 func (w *worker) dependants(ctx context.Context, pkg string) ([]string, error) {
 	if list, ok := w.listed[pkg]; ok {
 		return list, nil

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/tools/source"
 )
 
-// shown is the kind of place where a name is used outside of its package.
+// shown is where a name is used outside of its package. If there are several places, the highest value counts.
 type shown int
 
 const (
@@ -21,7 +21,7 @@ const (
 	byPackage       // in another of the repository's packages
 	byResult        // as a result's type
 	byDemand        // as a method required by an interface
-	byPage          // on a page of the documentation
+	byPage          // on a documentation page
 	byExample       // in an example or an example program
 )
 
@@ -37,7 +37,7 @@ type name struct {
 	demanded      bool // whether an interface requires the method
 }
 
-// String returns the name in the form of exemptions.txt, such as redislimit.Limiter.Each.
+// String returns the name as in exemptions.txt, for example redislimit.Limiter.Each.
 func (n *name) String() string { return strings.Join([]string{n.pkg, n.within()}, ".") }
 
 func (n *name) within() string {
@@ -191,7 +191,7 @@ func (c *counted) examples(p *source.Package) {
 	}
 }
 
-// isWhole reports whether a file consists of one example and its declarations.
+// isWhole reports whether a file consists of an example and its declarations.
 func isWhole(file *ast.File) bool {
 	examples := 0
 	for _, d := range file.Decls {
@@ -207,7 +207,7 @@ func isWhole(file *ast.File) bool {
 	return examples > 0
 }
 
-// uses records the names below a node, except for one package's names.
+// uses records the names below a node, except the names in package but.
 func (c *counted) uses(p *source.Package, under ast.Node, but string, how shown) {
 	ast.Inspect(under, func(n ast.Node) bool {
 		if id, ok := n.(*ast.Ident); ok {

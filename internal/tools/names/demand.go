@@ -4,7 +4,7 @@ import (
 	"go/types"
 )
 
-// standard lists packages whose interfaces require methods, outside of the repository.
+// standard lists packages outside of the repository whose interfaces require methods.
 var standard = []string{
 	"encoding", "encoding/gob", "encoding/json", "fmt", "io", "net/http",
 }
@@ -16,7 +16,7 @@ var unnamed = []string{
 	"MarshalYAML", "WrapUnary", "WrapStreamingClient", "WrapStreamingHandler", // required by YAML and Connect
 }
 
-// foreign adds the interfaces of the standard packages.
+// foreign adds the standard packages' interfaces.
 func (c *counted) foreign(all []*types.Package) {
 	for _, p := range all {
 		for _, id := range p.Scope().Names() {
@@ -34,7 +34,7 @@ func (c *counted) demand(t *types.TypeName) {
 	}
 }
 
-// demanded records the methods required by interfaces, and the types of results.
+// demanded records the methods required by interfaces, and the results' types.
 func (c *counted) demanded() {
 	for _, t := range c.named {
 		if !types.IsInterface(t) {
@@ -65,7 +65,7 @@ func (c *counted) demanded() {
 	}
 }
 
-// demandedOf records a type's methods required by interfaces.
+// demandedOf records which of a type's methods interfaces require.
 func (c *counted) demandedOf(t *types.Named) {
 	methods := types.NewMethodSet(types.NewPointer(t))
 	for _, i := range c.interfaces {
@@ -108,7 +108,7 @@ func (c *counted) callbacks(t types.Type, seen map[string]bool) {
 	}
 }
 
-// result records a result's type, and the types of its exported fields.
+// result records a result's type, and its exported fields' types.
 func (c *counted) result(t types.Type, seen map[string]bool) {
 	switch t := t.(type) {
 	case *types.Pointer:
@@ -161,7 +161,7 @@ func implements(methods *types.MethodSet, i *types.Interface) bool {
 	return true
 }
 
-// alike reports whether two types have the same name and form. A type parameter is like every type.
+// alike reports whether two types have the same name and form. A type parameter is like any type.
 func alike(a, b types.Type) bool {
 	a, b = types.Unalias(a), types.Unalias(b)
 	if _, ok := a.(*types.TypeParam); ok {

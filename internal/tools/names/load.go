@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/tools/source"
 )
 
-// load reads the packages of some modules, the tests of packages with
+// load reads the modules' packages, the tests of packages with
 // examples, and the standard packages whose interfaces require methods.
 func load(root string, modules []repo.Module) (all, tests []*source.Package, foreign []*types.Package, err error) {
 	l, err := source.New(root, modules, standard...)

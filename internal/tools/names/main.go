@@ -1,4 +1,4 @@
-// Names counts the public names of all packages and the words of their
+// Names counts all packages' public names and the words in their
 // documentation. It lists the names that nothing shows to users.
 //
 //	go -C internal/tools run ./names -dir ../..             # a table of packages

@@ -41,7 +41,7 @@ func (c *counted) pages(root string) error {
 				found[parts[i]+"."+parts[i+1]] = true
 			}
 			if called && (len(parts) > 1 || strings.HasPrefix(w, ".")) {
-				found["."+parts[len(parts)-1]] = true // the method may be of any type
+				found["."+parts[len(parts)-1]] = true // the method may belong to any type
 			}
 			found[parts[0]] = true
 		}
@@ -55,12 +55,13 @@ func (c *counted) pages(root string) error {
 	return nil
 }
 
-// exemptions lists names that stay although nothing shows them, one a line, with the reason after a colon.
+// exemptions lists names to keep although nothing shows them, one a line, with the reason after a colon.
 //
 //go:embed exemptions.txt
 var exemptions string
 
-// exempt marks the names in a list of exemptions. It returns an error if a line does not name an unshown name.
+// exempt marks the names in a list of exemptions. It returns an error for
+// a line without a reason, and for a name that is not public or is shown.
 func (c *counted) exempt(list string) error {
 	var wrong []string
 	for line := range strings.Lines(list) {

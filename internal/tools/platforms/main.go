@@ -1,5 +1,5 @@
-// Platforms checks that the packages and tests of all modules compile on other platforms.
-// It checks types from source, so it needs no compiled standard library for each platform.
+// Platforms checks that all modules' packages and tests compile on other platforms. It
+// checks types from source, so it needs no compiled standard library for each platform.
 //
 //	go -C internal/tools run ./platforms -dir ../.. windows/amd64 darwin/arm64 linux/386
 package main
@@ -31,7 +31,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	debug.SetGCPercent(400) // for a short time this needs more memory, but it halves the garbage collector's work
+	debug.SetGCPercent(400) // the garbage collector works half as much, and for a short time this needs more memory
 	failed := false
 	for _, platform := range flag.Args() {
 		n, err := check(root, platform, os.Stdout)
@@ -96,7 +96,7 @@ func generated(e packages.Error, root string) bool {
 	return filepath.IsAbs(e.Pos) && !strings.HasPrefix(e.Pos, root+string(filepath.Separator))
 }
 
-// declarationsOnly removes functions' bodies. Bodies in other modules and in the standard library are not checked.
+// declarationsOnly removes functions' bodies, so that bodies in other modules and in the standard library are not checked.
 func declarationsOnly(file *ast.File) {
 	for _, d := range file.Decls {
 		if f, ok := d.(*ast.FuncDecl); ok && f.Body != nil {

@@ -1,4 +1,4 @@
-// Release makes a release of all modules at one version. Run it by scripts/release.
+// Release releases all modules at one version. Run it by scripts/release.
 //
 // It works in a clone. There it sets the versions at which the modules require each other, moves
 // the changelog's Unreleased section under the version, commits, and runs .ci/run. If that passes,

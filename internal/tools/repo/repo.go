@@ -64,8 +64,8 @@ func Modules(root string) ([]Module, error) {
 	return all, err
 }
 
-// Packages returns a module's packages by import path. It skips folders with one
-// of the given names, folders of other modules, hidden folders, and testdata.
+// Packages returns a module's packages by import path. It skips testdata, hidden
+// folders, other modules' folders, and folders with one of the skipped names.
 func (m Module) Packages(root string, skipped ...string) (map[string]*build.Package, error) {
 	all := make(map[string]*build.Package)
 	base := filepath.Join(root, filepath.FromSlash(m.Dir))
@@ -105,8 +105,8 @@ func Siblings(m Module, all []Module) []*modfile.Require {
 	return siblings
 }
 
-// Version returns the version at which the modules require each other. It returns an
-// error if there are several, or if a required module does not exist or is not published.
+// Version returns the version at which the modules require each other. It returns an error
+// if there are several versions, or if a required module does not exist or is not published.
 func Version(all []Module) (string, error) {
 	published := make(map[string]bool)
 	for _, m := range all {

@@ -39,7 +39,7 @@ type Loader struct {
 	unknown  map[string]*types.Package
 }
 
-// New returns a loader for the modules' packages in root, and for the named packages of the standard library.
+// New returns a loader for the modules' packages in root, and for the named standard packages.
 func New(root string, modules []repo.Module, standard ...string) (*Loader, error) {
 	l := &Loader{Set: token.NewFileSet(), Dirs: map[string]*build.Package{}, ready: map[string]*Package{}, unknown: map[string]*types.Package{}}
 	for _, m := range modules {
@@ -65,7 +65,7 @@ func (l *Loader) All() (all []*Package, err error) {
 	return all, nil
 }
 
-// compiled returns an importer for packages of the standard library.
+// compiled returns an importer for standard packages.
 func (l *Loader) compiled(root string, standard []string) (types.Importer, error) {
 	args := slices.Concat([]string{"list", "-export", "-f", "{{.ImportPath}} {{.Export}}"}, standard)
 	for _, p := range l.Dirs {
@@ -87,7 +87,7 @@ func (l *Loader) compiled(root string, standard []string) (types.Importer, error
 	return importer.ForCompiler(l.Set, "gc", func(p string) (io.ReadCloser, error) { return os.Open(files[p]) }), nil
 }
 
-// Import returns a package of the repository or of the standard library. For any other path it returns an empty package.
+// Import returns one of the repository's packages or a standard package. For any other path it returns an empty package.
 func (l *Loader) Import(p string) (*types.Package, error) {
 	if done := l.ready[p]; done != nil {
 		return done.Types, nil
@@ -105,7 +105,7 @@ func (l *Loader) Import(p string) (*types.Package, error) {
 	}
 	if l.unknown[p] == nil {
 		base := path.Base(p)
-		if strings.TrimLeft(base, "v0123456789") == "" { // the element is a major version
+		if strings.TrimLeft(base, "v0123456789") == "" { // the last element is a major version
 			base = path.Base(path.Dir(p))
 		}
 		l.unknown[p] = types.NewPackage(p, base)
@@ -114,7 +114,7 @@ func (l *Loader) Import(p string) (*types.Package, error) {
 	return l.unknown[p], nil
 }
 
-// Parse reads a package's files.
+// Parse reads the named files of a package.
 func (l *Loader) Parse(d *build.Package, names []string) (files []*ast.File, err error) {
 	for _, name := range names {
 		file, err := parser.ParseFile(l.Set, filepath.Join(d.Dir, name), nil, parser.SkipObjectResolution)
@@ -126,7 +126,7 @@ func (l *Loader) Parse(d *build.Package, names []string) (files []*ast.File, err
 	return files, nil
 }
 
-// Check checks types as far as it knows them.
+// Check checks the files' types, and ignores unknown ones.
 func (l *Loader) Check(p, dir string, files []*ast.File) *Package {
 	info := &types.Info{Uses: map[*ast.Ident]types.Object{}, Selections: map[*ast.SelectorExpr]*types.Selection{}}
 	conf := types.Config{Importer: l, Error: func(error) {}}
