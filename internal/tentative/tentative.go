@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	Every = 250 * time.Millisecond // the time between two beats, and at least between two looks
+	Every = 250 * time.Millisecond // the time between two beats, and the minimum time between two looks
 	Holds = 3 * Every              // how long after a beat a process may be silent
 
 	// Near is how long before its instant a booking is left to its process.
@@ -36,7 +36,7 @@ const (
 
 	again     = 4 * Every // the time between two looks at a key's records while the same processes are silent
 	maxLooked = 1024
-	maxCalls  = 16 // how many bookings follow a beat at the same time
+	maxCalls  = 16 // how many calls are made at a time after a beat
 )
 
 // Store keeps the beats of a limiter's processes.
@@ -64,9 +64,9 @@ type Process struct {
 	open     map[*Booking]struct{}
 	end      chan struct{}   // ends the goroutine for the beats; nil if there is none
 	known    time.Time       // the begin of the last beat that has reached the store; zero if the store has none
-	shown    bool            // the store may have a beat of the process
-	beaten   []string        // the silent processes by the last beat
-	silent   []string        // the silent processes by the last look
+	shown    bool            // the store may have a beat from the process
+	beaten   []string        // the processes that the last beat found silent
+	silent   []string        // the processes that the last look found silent
 	silentAt int64           // the last look's reading; 0 if there was none
 	looked   map[string]bool // the keys with records looked at since lookedAt
 	lookedAt int64           // a reading
@@ -257,7 +257,7 @@ func (p *Process) beat(again bool) error {
 	return err
 }
 
-// together makes calls, several at the same time. Beats are sent meanwhile.
+// together makes calls, up to maxCalls at a time. Beats need not wait for them.
 func together(calls []func()) {
 	turns := make(chan struct{}, maxCalls)
 	for _, call := range calls {
@@ -270,7 +270,7 @@ func together(calls []func()) {
 }
 
 // over has the store forget the process, unless it has begun new bookings. Otherwise
-// other processes would find it silent, and look at the keys' records in vain.
+// other processes would find it silent, and look for records that do not exist.
 func (p *Process) over() {
 	p.turn <- struct{}{}
 	defer func() { <-p.turn }()
@@ -285,7 +285,7 @@ func (p *Process) over() {
 	}
 }
 
-// knownLocked reports whether the store has a beat that holds until the next one.
+// knownLocked reports whether the process's last beat is recent enough to hold until the next one.
 func (p *Process) knownLocked() bool { return !p.known.IsZero() && time.Since(p.known) < 2*Every }
 
 // expire drops the bookings whose instants have come.
@@ -343,7 +343,7 @@ func (b *Booking) found() {
 	}
 }
 
-// Beaten returns the silent processes by the last beat.
+// Beaten returns the processes that the last beat found silent.
 func (p *Process) Beaten() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -38,8 +38,8 @@ func (ls *Lines[K]) advanceLocked(l *line[K], c *caller[K], call func(Request) (
 	})
 }
 
-// advance moves a caller's part to the answer's instant. changes is the line's
-// value at the call's beginning. If the call panics, so does the caller.
+// advance moves a caller's part to the answer's instant. changes is the value of
+// the line's changes when the call began. If the call panics, so does the caller.
 func (ls *Lines[K]) advance(l *line[K], c *caller[K], p *part, changes int, answer func() (Answer[K], error)) {
 	a, err := Answer[K]{Unsure: true}, error(nil)
 	defer func() {

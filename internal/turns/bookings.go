@@ -440,7 +440,7 @@ func (l *list[K]) pass(h held, cost int) (rest held, room bool) {
 			continue
 		case b.held.unsure:
 			continue
-		case b.cost != cost || h.void || h.unsure || b.held.void || b.moved != nil: // nobody overtakes a booking being moved
+		case b.cost != cost || h.void || h.unsure || b.held.void || b.moved != nil: // a booking being moved is not overtaken
 			return h, true
 		}
 		h, b.held = b.held, h

@@ -42,7 +42,7 @@ const (
 	maxLoad   = 64 // other processes' maximum load, as a multiple of the process's own
 	minAhead  = 5 * time.Millisecond
 	repeat    = 100 * time.Millisecond // the time until a failed confirmation is repeated
-	slack     = 50 * time.Microsecond  // a retry's delay after the announced instant, which another clock has measured
+	slack     = 50 * time.Microsecond  // a retry's delay after the announced instant, because another clock has measured it
 )
 
 // Pace is a limit's rate: Units in each Per. If AtOnce, the limit has windows, and regains all units
@@ -157,7 +157,7 @@ type line[K comparable] struct {
 	room        int64         // the units that the last answer has reported, without those used by calls since
 	remaining   int64         // the remaining units in the answer to the last decided call
 	remainedAt  time.Time     // that answer's time
-	known       bool          // an answer has set the room: then a call without room could be overtaken by another one
+	known       bool          // an answer has set the room: from then on a call beyond the room might be overtaken
 	equal       int           // the cost of each call under way; 0 if they differ
 	due         time.Time     // the latest booking's instant; in a line of tries, the instant when the budget was, or will be, 0
 	again       time.Time     // according to a denial, no call can succeed before this time
@@ -269,7 +269,7 @@ func (ls *Lines[K]) Wait(ctx context.Context, key K, cost int, call func(Request
 	return ls.wait(ctx, key, c, call)
 }
 
-// Budget is a key charged by a try, and the cost to it.
+// Budget is a key that a try charges, and the cost charged to the key.
 type Budget[K comparable] struct {
 	Key    K
 	Cost   int
@@ -403,7 +403,7 @@ func (ls *Lines[K]) mayCall(ctx context.Context, l *line[K], c *caller[K]) (*lin
 		ls.mu.Lock()
 		now := time.Now()
 		ls.pumpLocked(l, now)
-		if c.state == isCalling && c.tries { // it must not overtake a caller that came earlier and waits in another line
+		if c.state == isCalling && c.tries { // c must not overtake a caller that came earlier and waits in another line
 			if b, busy := ls.busyLocked(c, l); busy {
 				l.endCall(c)
 				l.due = l.due.Add(-l.pace.span(int64(c.need)))
@@ -907,7 +907,7 @@ func (ls *Lines[K]) line(key K) *line[K] {
 }
 
 // busyLocked returns one of a caller's budgets in whose line earlier callers
-// wait: the one where its turn comes last. It skips the line except.
+// wait: the one where its turn comes last. It ignores the line passed as except.
 func (ls *Lines[K]) busyLocked(c *caller[K], except *line[K]) (b Budget[K], busy bool) {
 	var latest time.Time
 	for _, x := range c.budgets {
@@ -1052,7 +1052,7 @@ func (l *line[K]) ready(c *caller[K], now time.Time) (ok bool, at time.Time) {
 	return !at.After(now), at
 }
 
-// ahead returns how long before the last booking is due the next one is made.
+// ahead returns how early the next booking is made: the time before the last booking is due.
 func (l *line[K]) ahead() time.Duration {
 	ahead := minAhead + l.trip + l.trip/2
 	if l.steady() {

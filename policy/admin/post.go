@@ -110,7 +110,8 @@ func (a *admin) subject(r *http.Request, v *view) (policy.Subject, error) {
 		if !strings.EqualFold(c.Rule, s.Rule) || a.code(c.Key) != code {
 			continue
 		}
-		if values := policy.ValuesOf(c.Key, a.parts(s.Rule)); joined.Key(values) == c.Key { // otherwise the rule had another Key then
+		// otherwise the rule's Key has changed since the denial
+		if values := policy.ValuesOf(c.Key, a.parts(s.Rule)); joined.Key(values) == c.Key {
 			s.Key, v.sent = values, append(slices.Clone(values), c.Key)
 			return s, nil
 		}

@@ -48,7 +48,7 @@ type Options struct {
 	// MaxRows is the maximum number of rows that this process writes for one rule
 	// and minute. Further keys share one row without a key. It defaults to 1,000.
 	MaxRows int
-	// Keep is how long rows are kept. It defaults to 30 days; if negative, rows are kept.
+	// Keep is how long rows are kept. It defaults to 30 days; if negative, rows are never deleted.
 	Keep time.Duration
 	// Shadows also writes shadow rules' denials. In the table, "shadow:" precedes these rules' names.
 	Shadows bool

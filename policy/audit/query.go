@@ -78,7 +78,7 @@ type Filter struct {
 	Since, Until time.Time
 	// Rule is a rule's name. If empty, all rules are selected.
 	Rule string
-	// Shadows selects only the shadow rules' denials written because of [Options.Shadows].
+	// Shadows selects only denials by shadow rules. They are written if [Options.Shadows] is set.
 	Shadows bool
 	// Key has a value for each attribute in the rule's Key, not hashed. If nil, all keys are selected.
 	Key []string
@@ -174,7 +174,7 @@ func (a *Log) query(ctx context.Context, scan func(*sql.Rows) error, query strin
 	if err != nil {
 		return fmt.Errorf("policy/audit: %w", err)
 	}
-	defer tx.Rollback() // the transaction has only read
+	defer tx.Rollback() // the transaction only reads
 	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {
 		return fmt.Errorf("policy/audit: %w", err)

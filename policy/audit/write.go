@@ -79,7 +79,7 @@ func (a *Log) giveBack(rows []*violation) {
 	}
 }
 
-// note records an attempt's result. It must be called before the next one begins.
+// note records an attempt's result. It must be called before the next attempt begins.
 func (a *Log) note(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

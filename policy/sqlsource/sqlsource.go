@@ -111,7 +111,7 @@ func (s *source) fingerprint(ctx context.Context) string {
 	if err != nil {
 		return "error: " + err.Error()
 	}
-	defer tx.Rollback() // the transaction has only read
+	defer tx.Rollback() // the transaction only reads
 	var rows, highest, sum, kill, attributes sql.NullString
 	err = tx.QueryRowContext(ctx, `SELECT COUNT(*), MAX(version), SUM(version),
 		(SELECT value FROM rate_limit_setting WHERE name = 'kill_switch'),
@@ -136,7 +136,7 @@ func (s *source) Load(ctx context.Context) (*policy.Set, error) {
 	if err != nil {
 		return nil, fmt.Errorf("policy/sqlsource: %w", err)
 	}
-	defer tx.Rollback() // the transaction has only read
+	defer tx.Rollback() // the transaction only reads
 	kill, err := setting(ctx, tx, `SELECT value FROM rate_limit_setting WHERE name = 'kill_switch'`)
 	if err != nil {
 		return nil, err
@@ -232,7 +232,7 @@ type row struct {
 
 func (r *row) wrong(column string, err error) error {
 	name := r.name
-	if len(name) > 128 || ratelimit.Unlimited().Named(name).Validate() != nil { // the name may be any text
+	if len(name) > 128 || ratelimit.Unlimited().Named(name).Validate() != nil { // an invalid name may be any text: the error leaves it out
 		name = ""
 	}
 	return &policy.Error{Rule: name, Field: "rate_limit_rule." + column, Err: err}
@@ -349,7 +349,7 @@ func (r *row) structured(rule *policy.Rule) error {
 	return nil
 }
 
-// furtherFields reads the column more. It has the fields without their own column, in JSON, as in a file.
+// furtherFields reads the column more: a rule's fields without a column of their own, as in a JSON file.
 func (r *row) furtherFields(rule *policy.Rule) error {
 	if r.words == "" {
 		return nil
@@ -461,8 +461,8 @@ func decode(text string, to any, fields ...string) error {
 	return nil
 }
 
-// hasOnly reports whether the fields of an object, or of each object in a
-// list, all have names in fields. Package json alone would ignore case.
+// hasOnly reports whether all fields in an object, or in each object in
+// a list, have a name in fields. Package json alone would ignore case.
 func hasOnly(n *yaml.Node, fields []string) bool {
 	for i, c := range n.Content {
 		switch n.Kind {

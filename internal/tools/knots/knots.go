@@ -19,7 +19,7 @@ type use struct {
 	id       string // the declaration's name
 }
 
-// knot is a package's largest set of files in which each file uses each other one, directly or through others.
+// knot is a package's largest set of files in which each file uses every other one, directly or through others.
 type knot struct {
 	path  string // the package's path within the repository
 	all   int    // how many files the package has

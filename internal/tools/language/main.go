@@ -70,7 +70,7 @@ func (c *counted) table(out io.Writer) {
 	c.chains(out)
 }
 
-// chains writes each kind of text's measured words for 1,000 words, and the models' figures.
+// chains writes how often each kind of text uses the measured words, for 1,000 words, and the models' figures.
 func (c *counted) chains(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
 	head, models := "\nfor 1,000 words\t", "models\t"

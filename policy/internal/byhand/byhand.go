@@ -27,7 +27,7 @@ var (
 // Shown returns the shown form of a policy.Explanation. Package policy sets this variable.
 var Shown func(explanation any) shown.Explanation
 
-// Own is a policy.Subject without a plan. It has the limit from the key's last decision, if that limit is known.
+// Own is a policy.Subject without a plan. The limit in the key's last decision applies, if it is known.
 type Own struct {
 	Rule string
 	Key  []string

@@ -9,8 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/merge"
 )
 
-// Empty reports whether a decision under the limit that the rule
-// enforces leaves no unit. Then the rule denies even a cost of 0.
+// Empty reports whether a decision under the rule's enforced limit leaves no unit. Then the rule denies even a cost of 0.
 func Empty(d *ratelimit.Decision) bool {
 	return d.Remaining <= 0 && d.Limit.Algorithm != ratelimit.AlgorithmUnlimited
 }

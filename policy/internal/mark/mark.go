@@ -2,8 +2,8 @@
 // each other's values. Other modules cannot name these types.
 package mark
 
-// Validated is the result type of a source's method. With this method, the
-// source's Load validates each set, so policy need not validate it again.
+// Validated is the result type of a source's method Validated. A source with this
+// method validates each set in Load, so policy need not validate the set again.
 type Validated struct{}
 
 // Switched is a source's error about a set. The source could nevertheless read the set's kill switch.

@@ -2,7 +2,8 @@ package match
 
 import "slices"
 
-// group holds rules with the same route. Each rule is found by one attribute in its conditions, if it has a suitable one.
+// group holds rules with the same route. It finds a rule by the
+// attribute in one of the rule's conditions, if one is suitable.
 type group struct {
 	always []int            // the rules found without an attribute, in order, without duplicates
 	by     []attributeIndex // the other rules

@@ -44,8 +44,8 @@ func crossed(thresholds []int, before, after int64, capacity int) []int {
 // maxNotices is how many keys' notices are remembered at most. A notice for a further key may be sent too early.
 const maxNotices = 1 << 16
 
-// Notices remembers this process's notices until the keys have regained their budgets. Denials need
-// this, and limits that regain all the time: there, traffic may cross a share back and forth for hours.
+// Notices remembers this process's notices until the keys have regained their budgets. Denials need this, and so
+// do limits that regain all the time: under such a limit, traffic may cross a share back and forth for hours.
 type Notices struct {
 	n    atomic.Int64
 	mu   sync.Mutex // never held while a notice is sent
@@ -135,7 +135,7 @@ func (n *Notices) Due(id Key, thresholds []int, x *Change, now time.Duration) []
 			all = all[1:]
 		}
 	}
-	if k := len(all) - 1; k >= 0 && all[k] == 100 && known != nil && known.denied(capacity) { // the denial has already sent the notice
+	if k := len(all) - 1; k >= 0 && all[k] == 100 && known != nil && known.denied(capacity) { // a notice was sent at the denial
 		all = all[:k]
 	}
 	if len(all) == 0 {

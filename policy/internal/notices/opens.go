@@ -28,7 +28,7 @@ type Open struct {
 // maxOpens is the maximum number of keys with estimates.
 const maxOpens = 1 << 16
 
-// Of returns a key's estimates. They are at most spent.
+// Of returns the sum of a key's estimates, at most spent.
 func (o *Opens) Of(id Key, spent int64) int64 {
 	if o.n.Load() == 0 {
 		return 0

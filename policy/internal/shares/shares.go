@@ -117,7 +117,7 @@ func (w *weigher) weight(key string) int {
 	return w.terms.Load().Rest
 }
 
-// adopt puts weights in force. It returns the keys with calls under way if their weights change.
+// adopt puts weights in force. It returns each key with a changed weight and a call under way.
 func (w *weigher) adopt(t *Terms) (changed []string) {
 	w.terms.Store(t)
 	w.mu.Lock()

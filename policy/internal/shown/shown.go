@@ -15,7 +15,7 @@ import (
 // Explanation is the JSON form of a policy.Explanation.
 type Explanation struct {
 	KillSwitch bool   `json:"kill_switch"`
-	Exempt     string `json:"exempt,omitempty"` // the rule that exempts the request from all others
+	Exempt     string `json:"exempt,omitempty"` // the rule exempting the request from all others
 	Error      string `json:"error,omitempty"`
 	Rules      []Rule `json:"rules"`
 }
@@ -24,20 +24,20 @@ type Explanation struct {
 type Rule struct {
 	Rule     string    `json:"rule"`
 	Limit    string    `json:"limit,omitempty"`
-	Share    int       `json:"share,omitempty"` // the weight by which the key shares the limit
-	From     string    `json:"from,omitempty"`  // where the limit, or the weight, is from
+	Share    int       `json:"share,omitempty"` // the key's weight, if keys share the limit
+	From     string    `json:"from,omitempty"`  // where the limit or the weight comes from
 	Key      string    `json:"key,omitempty"`
-	Hidden   bool      `json:"key_hidden,omitempty"` // there is a key, and the service does not show it
+	Hidden   bool      `json:"key_hidden,omitempty"` // the rule has a key, and the service does not show it
 	Cost     int       `json:"cost"`
-	Grace    string    `json:"grace,omitempty"`  // the share of the limit that is allowed above it
-	Charge   string    `json:"charge,omitempty"` // "always": it is charged whatever the decision
-	Actual   string    `json:"actual,omitempty"` // the attribute at which a reservation settles the cost
+	Grace    string    `json:"grace,omitempty"`  // the share allowed above the limit
+	Charge   string    `json:"charge,omitempty"` // "always": the rule charges the cost whatever the decision
+	Actual   string    `json:"actual,omitempty"` // the attribute with the cost when a reservation settles
 	Shadow   bool      `json:"shadow,omitempty"`
-	Dated    bool      `json:"dated,omitempty"` // it is not the rule's time
+	Dated    bool      `json:"dated,omitempty"` // the rule does not hold at this time
 	Skipped  string    `json:"skipped,omitempty"`
-	Instead  string    `json:"instead,omitempty"` // the rule that takes its place
+	Instead  string    `json:"instead,omitempty"` // the rule in its place
 	Capacity int       `json:"capacity"`
-	Now      *Standing `json:"now,omitempty"` // absent if the engine cannot look
+	Now      *Standing `json:"now,omitempty"` // absent if the engine cannot report it
 }
 
 // Standing is a key's state under a rule.
