@@ -63,10 +63,10 @@ type Process struct {
 	made     uint32
 	open     map[*Booking]struct{}
 	end      chan struct{}   // ends the goroutine for the beats; nil if there is none
-	known    time.Time       // the begin of the last beat that has reached the store; zero if the store has none
+	known    time.Time       // when the last beat received by the store began; zero if the store has none
 	shown    bool            // the store may have a beat from the process
-	beaten   []string        // the processes that the last beat found silent
-	silent   []string        // the processes that the last look found silent
+	beaten   []string        // the silent processes found by the last beat
+	silent   []string        // the silent processes found by the last look
 	silentAt int64           // the last look's reading; 0 if there was none
 	looked   map[string]bool // the keys with records looked at since lookedAt
 	lookedAt int64           // a reading
@@ -79,7 +79,7 @@ func New(store Store) *Process {
 	return &Process{ID: string(id), store: store, turn: make(chan struct{}, 1), open: make(map[*Booking]struct{}), looked: make(map[string]bool)}
 }
 
-// Record holds the functions that remove a booking's record from the store. Exactly one of all calls to remove it succeeds.
+// Record holds the functions to remove a booking's record from the store. Exactly one of all calls to remove it succeeds.
 type Record struct {
 	Confirm func() (bool, error) // removes the record, and reports whether it was there
 	Cancel  func() error         // gives the booking back if the record is there
@@ -237,8 +237,8 @@ func (p *Process) run(end <-chan struct{}) {
 	}
 }
 
-// beat sends a beat if there are bookings. If again is false, it sends one only if the store's beat
-// is missing or old. After a beat the bookings do what the silent processes require: see follow.
+// beat sends a beat if there are bookings. If again is false, it sends one only if the
+// store's beat is missing or old. After the beat it makes the calls returned by follow.
 func (p *Process) beat(again bool) error {
 	p.turn <- struct{}{}
 	defer func() { <-p.turn }()
@@ -343,7 +343,7 @@ func (b *Booking) found() {
 	}
 }
 
-// Beaten returns the processes that the last beat found silent.
+// Beaten returns the silent processes found by the last beat.
 func (p *Process) Beaten() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -110,7 +110,7 @@ func (b *Booking[K]) Wait(ctx context.Context) error {
 		case b.err != nil:
 			return b.err
 		case ctx.Err() != nil:
-			bs.leaveLocked(b) // from here on nobody moves it
+			bs.leaveLocked(b) // from here on the booking is not moved
 			b.lingerLocked()
 			return ctx.Err()
 		}

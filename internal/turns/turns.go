@@ -70,7 +70,7 @@ type Request struct {
 	Between bool
 	After   int64 // the [Answer.At] of this line's latest booking; 0 if none
 
-	Early bool // a try that comes too early by the last denial: it succeeds only if the budget has grown since
+	Early bool // a try that comes too early according to the last denial: it succeeds only if the budget has grown since
 
 	// Instead is this caller's booking, as [Answer.Ref]. An allowed call
 	// replaces it in the same decision. It is nil if the caller has none.
@@ -154,7 +154,7 @@ type line[K comparable] struct {
 	booked      *caller[K]    // a list of the callers with bookings
 	bookings    int           // how many callers have bookings
 	regain      int64         // the units regained in a round trip
-	room        int64         // the units that the last answer has reported, without those used by calls since
+	room        int64         // the room reported by the last answer, less the units used by calls since
 	remaining   int64         // the remaining units in the answer to the last decided call
 	remainedAt  time.Time     // that answer's time
 	known       bool          // an answer has set the room: from then on a call beyond the room might be overtaken
@@ -277,7 +277,7 @@ type Budget[K comparable] struct {
 }
 
 // Try calls until an answer allows the call. It waits in one line at a time: first in one of its budgets'
-// lines, if others wait there, and then in the line named by the denial. Its errors are those of Wait.
+// lines, if others wait there, and then in the line named by the denial. It returns the same errors as Wait.
 //
 // A Try that begins anew goes to the line of the budget with Stands set, and does not call before
 // it is first there. If it fails, it sets Stands for the budget in whose line it has stood.
@@ -795,8 +795,8 @@ func (l *line[K]) use(c *caller[K]) {
 	c.shares = nil
 }
 
-// spare removes the parts to be given back to the store from the pool:
-// the void ones, and, if nobody waits, all but those staying for a while.
+// spare removes from the pool the parts to be given back to the store, and returns them:
+// the void parts and, if nobody waits, all parts except the ones that stay for a while.
 func (l *line[K]) spare(now time.Time) (parts []*part) {
 	l.pool = slices.DeleteFunc(l.pool, func(p *part) bool {
 		switch {
@@ -1169,7 +1169,7 @@ func (l *line[K]) bookedAt(now time.Time, cost int, a Answer[K]) {
 	}
 }
 
-// weigh learns from an answer's instant how much others book between two calls by this process.
+// weigh estimates from an answer's instant how much others book between two of this process's calls.
 func (l *line[K]) weigh(at time.Time, busy bool, cost int) {
 	own := float64(l.pace.span(int64(cost)))
 	all := own

@@ -52,7 +52,7 @@ type Failover interface {
 //     the key's last decision gives the limit: the last decision in memory or, if a store has the budgets, in this process.
 //   - limited lists at most 50 keys that are denied now, under "rule" or under all rules, by the plans in their last
 //     decisions. A store does not record plans: then "without_plans" lists the rules that judge all keys by their own limit.
-//   - explain shows each rule's decision on "request", which has one ATTRIBUTE=VALUE a line; "cost" is optional.
+//   - explain shows each rule's decision on "request", with one ATTRIBUTE=VALUE a line; "cost" is optional.
 //   - reset, and adjust by "delta", change the budget for "rule" and "key", or for "code".
 //     They need [Options.Write]. A delta that gives back more than was spent is refused.
 //   - kill_switch sets the kill switch of the set in force to "state", on or off. Follow

@@ -134,7 +134,7 @@ func (a *admin) subject(r *http.Request, v *view) (policy.Subject, error) {
 	return s, refuse(http.StatusNotFound, "code: no such key is held or has been denied of late")
 }
 
-// limited lists the denied keys under one rule or all rules: at most top keys, those with the longest waits.
+// limited lists denied keys under one rule or all rules, the longest waits first, at most top keys.
 func (a *admin) limited(r *http.Request, v *view) error {
 	ctx, cancel := context.WithTimeout(r.Context(), listTime)
 	defer cancel()

@@ -34,14 +34,14 @@ type view struct {
 	Write       bool               `json:"write"`
 	KeysHidden  bool               `json:"keys_hidden"`
 	Limited     []limited          `json:"limited,omitempty"`       // the answer to do=limited
-	Without     []string           `json:"without_plans,omitempty"` // rules for which do=limited ignores plans
+	Without     []string           `json:"without_plans,omitempty"` // rules whose plans do=limited ignores
 	Standing    []standing         `json:"standing,omitempty"`      // the answer to do=key
 	Explanation *shown.Explanation `json:"explanation,omitempty"`   // the answer to do=explain
 	Done        string             `json:"done,omitempty"`          // the change just made
 	Failed      string             `json:"failed,omitempty"`        // why the POST has failed
 
 	form fields
-	sent []string // texts to remove from errors: a POST's values, which may be keys, and the keys behind its codes
+	sent []string // texts to remove from errors: a POST's values, possibly keys, and the keys behind its codes
 }
 
 // Listed reports whether keys were searched.
@@ -204,8 +204,8 @@ func (a *admin) code(key string) string {
 	return joined.Hash(a.HashKey, key)
 }
 
-// errorText returns an error's text. An engine's text may contain a value sent as a key. If keys are
-// hidden, errorText removes such values, except those with one or two letters, which reveal no key.
+// errorText returns an error's text. An engine's text may contain a value sent as a key. If keys are hidden,
+// errorText removes such values, except values with one or two letters, because these reveal no key.
 func (a *admin) errorText(err error, v *view) string {
 	text := err.Error()
 	if a.ShowKeys {

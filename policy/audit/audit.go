@@ -83,9 +83,9 @@ type Log struct {
 	stats    Stats
 	logged   time.Time
 	closed   bool
-	minute   int64                        // the minute for rows
+	minute   int64                        // the minute of the keys in rows
 	rows     map[string]map[string]string // by rule, the keys with their own row in this minute, each mapped to itself
-	keys     int                          // how many keys rows has, over all rules
+	keys     int                          // the number of keys in rows, over all rules
 }
 
 // violationKey identifies a row in the table.

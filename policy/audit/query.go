@@ -170,7 +170,7 @@ func (a *Log) Query(ctx context.Context, f Filter) (all []Violation, err error) 
 func (a *Log) query(ctx context.Context, scan func(*sql.Rows) error, query string, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, a.opts.Timeout)
 	defer cancel()
-	tx, err := a.db.BeginTx(ctx, nil) // without autocommit, a lone query would begin a transaction that never ends
+	tx, err := a.db.BeginTx(ctx, nil) // without autocommit, a lone query would leave a transaction open
 	if err != nil {
 		return fmt.Errorf("policy/audit: %w", err)
 	}

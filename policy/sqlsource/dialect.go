@@ -13,7 +13,7 @@ const SQLite = sqllimit.MySQL + 1
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migration returns the statements that create the tables for packages sqlsource and audit, or nil
+// Migration returns the statements to create the tables for packages sqlsource and audit, or nil
 // for an unknown dialect. Run them once, in order: call [database/sql.DB.ExecContext] for each.
 func Migration(dialect sqllimit.Dialect) (statements []string) {
 	files := [...]string{"postgresql.sql", "mysql.sql", "sqlite.sql"}

@@ -2,7 +2,7 @@
 //
 //	go policy.Follow(ctx, policies, sqlsource.New(db, nil))
 //
-// [Migration] returns the statements that create the tables. An older table without the column more gets it by
+// [Migration] returns the statements to create the tables. An older table without the column more gets it by
 //
 //	ALTER TABLE rate_limit_rule ADD COLUMN more text NOT NULL DEFAULT ''
 //
@@ -107,7 +107,7 @@ func (s *source) fingerprint(ctx context.Context) string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	tx, err := s.db.BeginTx(ctx, s.snapshot()) // without autocommit, a lone statement would begin a transaction that never ends
+	tx, err := s.db.BeginTx(ctx, s.snapshot()) // without autocommit, a lone statement would leave a transaction open
 	if err != nil {
 		return "error: " + err.Error()
 	}
@@ -179,7 +179,7 @@ func (s *source) read(ctx context.Context, tx *sql.Tx) (*policy.Set, error) {
 		return nil, fmt.Errorf("policy/sqlsource: rate_limit_rule: %w", err)
 	}
 	defer rows.Close()
-	highest, changed := int64(0), int64(0) // changed is the version of the row that has set the last rule's ChangedBy
+	highest, changed := int64(0), int64(0) // changed is the version of the row with the last rule's ChangedBy
 	for rows.Next() {
 		var r row
 		if err := rows.Scan(&r.name, &r.plan, &r.description, &r.route, &r.attributes, &r.more, &r.allow, &r.key, &r.limit,
@@ -363,7 +363,7 @@ func (r *row) furtherFields(rule *policy.Rule) error {
 			return r.wrong("more", fmt.Errorf("a field that is none of %s", strings.Join(words.Names(), ", ")))
 		}
 	}
-	// The parser for files reads the fields, in a rule that has no others except name and limit.
+	// The parser for files reads the fields, in a rule with only these fields, a name and a limit.
 	fields["name"], fields["limit"] = json.RawMessage(`"a"`), json.RawMessage(`"fixed-window 1000000/h"`)
 	text, err := json.Marshal(map[string]any{"rules": []any{fields}})
 	if err != nil {

@@ -44,7 +44,7 @@ func (f *figures) add(g figures) {
 	}
 }
 
-// hit is one phrase that a rule found, with its line as text.
+// hit is one phrase found by a rule, with its line as text.
 type hit struct {
 	file, rule, text string
 	line             int
@@ -59,8 +59,8 @@ type counted struct {
 	identifiers, speech int // how many names Go files declare, and how many names describe speech
 }
 
-// countFolder counts all files below a folder. It skips Git's own
-// files. It also skips test data, which contains bad text on purpose.
+// countFolder counts all files below a folder. It skips Git's own files.
+// It also skips test data, because it contains bad text on purpose.
 func countFolder(root string) (*counted, error) {
 	c := &counted{folders: map[string]*figures{}}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -201,7 +201,7 @@ func parts(name string) []string {
 	return append(words, strings.Trim(name[begin:], "_"))
 }
 
-// words counts the words: fields that contain a letter.
+// words counts the words: fields with a letter.
 func words(s string) int {
 	n := 0
 	for field := range strings.FieldsSeq(s) {

@@ -71,7 +71,7 @@ func parse(data string) ([]*mutant, error) {
 	return all, nil
 }
 
-// pattern returns an expression that matches lines with any indentation.
+// pattern returns an expression matching lines with any indentation.
 func pattern(lines []string) *regexp.Regexp {
 	quoted := make([]string, len(lines))
 	for i, line := range lines {

@@ -222,7 +222,7 @@ func (r *release) publish(commit string) error {
 	return nil
 }
 
-// push returns the command that pushes the whole release at once, because a release's modules require each other.
+// push returns the command to push the whole release at once, because a release's modules require each other.
 func (r *release) push() string {
 	return fmt.Sprintf("    git push --atomic origin %s %s\n", r.branch, strings.Join(r.tags(), " "))
 }

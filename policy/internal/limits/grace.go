@@ -36,7 +36,7 @@ func (g Grace) Shown(l ratelimit.Limit) ratelimit.Limit {
 	if g == 0 || !Counts(l) {
 		return l
 	}
-	less := func(units int) int { // more units give more enforced units, so only one number gives the enforced one
+	less := func(units int) int { // the enforced limit grows with its units, so only one number leads to it
 		low, high := 0, units
 		for low < high {
 			if middle := low + (high-low)/2; middle+g.of(middle) < units {

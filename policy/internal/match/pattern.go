@@ -48,7 +48,7 @@ func ParsePattern(s string) (Pattern, error) {
 	if strings.ContainsAny(s[:i], " \t") {
 		return Pattern{}, fmt.Errorf("the host %q has a space in it: a pattern has at most one method, a host and a path", s[:i])
 	}
-	p.host = Host("CONNECT", s[:i]) // a host with its port means a pattern for CONNECT
+	p.host = Host("CONNECT", s[:i]) // keeps a port, which stands for CONNECT requests
 	clean := s[i:] == cleanPath(s[i:])
 	if !clean && p.method != "CONNECT" {
 		return Pattern{}, fmt.Errorf("the path %q can never match: paths are cleaned first, to %q", s[i:], cleanPath(s[i:]))

@@ -207,7 +207,7 @@ func (x *Tree) find(host *node, method, p string, places []*place) []*place {
 	return x.walkBoth(host, reading{path: p}, places)
 }
 
-// walkBoth appends a path's places: those for all hosts, and, unless host is nil, those for the request's host.
+// walkBoth appends a path's places for all hosts and, unless host is nil, for the request's host.
 func (x *Tree) walkBoth(host *node, r reading, places []*place) []*place {
 	if r.path == "" || r.path[0] != '/' {
 		return places

@@ -45,7 +45,7 @@ type Count struct {
 	Count, Error int64
 }
 
-// Sketch counts. Make one with [New]. It is safe for concurrent use.
+// Sketch counts how often keys occur. Make one with [New]. It is safe for concurrent use.
 type Sketch struct {
 	start  time.Time
 	seed   maphash.Seed
