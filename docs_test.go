@@ -280,7 +280,7 @@ func TestAnExportWritesTenRowsASecond(t *testing.T) {
 	})
 }
 
-// admitted counts how many of a greedy key's requests pass in the first minute, and at most in any minute.
+// admitted counts how many of a greedy key's requests pass in the first minute, and the maximum in any minute.
 func admitted(limit ratelimit.Limit) (first, most int) {
 	clock := new(ratelimittest.Clock)
 	l := ratelimit.Must(ratelimit.NewSingle(limit, &ratelimit.Options[struct{}]{Clock: clock}))

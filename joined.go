@@ -443,8 +443,8 @@ func (s *joined[R]) event(a *demand, y *layer[R], err error) Event[string] {
 	return e
 }
 
-// settler returns a function to settle the charges. When it is called,
-// it reads the real costs of layers with an Actual from the request.
+// settler returns a function to settle the charges. The function
+// reads the real costs of layers with an Actual from the request.
 func (s *joined[R]) settler(r R, cost int) func(actual int) error {
 	l, charges, parts, f := s.l, s.charges, s.parts, s.l.followerOf(r)
 	switch {

@@ -642,7 +642,7 @@ func TestAGrantTakesFromThisWindowFirst(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingCounter(ratelimit.PerHour(10)))
 	require.True(t, l.Allow("k", 10))
 	clock.set(90 * time.Minute)
-	require.True(t, l.Allow("k", 3)) // 5 of the 10 still count beside it
+	require.True(t, l.Allow("k", 3)) // 5 of the 10 still count beside these 3
 	require.NoError(t, l.Adjust(context.Background(), "k", -5))
 	require.Equal(t, 7, remaining(t, l, "k"))
 	clock.set(105 * time.Minute)

@@ -156,8 +156,8 @@ func (o *order[K]) refill() *front[K] {
 	return f
 }
 
-// putBack undoes take: the place is the oldest again. The front has room for the last
-// looks places taken. Put back several in the reverse order: the last one taken first.
+// putBack undoes take: the place is the oldest again. The front has room for the
+// last looks places taken. To put several back, begin with the one taken last.
 func (o *order[K]) putBack(e *entry[K]) {
 	o.oldest.first--
 	o.oldest.places[o.oldest.first] = e

@@ -647,7 +647,7 @@ func TestAKeyDoesNotKeepTheStringItWasCutFrom(t *testing.T) {
 	assert.True(t, keepsWhole(t, func(text string) any { return text }), "as the documentation says")
 }
 
-// heapGrowth returns by how many bytes f makes the heap grow.
+// heapGrowth returns the number of bytes by which f makes the heap grow.
 func heapGrowth(f func()) int64 {
 	before := testsize.Heap()
 	f()

@@ -34,7 +34,7 @@ type Options[K comparable] struct {
 	// LimitFor panics, so does its caller, and the next call calls it again. If nil, all keys are under New's limit.
 	LimitFor func(key K) Limit
 
-	// MaxKeys is how many keys are tracked at most. It defaults to 65,536. A key with up to 40 bytes of text takes about
+	// MaxKeys is the maximum number of tracked keys. It defaults to 65,536. A key with up to 40 bytes of text takes about
 	// 155 bytes. RefuseNew adds 75, and a sliding log stores its spendings besides. The table grows in small parts: with
 	// up to a million keys, an insertion may take a few milliseconds, and longer during a garbage collection.
 	//

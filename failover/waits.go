@@ -24,7 +24,7 @@ type waits struct {
 type side uint8
 
 const (
-	nowhere side = iota // it is over, or between the lines
+	nowhere side = iota // the call is over, or between the lines
 	atPrimary
 	atStandIn
 )

@@ -14,7 +14,7 @@ type Options[K comparable] struct {
 	// Weight returns a tenant's weight, from 1 to 2^20. It is called for each decision. If nil, all tenants weigh 1.
 	Weight func(tenant K) int
 
-	// MaxKeys is how many tenants are tracked at most. It defaults to 65,536. A full table drops an
+	// MaxKeys is the maximum number of tracked tenants. It defaults to 65,536. A full table drops an
 	// idle tenant for a new one. If none is idle and the new tenant's cost passes, the table drops the
 	// tenant whose debt is paid soonest, or a tenant with a place in line. If callers of all tenants
 	// wait, the new tenant gets [ratelimit.ErrTableFull]. A denial never drops a tenant with a debt.

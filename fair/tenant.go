@@ -37,7 +37,7 @@ type spot struct {
 
 	// A tenant with a deadline counts until then: it has a place, or it has savings and may call again.
 	expires int64
-	look    int64 // the key among the deadlines: expires, or less if the deadline has moved
+	look    int64 // the tenant's rank in deadlines: expires, or less if the deadline has moved
 }
 
 // line is the queue of a tenant's callers in Wait, first come, first served.

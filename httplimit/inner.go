@@ -35,8 +35,8 @@ func (m *Middleware) serveNested(
 	edge.MarkServed(r.Context())
 }
 
-// handBack copies a handler's values from its copy of the request to the request itself. These
-// are the form, because the server removes its files, and the route with its path values.
+// handBack copies a handler's values from its copy of the request to the request
+// itself: the form, whose files the server removes, and the route with its path values.
 func handBack(r, inner *http.Request) {
 	if r.MultipartForm == nil && inner.MultipartForm != nil {
 		r.MultipartForm = inner.MultipartForm

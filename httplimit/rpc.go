@@ -12,7 +12,7 @@ import (
 )
 
 // rpc is the protocol of a remote procedure call. Clients of such a protocol cannot read a problem
-// document. For example, a gRPC client would treat it as UNAVAILABLE, without a retry's time.
+// document. For example, a gRPC client would treat the document as UNAVAILABLE, without a time for a retry.
 type rpc uint8
 
 const (

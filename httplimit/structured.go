@@ -52,7 +52,7 @@ func (it *item) set(key string, value *int64) {
 	}
 }
 
-// maxStructured is how many bytes of a field are read at most.
+// maxStructured is the maximum number of bytes read of a field.
 const maxStructured = 16 << 10
 
 // parseItems reads a list of Strings or Tokens. A malformed part makes the whole field malformed,

@@ -25,7 +25,7 @@ type baseline struct {
 	high   float64 // the highest limit in full use since then
 
 	patience float64 // the part of the allowed queue that clients accept; below 1 if they leave early
-	jumped   bool    // the accepted part of the allowed queue; below 1 if clients leave early
+	jumped   bool    // whether latency changed in this window by more than noise and the limit explain
 
 	last  float64 // latency of the previous window
 	at    float64 // the limit in that window

@@ -34,7 +34,7 @@ type drops struct {
 	start  float64  // the limit at the comparison's beginning; 0 if the next window with many drops begins a new run
 	last   float64  // the limit in the last window with many drops
 	good   float64  // the limit after a climb or a lift
-	quick  bool     // the factor for each of a climb's steps
+	quick  bool     // whether drops take no longer than successes
 	before dropSum  // the comparison's first windows
 	after  dropSum  // the windows at a much lower limit
 	trial  dropSum  // a check's windows, a climb or a lift
@@ -64,13 +64,13 @@ const (
 	firstDrops   = 2    // windows before the limit is much lower
 	laterDrops   = 3    // windows at a much lower limit before the run is judged
 	mostDrops    = 8    // the maximum number of such windows
-	checkDrops   = 3    // windows to confirm a cure within
+	checkDrops   = 3    // the maximum number of windows to confirm a cure
 	muchLower    = 0.7  // as a part of the limit at the comparison's start
 	deepest      = 0.4  // as a part of the limit at the run's start; a comparison needs no lower limit
-	asMany       = 0.8  // as a part of the share before; if at least this part is left, the drops have stayed
-	lessGood     = 0.85 // as a part of the goodput before; below it, goodput has fallen with the limit
-	moreGood     = 1.3  // as a multiple of the goodput before; above it, goodput has grown with the limit
-	cure         = 0.5  // as a part of the share before, above the floor; if less is left, the drops have gone away
+	asMany       = 0.8  // as a part of the earlier share; if at least this part is left, the drops have stayed
+	lessGood     = 0.85 // as a part of the earlier goodput; below it, goodput has fallen with the limit
+	moreGood     = 1.3  // as a multiple of the earlier goodput; above it, goodput has grown with the limit
+	cure         = 0.5  // as a part of the earlier share above the floor; if less is left, the drops have gone away
 	unequal      = 2    // in standard deviations; a smaller difference of shares may be chance
 	certain      = 4    // in standard deviations; a larger difference is not chance
 	leastFloor   = 0.05 // a smaller share is too small for a floor
@@ -264,7 +264,7 @@ func (d *drops) check(limit float64) (to float64) {
 	return 0
 }
 
-// careful makes the limit grow slowly near a knee. It also lets one later run without effect be ignored.
+// careful makes the limit grow slowly near a knee. It also raises trust: one more run without effect will be ignored.
 func (d *drops) careful(knee float64) {
 	d.knee, d.tardy, d.trust = knee, 0, min(mostTrust, d.trust+1)
 }

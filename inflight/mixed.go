@@ -13,7 +13,7 @@ type mixed struct {
 }
 
 const (
-	mixture   = 4    // the least varies for using the median
+	mixture   = 4    // the median is used if varies is at least this
 	mixMemory = 0.05 // a window's weight in the smoothed variation
 	mixFall   = 0.2  // a window's weight in the smoothed median
 )

@@ -52,7 +52,7 @@ type Options[K comparable] struct {
 	// your own algorithm. The limit given by New or LimitFor is then the upper bound. If nil, limits are fixed.
 	Adaptive func() Algorithm
 
-	// MaxKeys is how many keys are tracked at most. It defaults to 65,536. A full table forgets the
+	// MaxKeys is the maximum number of tracked keys. It defaults to 65,536. A full table forgets the
 	// longest idle key, with its learnt limit. If no key is idle, a new key gets [ratelimit.ErrTableFull].
 	MaxKeys int
 

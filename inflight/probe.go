@@ -50,10 +50,10 @@ const (
 	below      = 0.7  // a probe for the known baseline lowers the limit to this part of the backend's simultaneous work
 	shrunk     = 0.5  // a limit down at this part causes a probe, if latency is too high
 	far        = 3    // latency above this multiple of the baseline is too high for a limit down at shrunk
-	queued     = 1.4  // a queue would fall to a certain latency; above this multiple of it, there is no queue
+	queued     = 1.4  // with a queue, a probe's latency would fall to a certain value; above this multiple of it, there is no queue
 	confirming = 0.88 // with a queue, latency in a probe would be below this part of a proven baseline
 	opinion    = 0.8  // latency below this part of the doubted step's, at a third of its limit, is due to others' queue
-	raised     = 1.03 // a routine probe with a baseline beyond this multiple takes the full number of windows, most
+	raised     = 1.03 // a routine probe takes up to most windows if its baseline is beyond this multiple
 
 	most        = 3     // the maximum number of windows in a step
 	mostRoutine = 5     // the same for a routine probe

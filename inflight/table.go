@@ -23,7 +23,7 @@ type table[K comparable] struct {
 type entry[K comparable] struct {
 	semaphore
 	key  K
-	rank uint64 // the idleAt at the heap's last look, so never above idleAt
+	rank uint64 // idleAt as of the heap's last look, so never above idleAt
 }
 
 // smallTable is the maximum size of a table with ordered idle keys from the start.

@@ -12,7 +12,7 @@ import (
 
 // Options configure [New]. MaxBatch is required. The zero value of each other option means its default.
 type Options[K comparable] struct {
-	// MaxBatch is how many units are held at most for each key; at least 1. Units kept for open reservations do not count.
+	// MaxBatch is the maximum number of units held for each key; at least 1. Units kept for open reservations do not count.
 	MaxBatch int
 
 	// HoldFor is how long a batch is held before its rest is given back. It defaults to 1 s.
@@ -28,7 +28,7 @@ type Options[K comparable] struct {
 	// Timeout bounds each call to the remote limiter but Settle and Wait. It defaults to 1 s.
 	Timeout time.Duration
 
-	// MaxKeys is how many keys are tracked at most. A key takes 270 bytes
+	// MaxKeys is the maximum number of tracked keys. A key takes 270 bytes
 	// in addition to its text, and 560 with a batch. It defaults to 65,536.
 	MaxKeys int
 

@@ -135,7 +135,7 @@ func (r *remote[K]) explain(caller, bounded context.Context, err error) error {
 	return err
 }
 
-// overdue is a too long call's error.
+// overdue returns the error for a call that took too long.
 func (r *remote[K]) overdue() error {
 	return fmt.Errorf("lease: no answer from the remote limiter within %v: %w", r.timeout, ratelimit.ErrUnavailable)
 }

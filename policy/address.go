@@ -111,7 +111,7 @@ func checkIP(v string) error {
 	return nil
 }
 
-// addressOf returns an error if a value of a list is neither an address nor a network. In
+// addressOf returns an error if a list's value is neither an address nor a network. In
 // a rule another text may be a plain value, but in a file of addresses it is a mistake.
 func addressOf(v string) error {
 	if strings.Contains(v, "/") {

@@ -34,10 +34,10 @@ type Budget struct {
 	Limit  ratelimit.Limit   // has the rule's Name
 	Others []ratelimit.Limit // the limits of plans and overrides
 
-	// If Share is positive, all keys share Limit, and Share is the weight of keys without their own weight.
-	// The limiter must come from package fair or redislimit.NewFair, or be another Reserver with a SetLimit
-	// whose Describe reports Shared. It calls Weight. An engine without such limiters returns an error. The
-	// engine must return before again even if its limit differs: SetLimit is called when the set is in force.
+	// If Share is positive, all keys share Limit, and Share is the weight of keys without their own weight. The
+	// limiter must come from package fair or redislimit.NewFair, or be another Reserver with a SetLimit whose
+	// Describe reports Shared. The limiter calls Weight. An engine without such limiters returns an error. If before
+	// is not nil, the engine must return it, even if its limit differs: SetLimit is called when the set is in force.
 	Share  int
 	Weight func(key string) int // returns a key's weight during a call for it; nil if Share is 0
 

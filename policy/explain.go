@@ -17,7 +17,7 @@ type Explanation struct {
 	KillSwitch bool
 	Exempt     string      // the exempting rule's name
 	Rules      []Explained // the matching rules, in order
-	Err        error       // the matching rules, in order
+	Err        error       // why the request is refused even with a full budget; otherwise nil
 }
 
 // Explained is a matching rule.

@@ -31,7 +31,7 @@ const (
 	// still is the time without a change before a file is read. A program that writes
 	// a file in place writes parts, and a part may be a valid file with fewer rules.
 	still = 500 * time.Millisecond
-	// atMost is the maximum delay of a file's reading by continuous writing.
+	// atMost is the maximum time for which continuous writing delays the reading of a file.
 	atMost = 10 * time.Second
 )
 
@@ -214,7 +214,7 @@ type fileWatch struct {
 	changes chan struct{}
 	last    hash                   // the latest reported content
 	folders map[string]os.FileInfo // the watched folders
-	entries []string               // the entries' names in these folders on the way to the file
+	entries []string               // the names of the entries in these folders that lead to the file
 	lists   []string               // the lists' files when the rules were last read
 }
 

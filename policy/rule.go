@@ -262,7 +262,8 @@ func (c *rule) succeeds(last *rule) {
 	}
 }
 
-// limitAfter returns a key's limit, given the limit of its last decision. If it was a plan's, it also returns the plan.
+// limitAfter returns a key's limit, given the limit of its last decision.
+// If the last limit was a plan's, limitAfter also returns the plan.
 func (c *rule) limitAfter(key string, last ratelimit.Limit) (ratelimit.Limit, string) {
 	name, known := "", last.Named("") == c.limit.Named("")
 	if !known {

@@ -265,7 +265,7 @@ func (r *Rule) checkOverride(o Override) error {
 	return fmt.Errorf("limit is %v, and the rule has share %d: want share, or the limit unlimited or blocked", o.Limit.Named(""), r.Share)
 }
 
-// checkCosts checks the prices.
+// checkCosts checks the number of costs, and each cost's match and cost.
 func (r *Rule) checkCosts(named lists, report reporter) {
 	if n := len(r.Costs); r.Costs != nil && n == 0 {
 		report("costs", errors.New("an empty list, which has no effect"))

@@ -226,7 +226,7 @@ func (r *Rule) addressesInHeaders(report reporter) {
 	}
 }
 
-// exempted warns of values of a client's own choice, if a rule with Allow or Instead matches by them.
+// exempted warns if a rule with Allow or Instead matches by values that clients choose themselves.
 func (r *Rule) exempted(report reporter) {
 	does := "passes all"
 	switch {

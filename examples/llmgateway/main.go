@@ -58,7 +58,7 @@ func main() {
 	log.Fatal(http.ListenAndServe(*addr, g))
 }
 
-// patience is how long a request waits for its tenant's share, at most. Then the answer is 429.
+// patience is the maximum time for which a request waits for its tenant's share. Then the answer is 429.
 const patience = 20 * time.Second
 
 type gateway struct {

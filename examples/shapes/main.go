@@ -116,7 +116,7 @@ type trace struct {
 	left     []time.Duration // when they left, later in a leaky bucket
 	denied   []time.Duration
 	anew     []time.Duration // when a fresh key was charged
-	mostEver int             // how many requests were passed on within a window's length, at most
+	mostEver int             // the maximum number of requests passed on within a window's length
 }
 
 // send sends requests at the given instants through a new limiter.
@@ -149,8 +149,8 @@ func (tr *trace) add(now time.Duration, d ratelimit.Decision) {
 	}
 }
 
-// mostWithin returns how many instants lie within a span of the given
-// length, at most. The span excludes its end. The instants must be in order.
+// mostWithin returns the maximum number of instants within a span of the
+// given length. The span excludes its end. The instants must be in order.
 func mostWithin(at []time.Duration, span time.Duration) (most int) {
 	first := 0
 	for i, t := range at {

@@ -40,7 +40,7 @@ func (w *fixedWindow) earliest(s State, now, cost int64) int64 {
 	if s.N+cost <= w.units {
 		return s.behind(max(now, s.At))
 	}
-	if s.N <= w.units { // but with the cost it exceeds the window
+	if s.N <= w.units { // the cost does not fit into the window that has begun
 		return s.behind(Add(s.At, w.per))
 	}
 	// The spending fills k windows from s.At on, and used runs over into the next:

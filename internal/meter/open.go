@@ -28,11 +28,12 @@ type open struct {
 	least span // the least debt since, at any instant after from; unsampled if there was none yet
 }
 
-// openList lists a token bucket's open reservations, the oldest first. The least debts rise in older, and behind these.
+// openList lists a token bucket's open reservations, the oldest first. The
+// least debts rise among the older elements, and among the later ones.
 type openList struct {
 	opens  []open
 	older  int  // elements from before the limit's last change: see total
-	uneven bool // the least debts do not rise
+	uneven bool // the least debts do not rise in this way
 }
 
 // unsampled is above any debt.

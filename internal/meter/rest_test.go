@@ -104,7 +104,7 @@ func TestALimitThatIsLoweredAndRaisedLeavesNoMoreThanBefore(t *testing.T) {
 	}
 }
 
-// within returns how many spent units a limit can regain in a span, at most.
+// within returns the maximum number of spent units that a limit can regain in a span.
 func within(l Limit, span int64) int64 {
 	ended := (span + l.Per - 1) / l.Per // how many windows end
 	switch l.Kind {

@@ -212,7 +212,7 @@ type reader struct {
 	err         error // the first error
 }
 
-// sums reads a state of an algorithm with sums.
+// sums reads a state of any algorithm without a list of entries.
 func (r *reader) sums(m *Meter) State {
 	lowest, mostN, mostM := int64(0), int64(0), int64(0)
 	switch a := m.algorithm.(type) {

@@ -347,7 +347,7 @@ func (l *ledger) passed(s State, at, cost int64, keep Keep) {
 	}
 }
 
-// booked reports a future cost.
+// booked reports a future cost's instant to the former limits.
 func (s State) booked(at int64) {
 	if s.detail != nil && s.ledger != nil && s.ledger.formers != nil {
 		s.ledger.formers.booked(at)

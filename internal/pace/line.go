@@ -130,7 +130,8 @@ func (l *line) indexLocked(p *Place) int {
 	return at
 }
 
-// next returns the next step, and until when it is valid. If the step is stepSend, the place has left the queue.
+// next returns the next step, and the instant until which the step
+// is valid. If the step is stepSend, the place has left the queue.
 func (p *Place) next(now time.Time) (todo step, until time.Time) {
 	if p.sent.Load() {
 		return stepSend, never
@@ -167,7 +168,7 @@ func (l *line) sendLocked(now time.Time) {
 	p.rouse()
 }
 
-// stepLocked returns a place's next step in the queue, and until when it is valid.
+// stepLocked returns a place's next step in the queue, and the instant until which the step is valid.
 func (l *line) stepLocked(p *Place, now time.Time) (step, time.Time) {
 	l.expireLocked(now)
 	l.backoff.widenForSilent(&l.flights, now)

@@ -22,7 +22,7 @@ import (
 // client sends one key's requests as a transport does, and records them.
 type client struct {
 	pacer   *pace.Pacer[string]
-	retries int                        // how often a refused request is sent again, at most
+	retries int                        // the maximum number of times that a refused request is sent again
 	takes   time.Duration              // a request's duration
 	answer  func(n int) pace.Advice    // the answer to the n-th request sent, from 1; nil if all are served
 	held    map[string]<-chan struct{} // a slow request ends when its channel is closed

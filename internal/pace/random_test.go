@@ -62,7 +62,7 @@ type world struct {
 	undone  int                  // bookings given back
 	used    int                  // bookings used by sent requests
 	undoing map[string]int       // cancellations under way
-	closed  map[string]time.Time // until when the server's answers close each key
+	closed  map[string]time.Time // for each key, the instant until which the server's answers forbid requests
 	reset   map[string]time.Time // when these answers were last forgotten
 	sent    map[string][]sending
 	flying  map[string]int // requests in flight

@@ -137,7 +137,7 @@ func (r *rate) expire(now time.Time) {
 	}
 }
 
-// ends returns until when the pace is kept, or least if later.
+// ends returns the instant until which the pace is kept, or least if later.
 func (r *rate) ends(least time.Time) time.Time {
 	if keep := r.next.Add(keepFor); r.gap > 0 && keep.After(least) {
 		return keep

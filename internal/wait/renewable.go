@@ -45,7 +45,7 @@ func (r *Renewable) Begin() *Attempt {
 	return a
 }
 
-// Clear forgets the attempts, for another call to use r. None of them has waited.
+// Clear forgets the attempts, so that another call can use r. None of the attempts may have waited.
 func (r *Renewable) Clear() {
 	r.Context, r.Number, r.Place = nil, 0, nil
 	r.first.Context = nil

@@ -88,8 +88,8 @@ func (w *watch) last() second {
 	return all
 }
 
-// bound returns how much one client may be admitted in a second, at most: what the limit itself allows, and a batch in each
-// server. While a server is alone, its share is added. Each time the store has lost its keys, the burst is added again.
+// bound returns the maximum admitted to one client in a second: the limit's own maximum, and a batch in each server.
+// While a server is alone, its share is added. Each time the store has lost its keys, the burst is added again.
 func bound(samples []sample) float64 {
 	most := float64(limit.Burst + limit.Rate.Units + nodes*maxBatch)
 	alone := false

@@ -47,7 +47,7 @@ func main() {
 //go:embed rules.yaml
 var ownRules []byte
 
-// copyRules copies the example's rules to a new file. A reader may change it.
+// copyRules copies the example's rules to a new file, which a reader of the example may change.
 func copyRules() (path string, remove func(), err error) {
 	dir, err := os.MkdirTemp("", "gateway")
 	if err != nil {

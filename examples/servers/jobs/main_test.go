@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// most returns how many jobs a tenant had at the same time, at most. For "" it counts the jobs of all tenants.
+// most returns the maximum number of jobs that a tenant had at the same time. For "" it counts the jobs of all tenants.
 func most(lines []string, tenant string) (most int) {
 	now := 0
 	for _, line := range lines {

@@ -24,7 +24,7 @@ var tenants = map[string]policy.Attributes{
 	"Bearer bronze-key": {"tenant": "bronze", "plan": "free"},
 }
 
-// patience is how long a request waits for its tenant's share, at most. Then the answer is 429.
+// patience is the maximum time for which a request waits for its tenant's share. Then the answer is 429.
 const patience = 20 * time.Second
 
 type gateway struct {

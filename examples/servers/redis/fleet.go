@@ -85,7 +85,7 @@ func sum(results []result) (total result, t time.Duration) {
 	return total, total.Ended.Sub(total.Began)
 }
 
-// bound returns how much a token bucket admits within t, at most.
+// bound returns the maximum that a token bucket admits within t.
 func bound(t time.Duration) float64 {
 	return float64(limit.Burst) + float64(limit.Rate.Units)*float64(t)/float64(limit.Rate.Per)
 }

@@ -27,7 +27,7 @@ type API struct {
 	own    *httplimit.Options // options of this library's middleware, used instead of answer
 }
 
-// PerHour returns how many requests the limit admits in an hour at most, including its burst.
+// PerHour returns the maximum number of requests that the limit admits in an hour, including its burst.
 func (a API) PerHour() int { return within(a.Limit, time.Hour, true) }
 
 // Cycle returns the time until each of several processes has had room for one request:
@@ -41,7 +41,8 @@ func (a API) Cycle(processes int) time.Duration {
 	return per
 }
 
-// within returns how many requests the limit admits in the time d at most. If fresh is true, the budget is full at first.
+// within returns the maximum number of requests that the limit admits
+// in the time d. If fresh is true, the budget is full at first.
 func within(l ratelimit.Limit, d time.Duration, fresh bool) int {
 	n := int(math.Floor(float64(d) / float64(l.Rate.Per) * float64(l.Rate.Units)))
 	if l.Algorithm == ratelimit.AlgorithmTokenBucket && fresh {

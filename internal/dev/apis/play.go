@@ -174,7 +174,7 @@ func (p Play) Run(ctx context.Context) Result {
 	return w.result
 }
 
-// most returns how many requests the server could serve at most.
+// most returns the maximum number of requests that the server could serve.
 func (w *world) most() int {
 	fresh := within(w.API.Limit, w.Hour, true)
 	switch w.Event {

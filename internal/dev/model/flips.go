@@ -204,7 +204,7 @@ func (f *flips) bound(t testing.TB) {
 	}
 }
 
-// regain returns how many of the units spent in a span a limit regains within it, at most.
+// regain returns the maximum number of units that are spent in a span and regained within it.
 func regain(l ratelimit.Limit, span time.Duration) int {
 	units, per := l.Rate.Units, l.Rate.Per
 	if l.Algorithm == ratelimit.AlgorithmCalendar {

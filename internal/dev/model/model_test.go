@@ -246,7 +246,7 @@ type modelLog struct {
 	units, per int64
 	entries    []booking // sorted by instant; a debt's entries may be in the future
 	debt       int       // entries at the end that form one debt
-	until      int64     // until when an earlier limit's longer window counts its spending
+	until      int64     // the instant until which an earlier limit's longer window counts its spending
 }
 
 func (s *modelLog) clone() spending {

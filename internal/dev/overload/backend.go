@@ -138,7 +138,7 @@ type World struct {
 	next                         time.Duration // when the next request arrives
 	busy                         int           // busy servers
 	stopped                      time.Duration // how long the backend has stood still in all
-	resumes                      time.Duration // until when it stands still
+	resumes                      time.Duration // the instant until which the backend stands still
 	pauses                       time.Duration // when the next pause begins
 	line                         ring          // requests in the backend, not yet begun by a server
 	refusals                     ring          // refused requests, not yet begun by a server

@@ -96,7 +96,7 @@ func newGathering(seed uint64) *gathering {
 	return x
 }
 
-// until returns whether a guest is present at an instant, and until when that stays so.
+// until returns whether a guest is present at an instant, and the instant until which that stays so.
 func (x *gathering) until(g *guest, at time.Duration) (there bool, end time.Duration) {
 	phase, _ := slices.BinarySearch(x.ends, at+1)
 	if phase == len(x.ends) {

@@ -153,7 +153,7 @@ func newMix(seed uint64) *mix {
 		weights += m.weight
 		x.members = append(x.members, m)
 	}
-	longest := 0.0 // how long a member's share takes to pay for a cost, at most
+	longest := 0.0 // the maximum time in which a member's share pays for a cost
 	for _, m := range x.members {
 		if calls > 300 { // more polls would take too long to simulate
 			m.every = time.Duration(float64(m.every) * calls / 300)

@@ -234,8 +234,8 @@ type handoverResult struct {
 	jobs      int
 	ofIdeal   float64 // how many jobs there were, as a part of slots · time / work
 	busy      float64 // the part of the slots' time spent on work
-	overtaken int     // by how many later callers a caller was overtaken, at most
-	most      int     // how many jobs were in flight, at most
+	overtaken int     // the maximum number of later callers that overtook one caller
+	most      int     // the maximum number of jobs in flight
 }
 
 func (tr handoverTrial) run(ctx context.Context, server *server, lasts time.Duration) (r handoverResult, err error) {
@@ -317,8 +317,8 @@ func waitFor(ctx context.Context, semaphore *redislimit.Semaphore, enough func(w
 	}
 }
 
-// afterBlip takes all slots for a second, at a third of the capacity. It returns
-// how long it then takes until no caller waits, and how many had to wait.
+// afterBlip holds all slots for a second, under a load of a third of the capacity. It
+// returns the time until no caller waits, and how many callers had to wait.
 func afterBlip(ctx context.Context, server *server) (drained time.Duration, waited int, err error) {
 	const limit, work = 5, 20 * time.Millisecond
 	rate := float64(limit) / work.Seconds() / 3

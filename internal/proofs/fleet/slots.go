@@ -43,7 +43,7 @@ type partner struct {
 }
 
 type partnerCounts struct {
-	most      int // how many slots were in use at once, at most
+	most      int // the maximum number of slots in use at once
 	over      int // how many calls came above the limit
 	served    int
 	servedAll int // how many served calls had all slots
@@ -79,8 +79,8 @@ func newPartner(limit int) (*partner, error) {
 	return p, nil
 }
 
-// serve reads a call: its slots, and until when they last, in nanoseconds.
-// It answers with a byte, and waits until the connection ends.
+// serve reads a call: its slots, and the instant of their end, in
+// nanoseconds. It answers with a byte, and waits until the connection ends.
 func (p *partner) serve(c net.Conn) {
 	defer c.Close()
 	var call [16]byte

@@ -21,7 +21,7 @@ import (
 // long is a timeout not reached even on a busy machine.
 var long = &redislimit.Options{Timeout: 10 * time.Second}
 
-// about is how much later this library may be called than redis_rate, at most.
+// about is the maximum time by which this library may be called later than redis_rate.
 const about = float64(time.Minute)
 
 func TestRedisRateCalls(t *testing.T) {

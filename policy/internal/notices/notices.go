@@ -41,7 +41,7 @@ func crossed(thresholds []int, before, after int64, capacity int) []int {
 	return thresholds[first:last]
 }
 
-// maxNotices is how many keys' notices are remembered at most. A notice for a further key may be sent too early.
+// maxNotices is the maximum number of keys whose notices are remembered. A notice for a further key may be sent too early.
 const maxNotices = 1 << 16
 
 // Notices remembers this process's notices until the keys have regained their budgets. Denials need this, and so
