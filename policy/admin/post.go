@@ -24,7 +24,7 @@ import (
 // maxForm is the maximum size of a POST's body, in bytes.
 const maxForm = 64 << 10
 
-// post performs a POST's action.
+// post performs the action in a form's field "do".
 func (a *admin) post(w http.ResponseWriter, r *http.Request, v *view) error {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	err := r.ParseForm()
@@ -343,7 +343,7 @@ func (a *admin) turn(r *http.Request, v *view) error {
 	return nil
 }
 
-// log logs a change.
+// log logs a change, with the operator's name.
 func (a *admin) log(r *http.Request, do string, what ...slog.Attr) {
 	who := r.RemoteAddr
 	if a.By != nil {

@@ -1,7 +1,7 @@
 // Language counts phrases that make comments and pages hard to read: clauses in a noun's place,
 // data flow described as speech, pronouns far from their noun, and dated adverbs. It also counts
 // "for example", the words in chains (of, which, that, whose), and identifiers describing speech.
-// It prints figures for 1,000 words, beside those of four models. No check fails because of them.
+// It prints figures for 1,000 words, beside four models' figures. No check fails because of them.
 //
 //	go -C internal/tools run ./language -dir ../..          # a table of folders
 //	go -C internal/tools run ./language -dir ../../lease -hits # and each hit, with its file and line
@@ -70,7 +70,7 @@ func (c *counted) table(out io.Writer) {
 	c.chains(out)
 }
 
-// chains writes how often each kind of text uses the measured words, for 1,000 words, and the models' figures.
+// chains writes how often each kind of text uses the measured words in 1,000 words, beside the models' figures.
 func (c *counted) chains(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
 	head, models := "\nfor 1,000 words\t", "models\t"

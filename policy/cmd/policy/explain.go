@@ -51,7 +51,7 @@ func (t *tool) explain(args []string) int {
 		return t.fail(misuse, err)
 	}
 	for i := range ex.Rules {
-		ex.Rules[i].Decision = nil // this process has spent nothing
+		ex.Rules[i].Decision = nil // the budgets in this process are unspent, so their state would mislead
 	}
 	if t.json {
 		t.print(ex)

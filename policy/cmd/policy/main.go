@@ -5,9 +5,9 @@
 //	policy explain [-cost N] FILE [ATTRIBUTE=VALUE]…
 //	policy explain [-cost N] -service URL [ATTRIBUTE=VALUE]…
 //
-// With -json, each prints output for scripts. The exit status is 0 for success. It is 1 if
-// a checked file is invalid, if the files differ, or if the request would be refused with
-// any remaining budget. It is 2 if the arguments are invalid or a file cannot be read.
+// With -json, each command prints output for scripts. The exit status is 0 for success. It
+// is 1 if a checked file is invalid, if the files differ, or if the request would be refused
+// with any remaining budget. It is 2 if the arguments are invalid or a file cannot be read.
 //
 //	policy explain rules.yaml method=POST path=/v1/charges user=ann plan=free
 //	policy explain -service http://localhost:8081/admin path=/v1/charges user=ann

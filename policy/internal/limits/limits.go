@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit/failover"
 )
 
-// Counts reports whether a limit counts anything.
+// Counts reports whether a limit counts anything: it is false for Unlimited and Blocked.
 func Counts(l ratelimit.Limit) bool {
 	return l.Algorithm != ratelimit.AlgorithmUnlimited && l.Algorithm != ratelimit.AlgorithmBlocked
 }

@@ -14,7 +14,7 @@ func Empty(d *ratelimit.Decision) bool {
 	return d.Remaining <= 0 && d.Limit.Algorithm != ratelimit.AlgorithmUnlimited
 }
 
-// DenyEmpty turns a decision on a cost of 0 into a denial.
+// DenyEmpty turns a decision on a cost of 0 into a denial. Its RetryAfter is the time until the next unit.
 func DenyEmpty(d ratelimit.Decision) ratelimit.Decision {
 	d.Allowed, d.Delay, d.RetryAfter = false, 0, d.NextAfter
 	return d

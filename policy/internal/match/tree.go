@@ -44,7 +44,7 @@ func (x byMethod) of(method string) *group {
 	return nil
 }
 
-// Add adds a pattern.
+// Add adds a pattern without rules, for [Rule.Except].
 func (x *Tree) Add(p Pattern) {
 	at, _ := x.enter(p)
 	at.groupOf(p.method)

@@ -20,7 +20,7 @@ func Check(dialect uint8) error {
 	return nil
 }
 
-// Quote returns a quoted name, which may be a keyword.
+// Quote quotes a column's name, because the name may be a keyword.
 func Quote(dialect uint8, name string) string {
 	if dialect == MySQL {
 		return "`" + name + "`"
