@@ -390,99 +390,14 @@ func TestAnHourOfStreamsUsesTheCapsAndNoMore(t *testing.T) {
 	assert.GreaterOrEqual(t, share, 0.95)
 }
 
-// llmCall is a request to an LLM gateway.
-type llmCall struct {
-	user, team string
-}
-
 func TestConcurrentBesideRatesIsOneDecision(t *testing.T) {
 	t.Parallel()
-	c := new(testClock)
-	limiter := func(l ratelimit.Limit) *ratelimit.Keyed[string] {
-		return newWith(t, l, ratelimit.Options[string]{Clock: c})
-	}
-	streams := limiter(ratelimit.Concurrent(2, time.Minute).Named("streams"))
-	team := limiter(ratelimit.Concurrent(3, time.Minute).Named("team"))
-	tokens := limiter(ratelimit.TokenBucket(ratelimit.PerMinute(60), 100).Named("tokens"))
-	tried := limiter(ratelimit.Concurrent(1, time.Minute).Named("tried"))
-	user := func(x llmCall) (string, error) { return x.user, nil }
-	one := func(llmCall) int { return 1 }
-	var seen []ratelimit.Event[llmCall]
-	layer := func(l *ratelimit.Keyed[string], key func(llmCall) (string, error), cost func(llmCall) int) ratelimit.Layer[llmCall] {
-		y := ratelimit.By[llmCall](l, key)
-		y.Cost = cost
-		return y
-	}
-	shadow := layer(tried, user, one)
-	shadow.Shadow = true
-	shadow.Observe = func(e ratelimit.Event[llmCall]) { seen = append(seen, e) }
-	all, err := ratelimit.All(layer(streams, user, one), layer(team, func(x llmCall) (string, error) { return x.team, nil }, one),
-		layer(tokens, user, nil), shadow)
-	require.NoError(t, err)
-	assert.True(t, all.Describe().Holds)
-	alice, bob := llmCall{user: "alice", team: "t"}, llmCall{user: "bob", team: "t"}
-	begin := func(x llmCall, cost int) *ratelimit.Reservation {
-		r, err := all.Reserve(t.Context(), x, cost, 0)
-		require.NoError(t, err)
-		return r
-	}
-	assert.False(t, all.Allow(alice, 10))
-	_, err = all.Take(t.Context(), alice, 10)
-	require.ErrorContains(t, err, `layer 0: ratelimit: the limit "streams" is concurrent 2 hold 1m`)
-	require.ErrorContains(t, all.Wait(t.Context(), alice, 10), "no end")
-	left := func(l *ratelimit.Keyed[string], key string) int {
-		d, err := l.Peek(t.Context(), key, 0)
-		require.NoError(t, err)
-		return d.Remaining
-	}
-	require.Equal(t, 100, left(tokens, "alice"), "an error charges nothing")
-
-	a1, a2 := begin(alice, 40), begin(alice, 30)
-	require.True(t, a1.Allowed && a2.Allowed)
-	require.True(t, seen[len(seen)-2].Spent)
-	require.False(t, seen[len(seen)-1].Decision.Allowed, "the shadow denies, and the request is allowed")
-	denied := begin(alice, 5)
-	require.False(t, denied.Allowed)
-	assert.Equal(t, "streams", denied.Limit.Name)
-	assert.Equal(t, 30, left(tokens, "alice"), "a denial by the streams charges no tokens")
-	b := begin(bob, 100)
-	require.True(t, b.Allowed)
-	denied = begin(bob, 1)
-	require.False(t, denied.Allowed)
-	require.Equal(t, 1, left(streams, "bob"), "a denial by tokens and by the team holds no stream")
-
-	require.NoError(t, a1.Settle(10), "30 tokens come back, and the stream")
-	assert.Equal(t, 60, left(tokens, "alice"))
-	assert.Equal(t, 1, left(streams, "alice"))
-	assert.Equal(t, 1, left(team, "t"))
-	assert.Equal(t, 1, left(tried, "alice"))
-	require.NoError(t, a2.Settle(90), "60 tokens more are charged, and no streams")
-	assert.Equal(t, 0, left(tokens, "alice"))
-	assert.Equal(t, 2, left(streams, "alice"))
-	denied = begin(alice, 1)
-	require.False(t, denied.Allowed)
-	require.Equal(t, 2, left(streams, "alice"), "a denial by the tokens holds no stream")
-	each, err := all.PeekEach(t.Context(), alice, 1)
-	require.NoError(t, err)
-	require.Len(t, each, 4)
-	assert.Equal(t, []bool{true, true, false, true}, []bool{each[0].Allowed, each[1].Allowed, each[2].Allowed, each[3].Allowed})
-	require.NoError(t, all.Adjust(t.Context(), alice, -50))
-
-	c.advance(50 * time.Second)
-	require.NoError(t, b.Extend(t.Context()))
-	c.advance(50 * time.Second)
-	require.NoError(t, b.Extend(t.Context()))
-	require.Equal(t, 2, left(team, "t"))
-	c.advance(time.Minute)
-	require.ErrorIs(t, b.Extend(t.Context()), ratelimit.ErrLost)
-	require.NoError(t, b.Settle(0), "which gives all tokens back")
-	assert.Equal(t, 100, left(tokens, "bob"))
-	require.Equal(t, 3, left(team, "t"))
-
-	zero := begin(alice, 0)
-	require.True(t, zero.Allowed)
-	require.NoError(t, zero.Settle(5))
-	assert.Equal(t, 2, left(streams, "alice"), "a cost of 0 holds nothing")
+	model.BesideRates(t, func(t *testing.T) model.Store {
+		clock := new(ratelimittest.Clock)
+		return model.Store{Clock: clock, New: func(limit ratelimit.Limit) ratelimit.Reserver[string] {
+			return newWith(t, limit, ratelimit.Options[string]{Clock: clock})
+		}}
+	})
 }
 
 func TestConcurrentLayerEndsIfActualFails(t *testing.T) {

@@ -243,64 +243,12 @@ func TestAnHourOfStreamsUsesTheCapsAndNoMore(t *testing.T) {
 	assert.GreaterOrEqual(t, share, 0.95)
 }
 
-// stream is a request to an LLM gateway.
-type stream struct{ user, team string }
-
 func TestConcurrentBesideRatesIsOneDecisionOnRedis(t *testing.T) {
-	client, clock := heeding(t), new(ratelimittest.Clock)
-	layer := func(name string, limit ratelimit.Limit, key func(stream) string, cost func(stream) int) ratelimit.Layer[stream] {
-		y := ratelimit.By[stream](holding(t, client, name, limit.Named(name), clock), func(r stream) (string, error) { return key(r), nil })
-		y.Cost = cost
-		return y
-	}
-	user, team, one := func(r stream) string { return r.user }, func(r stream) string { return r.team }, func(stream) int { return 1 }
-	tried := layer("tried", ratelimit.Concurrent(1, 30*time.Second), user, one)
-	tried.Shadow = true
-	var shadow []ratelimit.Event[stream]
-	tried.Observe = func(e ratelimit.Event[stream]) { shadow = append(shadow, e) }
-	all, err := ratelimit.All(layer("streams", ratelimit.Concurrent(2, time.Minute), user, one),
-		layer("teams", ratelimit.Concurrent(3, time.Minute), team, one), layer("tokens", ratelimit.TokenBucket(ratelimit.PerMinute(60), 100), user, nil), tried)
-	require.NoError(t, err)
-	ann, bob, eve := stream{"ann", "a"}, stream{"bob", "a"}, stream{"eve", "a"}
-	warm := mustReserve(t, all, stream{"warm", "w"}, 1)
-	require.NoError(t, warm.Extend(t.Context()))
-	require.NoError(t, warm.Cancel())
-	calls := new(counting)
-	client.AddHook(calls)
-	shadow = nil
-	first := mustReserve(t, all, ann, 40)
-	require.True(t, first.Allowed)
-	second := mustReserve(t, all, ann, 40)
-	require.True(t, second.Allowed)
-	denied := mustReserve(t, all, ann, 10)
-	assert.Equal(t, "streams", denied.Limit.Name)
-	require.True(t, mustReserve(t, all, bob, 10).Allowed)
-	denied = mustReserve(t, all, eve, 10)
-	assert.Equal(t, "teams", denied.Limit.Name)
-	assert.False(t, denied.Allowed)
-	assert.Equal(t, int64(5), calls.calls.Load(), "one call each")
-	assert.Len(t, shadow, 5)
-	d, err := all.PeekEach(t.Context(), eve, 1)
-	require.NoError(t, err)
-	assert.Equal(t, 100, d[2].Remaining, "a denial has charged no tokens")
-	assert.Equal(t, 2, d[0].Remaining)
-
-	clock.Advance(20 * time.Second)
-	before := calls.calls.Load()
-	require.NoError(t, first.Extend(t.Context()))
-	assert.Equal(t, before+1, calls.calls.Load(), "one call for both layers")
-	require.NoError(t, first.Settle(10))
-	d, err = all.PeekEach(t.Context(), ann, 1)
-	require.NoError(t, err)
-	assert.Equal(t, 1, d[0].Remaining)
-	assert.Equal(t, 1, d[1].Remaining)
-	assert.Equal(t, 70, d[2].Remaining, "100 − 80 + 20 regained + 30 given back")
-	clock.Advance(40 * time.Second)
-	err = second.Extend(t.Context())
-	require.ErrorIs(t, err, ratelimit.ErrLost)
-	_, err = all.Take(t.Context(), ann, 1)
-	require.ErrorContains(t, err, "no end")
-	assert.False(t, all.Allow(ann, 1))
-	require.ErrorContains(t, all.Wait(t.Context(), ann, 1), "no end")
-	assert.False(t, errors.Is(err, ratelimit.ErrUnavailable))
+	model.BesideRates(t, func(t *testing.T) model.Store {
+		client, clock, calls := heeding(t), new(ratelimittest.Clock), new(counting)
+		client.AddHook(calls)
+		return model.Store{Clock: clock, Calls: calls.calls.Load, New: func(limit ratelimit.Limit) ratelimit.Reserver[string] {
+			return holding(t, client, limit.Name, limit, clock)
+		}}
+	})
 }

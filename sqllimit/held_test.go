@@ -122,39 +122,11 @@ func TestConcurrentInSQLRefusesCallsWithoutAnEnd(t *testing.T) {
 	require.ErrorContains(t, err, "Rate.Units is 10001, want at most 10000 for concurrent")
 }
 
-type stream struct{ user, team string }
-
 func TestConcurrentBesideRatesIsOneTransaction(t *testing.T) {
-	clock, db := onFake(t)
-	layer := func(name string, limit ratelimit.Limit, key func(stream) string, cost func(stream) int) ratelimit.Layer[stream] {
-		y := ratelimit.By[stream](made(t, db, name, limit.Named(name)), func(r stream) (string, error) { return key(r), nil })
-		y.Cost = cost
-		return y
-	}
-	user, team, one := func(r stream) string { return r.user }, func(r stream) string { return r.team }, func(stream) int { return 1 }
-	all, err := ratelimit.All(layer("streams", ratelimit.Concurrent(2, time.Minute), user, one),
-		layer("teams", ratelimit.Concurrent(3, time.Minute), team, one), layer("tokens", ratelimit.TokenBucket(ratelimit.PerMinute(60), 100), user, nil))
-	require.NoError(t, err)
-	ann, bob, eve := stream{"ann", "a"}, stream{"bob", "a"}, stream{"eve", "a"}
-	first, second := reserved(t, all, ann, 40), reserved(t, all, ann, 40)
-	require.True(t, first.Allowed && second.Allowed)
-	assert.Equal(t, "streams", reserved(t, all, ann, 10).Limit.Name)
-	require.True(t, reserved(t, all, bob, 10).Allowed)
-	denied := reserved(t, all, eve, 10)
-	assert.Equal(t, "teams", denied.Limit.Name)
-	d, err := all.PeekEach(t.Context(), eve, 1)
-	require.NoError(t, err)
-	assert.Equal(t, 100, d[2].Remaining, "a denial has charged no tokens")
-
-	clock.Advance(20 * time.Second)
-	require.NoError(t, first.Extend(t.Context()))
-	clock.Advance(40 * time.Second)
-	require.ErrorIs(t, second.Extend(t.Context()), ratelimit.ErrLost)
-	require.NoError(t, first.Extend(t.Context()))
-	require.NoError(t, first.Settle(40), "the reserved figure gives the units back, too")
-	require.ErrorIs(t, first.Extend(t.Context()), ratelimit.ErrLost)
-	d, err = all.PeekEach(t.Context(), ann, 1)
-	require.NoError(t, err)
-	assert.Equal(t, 2, d[0].Remaining)
-	assert.Equal(t, 3, d[1].Remaining)
+	model.BesideRates(t, func(t *testing.T) model.Store {
+		clock, db := onFake(t)
+		return model.Store{Clock: clock, New: func(limit ratelimit.Limit) ratelimit.Reserver[string] {
+			return made(t, db, limit.Name, limit)
+		}}
+	})
 }
