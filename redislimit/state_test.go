@@ -123,11 +123,9 @@ func TestCallsThatCannotChargeAreNotSent(t *testing.T) {
 	f := newFixture(t)
 	burst := ratelimit.TokenBucket(ratelimit.PerMinute(10), 10)
 	l := f.real(burst)
-	cancelled, cancel := contextWithCancel(t)
-	cancel()
-	take := func(ctx context.Context, cost int) func() error {
+	take := func(cost int) func() error {
 		return func() error {
-			d, err := l.Take(ctx, "k", cost)
+			d, err := l.Take(t.Context(), "k", cost)
 			assert.Zero(t, d.RetryAfter)
 			return err
 		}
@@ -137,15 +135,11 @@ func TestCallsThatCannotChargeAreNotSent(t *testing.T) {
 		call  func() error
 		err   error
 	}{
-		"a cancelled Take":      {call: take(cancelled, 1), err: context.Canceled},
-		"a cancelled Wait":      {call: func() error { return l.Wait(cancelled, "k", 1) }, err: context.Canceled},
-		"a cancelled Adjust":    {call: func() error { return l.Adjust(cancelled, "k", 1) }, err: context.Canceled},
-		"a cancelled Reset":     {call: func() error { return l.Reset(cancelled, "k") }, err: context.Canceled},
-		"a negative cost":       {call: take(t.Context(), -1), err: ratelimit.ErrNegativeCost},
-		"a cost above 10":       {call: take(t.Context(), 11), err: ratelimit.ErrExceedsLimit},
-		"a huge cost":           {call: take(t.Context(), 1<<30), err: ratelimit.ErrExceedsLimit},
+		"a negative cost":       {call: take(-1), err: ratelimit.ErrNegativeCost},
+		"a cost above 10":       {call: take(11), err: ratelimit.ErrExceedsLimit},
+		"a huge cost":           {call: take(1 << 30), err: ratelimit.ErrExceedsLimit},
 		"Allow":                 {call: func() error { assert.False(t, l.Allow("k", -1)); return nil }},
-		"Blocked":               {limit: ratelimit.Blocked(), call: take(t.Context(), 1), err: ratelimit.ErrBlocked},
+		"Blocked":               {limit: ratelimit.Blocked(), call: take(1), err: ratelimit.ErrBlocked},
 		"Unlimited":             {limit: ratelimit.Unlimited(), call: func() error { return mustReserve(t, l, "k", 1<<30).Settle(5) }},
 		"Adjust of no spending": {limit: ratelimit.Unlimited(), call: func() error { return l.Adjust(t.Context(), "k", 5) }},
 	} {
@@ -158,6 +152,32 @@ func TestCallsThatCannotChargeAreNotSent(t *testing.T) {
 			assert.NotErrorIs(t, err, ratelimit.ErrUnanswered)
 			assert.Empty(t, f.stats())
 		})
+	}
+}
+
+// A caller that has left gets no decision, not even one for which nothing is sent, and LimitFor is not called.
+func TestACallerThatHasLeftGetsNoDecision(t *testing.T) {
+	f := newFixture(t)
+	l := newOn(t, f.client, perMinute(10), "left", Options{LimitFor: func(string) ratelimit.Limit {
+		assert.Fail(t, "LimitFor is called")
+		return ratelimit.Unlimited()
+	}})
+	left, leave := contextWithCancel(t)
+	leave()
+	for name, call := range map[string]func() error{
+		"Take":    func() error { _, err := l.Take(left, "k", 1); return err },
+		"Peek":    func() error { _, err := l.Peek(left, "k", 1); return err },
+		"Reserve": func() error { _, err := l.Reserve(left, "k", 1, time.Second); return err },
+		"Wait":    func() error { return l.Wait(left, "k", 1) },
+		"Adjust":  func() error { return l.Adjust(left, "k", 1) },
+		"Reset":   func() error { return l.Reset(left, "k") },
+	} {
+		f.resetStats()
+		err := call()
+		require.ErrorIs(t, err, context.Canceled, name)
+		assert.NotErrorIs(t, err, ratelimit.ErrUnavailable, name)
+		assert.NotErrorIs(t, err, ratelimit.ErrUnanswered, name)
+		assert.Empty(t, f.stats(), name)
 	}
 }
 
