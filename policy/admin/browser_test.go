@@ -57,7 +57,7 @@ func TestAdminInABrowser(t *testing.T) {
 		}
 	}
 	if browser == "" {
-		t.Skip("needs Chromium")
+		t.Skip("needs Chromium: apt-get install chromium")
 	}
 	for _, width := range []int{375, 1200} {
 		for scheme, back := range map[string]string{"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 26)"} {

@@ -65,18 +65,6 @@ func write(t testing.TB, dir, name, text string) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 }
 
-// need skips a test if its program is missing. In CI, scripts/need has installed it.
-func need(t testing.TB, program string) {
-	t.Helper()
-	if _, err := exec.LookPath(program); err == nil {
-		return
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("%s is missing: scripts/need installs it", program)
-	}
-	t.Skipf("apt-get install %s", program)
-}
-
 // freePort returns a port that is free now.
 func freePort(t testing.TB) string {
 	t.Helper()
@@ -174,7 +162,7 @@ func TestGatewaysCallTheService(t *testing.T) {
 	testsize.Extra(t)
 	for name, g := range gateways {
 		t.Run(name, func(t *testing.T) {
-			need(t, g.program)
+			testsize.Program(t, g.program)
 			var served atomic.Int64
 			var body atomic.Value
 			origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -27,7 +27,7 @@ var load = flag.Duration("load", time.Second, "time for which TestLoad sends 1,0
 // pass. The test logs the median latency and the processor time per request.
 func TestLoad(t *testing.T) {
 	testsize.Extra(t)
-	need(t, "nginx")
+	testsize.Program(t, "nginx")
 	program := filepath.Join(t.TempDir(), "ratelimitd")
 	out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
 	require.NoError(t, err, "%s", out)

@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // Command returns a command that runs nginx with a configuration.
@@ -30,12 +32,10 @@ func Command(t testing.TB, config string) *exec.Cmd {
 }
 
 // Start runs nginx until the test ends, and returns its address. The address replaces
-// the first %s in the configuration. If nginx is not installed, the test is skipped.
+// the first %s in the configuration. Without nginx, the test is skipped, or fails in CI.
 func Start(t testing.TB, config string) (addr string) {
 	t.Helper()
-	if _, err := exec.LookPath("nginx"); err != nil {
-		t.Skip("nginx is not installed")
-	}
+	testsize.Program(t, "nginx")
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	addr = lis.Addr().String()

@@ -6,6 +6,7 @@ package testsize
 import (
 	"cmp"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -98,6 +99,20 @@ func Extra(t testing.TB) {
 		t.Skip(LeftOut)
 	}
 	leaveOut(t)
+}
+
+// Program returns a program's path. If the program is missing, the test is skipped, or fails in CI, where scripts/need has installed it.
+func Program(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	switch {
+	case err == nil:
+	case os.Getenv("CI") == "true":
+		t.Fatalf("%v: scripts/need installs it", err)
+	default:
+		t.Skipf("%v: apt-get install %s", err, name)
+	}
+	return path
 }
 
 // leaveOut skips a test in some variants. It fails for an unknown variant, because such a variant would leave out nothing.

@@ -39,6 +39,7 @@ type skipping struct {
 
 func (s *skipping) Helper()                           {}
 func (s *skipping) Skip(args ...any)                  { s.skipped = args }
+func (s *skipping) Skipf(format string, args ...any)  { s.skipped = []any{fmt.Sprintf(format, args...)} }
 func (s *skipping) Fatalf(format string, args ...any) { s.failed = fmt.Sprintf(format, args...) }
 
 func TestATestThatBoundsATimeIsSkippedWhileOthersRun(t *testing.T) {
@@ -47,6 +48,22 @@ func TestATestThatBoundsATimeIsSkippedWhileOthersRun(t *testing.T) {
 		var s skipping
 		Alone(&s)
 		assert.Equal(t, want, s.skipped, "%q", value)
+	}
+}
+
+func TestAMissingProgramSkipsATestAndFailsItInCI(t *testing.T) {
+	const missing = `exec: "no-such-program": executable file not found in $PATH: `
+	for ci, want := range map[string]skipping{
+		"":     {skipped: []any{missing + "apt-get install no-such-program"}},
+		"true": {failed: missing + "scripts/need installs it"},
+	} {
+		t.Setenv("CI", ci)
+		var s skipping
+		Program(&s, "no-such-program")
+		assert.Equal(t, want, s)
+		s = skipping{}
+		assert.NotEmpty(t, Program(&s, "go"))
+		assert.Zero(t, s)
 	}
 }
 

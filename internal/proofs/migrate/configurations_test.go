@@ -17,6 +17,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/dev/proc"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/policy"
 )
 
@@ -41,11 +42,7 @@ func freeAddr(t *testing.T) string {
 // start runs a server until the test ends, and waits until it listens.
 func start(t *testing.T, addr, program string, args ...string) {
 	t.Helper()
-	path, err := exec.LookPath(program)
-	if err != nil {
-		t.Skipf("%s is not installed", program)
-	}
-	cmd := exec.Command(path, args...)
+	cmd := exec.Command(testsize.Program(t, program), args...)
 	cmd.Stderr = os.Stderr
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
