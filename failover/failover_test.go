@@ -570,35 +570,39 @@ func TestTheBoundOfAnOutage(t *testing.T) {
 
 func TestOptionalMethodsPassThrough(t *testing.T) {
 	s, stand := newStore(t, shared), newLocal(t, local)
-	l := over(t, s, stand, failover.Options{Failures: 1, Timeout: time.Minute})
-	ctx := context.Background()
-	var any ratelimit.Limiter[string] = l
+	var l ratelimit.Limiter[string] = over(t, s, stand, failover.Options{Failures: 1, Timeout: time.Minute})
 	take(t, l, 10_000)
-	d, err := ratelimit.Peek(ctx, any, "k", 1)
+	d, err := ratelimit.Peek(t.Context(), l, "k", 1)
 	require.NoError(t, err)
 	require.False(t, d.Allowed || d.Degraded)
-	require.NoError(t, ratelimit.Adjust(ctx, any, "k", -3))
+	require.NoError(t, ratelimit.Adjust(t.Context(), l, "k", -3))
 	require.Equal(t, 3, remaining(t, s.Keyed))
 	require.True(t, stand.Allow("k", 100))
-	require.NoError(t, ratelimit.Reset(ctx, any, "k"))
+	require.NoError(t, ratelimit.Reset(t.Context(), l, "k"))
 	require.Equal(t, 10_000, remaining(t, s.Keyed))
 	require.Equal(t, 100, remaining(t, stand))
+}
 
+func TestWhileThePrimaryFailsItsKeysAreNeitherAdjustedNorReset(t *testing.T) {
+	stand := newLocal(t, local)
+	l := over(t, newStore(t, shared), stand, failover.Options{Failures: 1, Timeout: time.Minute})
 	l.Force(failover.StateOpen)
 	take(t, l, 100)
-	d, err = l.Peek(ctx, "k", 1)
+	d, err := l.Peek(t.Context(), "k", 1)
 	require.NoError(t, err)
 	require.False(t, d.Allowed)
 	require.True(t, d.Degraded)
-	require.ErrorIs(t, l.Adjust(ctx, "k", -3), ratelimit.ErrUnavailable)
-	require.ErrorIs(t, l.Reset(ctx, "k"), ratelimit.ErrUnavailable)
+	require.ErrorIs(t, l.Adjust(t.Context(), "k", -3), ratelimit.ErrUnavailable)
+	require.ErrorIs(t, l.Reset(t.Context(), "k"), ratelimit.ErrUnavailable)
 	require.Equal(t, 100, remaining(t, stand), "what stands in has forgotten it all the same")
+}
 
-	none := over(t, unreachable{}, failover.AllowAll[string](), failover.Options{})
-	_, err = none.Peek(ctx, "k", 1)
+func TestOptionalMethodsThatThePrimaryLacksAreUnsupported(t *testing.T) {
+	l := over(t, unreachable{}, failover.AllowAll[string](), failover.Options{})
+	_, err := l.Peek(t.Context(), "k", 1)
 	require.ErrorIs(t, err, errors.ErrUnsupported)
-	require.ErrorIs(t, none.Adjust(ctx, "k", 1), errors.ErrUnsupported)
-	require.ErrorIs(t, none.Reset(ctx, "k"), errors.ErrUnsupported)
+	require.ErrorIs(t, l.Adjust(t.Context(), "k", 1), errors.ErrUnsupported)
+	require.ErrorIs(t, l.Reset(t.Context(), "k"), errors.ErrUnsupported)
 }
 
 func TestCallsThatOverlapUseTheWholeLimitThroughAFailover(t *testing.T) {

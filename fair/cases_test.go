@@ -309,22 +309,39 @@ func TestReserveWithADelayWaitsInLineAndSettles(t *testing.T) {
 		require.NoError(t, r.Settle(10))
 		require.Equal(t, 6*time.Second, take(t, l, 3, 0).ResetAfter, "40 are refunded")
 		require.True(t, events[1].Spent)
-
-		began = time.Now()
-		r, err = l.Reserve(t.Context(), 3, 90, 4*time.Second)
-		require.NoError(t, err)
-		require.False(t, r.Allowed, "there is no room before")
-		require.Greater(t, r.RetryAfter, 4*time.Second)
-		require.Equal(t, began, time.Now())
-
-		var none context.Context // none is a nil context: it never ends
-		r, err = l.Reserve(none, 3, 1, -time.Second)
-		require.NoError(t, err)
-		require.True(t, r.Allowed)
-		r, err = l.Reserve(t.Context(), 3, 101, time.Second)
-		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
-		require.False(t, r.Allowed)
 	})
+}
+
+func TestReserveWithADelayReturnsAtOnceIfItNeedNotWait(t *testing.T) {
+	for name, c := range map[string]struct {
+		none    bool // no context, which never ends
+		cost    int
+		delay   time.Duration
+		allowed bool
+		err     error
+	}{
+		"there is no room within the delay": {cost: 90, delay: 4 * time.Second},
+		"there is room, and no context":     {none: true, cost: 1, delay: -time.Second, allowed: true},
+		"the cost is above the limit":       {cost: 101, delay: time.Second, err: ratelimit.ErrExceedsLimit},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newFair(t, perSecond(10, 100), nil)
+				require.True(t, l.Allow(1, 60))
+				ctx, began := t.Context(), time.Now()
+				if c.none {
+					ctx = nil
+				}
+				r, err := l.Reserve(ctx, 3, c.cost, c.delay)
+				require.ErrorIs(t, err, c.err)
+				require.Equal(t, c.allowed, r.Allowed)
+				require.Equal(t, began, time.Now())
+				if err == nil && !c.allowed {
+					require.Greater(t, r.RetryAfter, c.delay)
+				}
+			})
+		})
+	}
 }
 
 func TestReserveInLineEndsWithItsDelayOrItsContext(t *testing.T) {

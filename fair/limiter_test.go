@@ -126,8 +126,8 @@ func TestPeekKnowsAChangedWeight(t *testing.T) {
 
 func TestOverrunIsOwedByTheTenantAndByTheTotal(t *testing.T) {
 	clock := new(ratelimittest.Clock)
-	l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 100), &fair.Options[int]{Clock: clock})
-	r, err := l.Reserve(context.Background(), 1, 10, time.Hour)
+	l := newFair(t, perSecond(10, 100), &fair.Options[int]{Clock: clock})
+	r, err := l.Reserve(t.Context(), 1, 10, time.Hour)
 	require.NoError(t, err)
 	require.Zero(t, r.Delay)
 	require.NoError(t, r.Settle(150))
@@ -138,8 +138,13 @@ func TestOverrunIsOwedByTheTenantAndByTheTotal(t *testing.T) {
 	require.False(t, l.Allow(1, 1), "it owes all, and 50 besides")
 	require.True(t, l.Allow(2, 1))
 	require.NoError(t, r.Settle(0), "once is enough")
+	require.False(t, l.Allow(2, 1))
+}
 
-	r, err = l.Reserve(context.Background(), 3, 0, 0)
+func TestAnOverrunOfAnySizeIsItsTenantsUntilReset(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	l := newFair(t, perSecond(10, 100), &fair.Options[int]{Clock: clock})
+	r, err := l.Reserve(t.Context(), 3, 0, 0)
 	require.NoError(t, err)
 	require.NoError(t, r.Settle(math.MaxInt))
 	spent := 0
@@ -151,7 +156,7 @@ func TestOverrunIsOwedByTheTenantAndByTheTotal(t *testing.T) {
 		}
 	}
 	require.Greater(t, spent, 890)
-	l.Reset(context.Background(), 3)
+	l.Reset(t.Context(), 3)
 	clock.Advance(time.Second)
 	require.True(t, l.Allow(3, 1))
 }

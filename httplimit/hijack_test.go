@@ -130,20 +130,22 @@ type hijackable struct {
 
 func (h hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) { return h.conn, nil, nil }
 
-func TestAHijackedConnectionHasTheMethodsThatCodeLooksFor(t *testing.T) {
+// hijackOf returns what a handler gets if it hijacks the connection server, and how many connections have a permit.
+func hijackOf(t *testing.T, server net.Conn) (conn net.Conn, inFlight func() int) {
+	t.Helper()
 	m, l := newInflight(t, 1, nil, nil)
-	inFlight := func() int {
+	m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		var err error
+		conn, _, err = w.(http.Hijacker).Hijack()
+		assert.NoError(t, err)
+	})).ServeHTTP(hijackable{httptest.NewRecorder(), server}, tenantRequest("acme"))
+	return conn, func() int {
 		stats, _ := l.Stats("acme")
 		return stats.InFlight
 	}
-	hijackOf := func(server net.Conn) (conn net.Conn) {
-		m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			var err error
-			conn, _, err = w.(http.Hijacker).Hijack()
-			assert.NoError(t, err)
-		})).ServeHTTP(hijackable{httptest.NewRecorder(), server}, tenantRequest("acme"))
-		return conn
-	}
+}
+
+func TestAHijackedConnectionHasTheMethodsThatCodeLooksFor(t *testing.T) {
 	lis := ratelimit.Must(net.Listen("tcp", "127.0.0.1:0"))
 	defer lis.Close()
 	accepted := make(chan net.Conn, 1)
@@ -155,7 +157,7 @@ func TestAHijackedConnectionHasTheMethodsThatCodeLooksFor(t *testing.T) {
 	require.NoError(t, err)
 	defer far.Close()
 	server := <-accepted
-	conn := hijackOf(server)
+	conn, inFlight := hijackOf(t, server)
 	assert.Same(t, server, conn.(interface{ NetConn() net.Conn }).NetConn())
 	_, err = conn.(syscall.Conn).SyscallConn()
 	assert.NoError(t, err)
@@ -166,15 +168,24 @@ func TestAHijackedConnectionHasTheMethodsThatCodeLooksFor(t *testing.T) {
 	require.NoError(t, conn.Close())
 	assert.Error(t, conn.Close(), "the second time")
 	assert.Zero(t, inFlight())
+}
 
+func TestAHijackedConnectionNamesTheMethodsThatItsKindLacks(t *testing.T) {
 	pipe, _ := net.Pipe()
-	conn = hijackOf(pipe)
+	conn, _ := hijackOf(t, pipe)
+	defer conn.Close()
 	assert.ErrorContains(t, conn.(interface{ CloseWrite() error }).CloseWrite(), "*net.pipe has no CloseWrite")
-	_, err = conn.(syscall.Conn).SyscallConn()
+	_, err := conn.(syscall.Conn).SyscallConn()
 	assert.ErrorContains(t, err, "*net.pipe has no SyscallConn")
+}
+
+// A connection may be dropped without being closed, as after a panic.
+func TestAHijackedConnectionThatIsDroppedReturnsItsPermit(t *testing.T) {
+	pipe, _ := net.Pipe()
+	conn, inFlight := hijackOf(t, pipe)
 	assert.Equal(t, 1, inFlight())
-	conn = nil
-	assert.Eventually(t, func() bool { // dropped without being closed, as after a panic
+	runtime.KeepAlive(conn)
+	assert.Eventually(t, func() bool {
 		runtime.GC()
 		return inFlight() == 0
 	}, time.Minute, time.Millisecond)

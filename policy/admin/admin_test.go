@@ -416,8 +416,11 @@ func (denying) Adjust(context.Context, []ratelimit.Charge) error { return nil }
 func (denying) Report(int, ratelimit.Event[string]) {}
 
 func TestTheLimitedKeysAreJudgedByTheirPlans(t *testing.T) {
-	const rules = `rules: [{name: api, key: user, limit: fixed-window 40/h, plans: {free: fixed-window %d/h, pro: fixed-window %d/h}, overrides: [{key: vip, limit: fixed-window %d/h}]}]`
-	p, err := policy.New(parsed(t, fmt.Sprintf(rules, 10, 100, 90)), nil)
+	rules := func(free, pro, vip int) *policy.Set {
+		return parsed(t, fmt.Sprintf(`rules: [{name: api, key: user, limit: fixed-window 40/h, plans: {free: fixed-window %d/h, pro: fixed-window %d/h},
+  overrides: [{key: vip, limit: fixed-window %d/h}]}]`, free, pro, vip))
+	}
+	p, err := policy.New(rules(10, 100, 90), nil)
 	require.NoError(t, err)
 	s := &served{t: t, p: p, handler: admin.New(p, &admin.Options{ShowKeys: true})}
 	for user, plan := range map[string]string{"free": "free", "pro": "pro", "none": "", "vip": "free", "was-free": "free"} {
@@ -426,28 +429,36 @@ func TestTheLimitedKeysAreJudgedByTheirPlans(t *testing.T) {
 		}
 	}
 	p.Allow(policy.Attributes{"user": "was-free", "plan": "pro"}, 1)
-	limited := func() (all []string) {
+	for i, c := range []struct {
+		free, pro, vip int
+		limited        []string
+	}{
+		{10, 100, 90, []string{"free fixed-window 10/h", "none fixed-window 40/h"}}, // 40 of pro's 100 are left, and 30 of vip's 90
+		{70, 50, 95, []string{"none fixed-window 40/h", "pro fixed-window 50/h"}},   // the plans' new limits hold for those that had the old ones
+		{9, 99, 9, []string{"free fixed-window 9/h", "none fixed-window 40/h", "vip fixed-window 9/h"}},
+	} {
+		if i > 0 {
+			require.NoError(t, p.Update(rules(c.free, c.pro, c.vip)))
+		}
 		v := s.post(http.StatusOK, "do", "limited")
 		assert.NotContains(t, v, "without_plans")
 		list, _ := v["limited"].([]any)
+		var limited []string
 		for _, l := range list {
-			all = append(all, fmt.Sprint(l.(map[string]any)["key"], " ", l.(map[string]any)["limit"]))
+			limited = append(limited, fmt.Sprint(l.(map[string]any)["key"], " ", l.(map[string]any)["limit"]))
 		}
-		slices.Sort(all)
-		return all
+		assert.ElementsMatch(t, c.limited, limited)
 	}
-	assert.Equal(t, []string{"free fixed-window 10/h", "none fixed-window 40/h"}, limited(), "40 of pro's 100 are left, and 30 of vip's 90")
-	require.NoError(t, p.Update(parsed(t, fmt.Sprintf(rules, 70, 50, 95))))
-	assert.Equal(t, []string{"none fixed-window 40/h", "pro fixed-window 50/h"}, limited(), "the plans' new limits hold for those that had the old ones")
-	require.NoError(t, p.Update(parsed(t, fmt.Sprintf(rules, 9, 99, 9))))
-	assert.Equal(t, []string{"free fixed-window 9/h", "none fixed-window 40/h", "vip fixed-window 9/h"}, limited())
+}
 
-	p, err = policy.New(parsed(t, fmt.Sprintf(rules, 10, 100, 90)), &policy.Options{Engine: func(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
-		l, err := ratelimit.New[string](b.Limit, nil)
-		return &unplanned{l, []string{"ann"}}, err
-	}})
+func TestThePageNamesTheRulesWhosePlansTheStoreDoesNotRecord(t *testing.T) {
+	p, err := policy.New(parsed(t, `rules: [{name: api, key: user, limit: fixed-window 40/h, plans: {free: fixed-window 10/h}}]`),
+		&policy.Options{Engine: func(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+			l, err := ratelimit.New[string](b.Limit, nil)
+			return &unplanned{l, []string{"ann"}}, err
+		}})
 	require.NoError(t, err)
-	s = &served{t: t, p: p, handler: admin.New(p, &admin.Options{ShowKeys: true})}
+	s := &served{t: t, p: p, handler: admin.New(p, &admin.Options{ShowKeys: true})}
 	v := s.post(http.StatusOK, "do", "limited")
 	assert.Equal(t, []any{"api"}, v["without_plans"])
 	assert.Len(t, v["limited"], 1)
