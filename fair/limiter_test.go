@@ -137,8 +137,13 @@ func TestOverrunIsOwedByTheTenantAndByTheTotal(t *testing.T) {
 	clock.Advance(d.RetryAfter)
 	require.False(t, l.Allow(1, 1), "it owes all, and 50 besides")
 	require.True(t, l.Allow(2, 1))
-	require.NoError(t, r.Settle(0), "once is enough")
-	require.False(t, l.Allow(2, 1))
+	before, err := l.Peek(t.Context(), 1, 1)
+	require.NoError(t, err)
+	require.NoError(t, r.Settle(0))
+	require.NoError(t, r.Settle(1000))
+	after, err := l.Peek(t.Context(), 1, 1)
+	require.NoError(t, err)
+	require.Equal(t, before, after, "once is enough")
 }
 
 func TestAnOverrunOfAnySizeIsItsTenantsUntilReset(t *testing.T) {
