@@ -214,7 +214,7 @@ func (c *charge) clear() { c.a, c.p, c.viewed = nil, nil, meter.State{} }
 // wait returns the time until the account allows the cost, or until the work leaves the queue of a leaky bucket.
 func (c *charge) wait() time.Duration { return between(c.m.Reading, max(c.o.At, c.o.Retry)) }
 
-// settlement returns the charge's settlement. Debit charges the key later.
+// settlement returns the charge's settlement. The settlement calls debit to charge the key later.
 func (c *charge) settlement(debit func(int64, *followed) error) settlement {
 	sp := spendingOf(c.o, c.cost, c.keep)
 	if c.o.At > c.m.Now {

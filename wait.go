@@ -504,7 +504,7 @@ type awaited struct {
 // without a turn, it sleeps until the latest instant at most. See [local].
 func awaitAll(ctx context.Context, clock Clock, latest time.Time, all ...awaited) error {
 	var turns []*turn
-	sleeps := false // a charge without a turn makes it sleep until latest
+	sleeps := false // whether a charge has no turn: then awaitAll sleeps until latest
 	wake := make(chan struct{}, 1)
 	for _, x := range all {
 		if x.a == nil {

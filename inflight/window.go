@@ -83,7 +83,7 @@ type window struct {
 // sized holds sums over successes with an amount, including earlier work.
 type sized struct {
 	known                                      int // successes with an amount
-	n                                          int // the part of these begun after the limit was last lowered by much
+	n                                          int // how many of these began after the limit was last lowered by much
 	time, amount, squares, products, quadratic float64
 	base                                       fixedPart
 }

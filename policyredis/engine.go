@@ -34,7 +34,7 @@ type Options struct {
 	// it in their key are spent from leases. Their bound is the rule's plus processes × MaxBatch, and they
 	// cannot be leaky buckets. Tenant and Slot exclude each other. Call [policy.Policies.Flush] on shutdown.
 	Tenant string
-	// MaxBatch is how many units a process leases at most for a key. It defaults to 100.
+	// MaxBatch is the maximum number of units that a process leases for a key. It defaults to 100.
 	MaxBatch int
 	// Hooks is [redislimit.Options.Hooks].
 	Hooks []redis.Hook

@@ -177,7 +177,7 @@ func (c manySlots) testKeysThatFail(t *testing.T) {
 }
 
 // While a slot moves, each of its two servers has some of its keys. The old server refuses the moved keys,
-// and they are charged on the new one. The others are charged on the old one. No budget begins anew.
+// and they are charged on the new one. The others are charged on the old one. No budget starts fresh.
 func (c manySlots) testMovingSlot(t *testing.T) {
 	client := clusterClient(t, c.Cluster)
 	limits := []ratelimit.Limit{

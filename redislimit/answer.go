@@ -179,8 +179,8 @@ func readDigits(s string) (n int64, rest string) {
 
 // stored reads a stored state, or the digest of a log; a new key has neither. It returns the rest of the text.
 func (c *charge) stored(raw string, reading int64, mark uint32) (rest string, err error) {
-	// There is no data about a new key. Then raw ends, or the next charge's verdict follows:
-	// text, and so no kind. Quick scripts return only states of the call's own kind.
+	// There is no data about a new key. Then raw ends, or the next charge's verdict follows,
+	// which is text and so has no kind. Quick scripts return only states of the call's own kind.
 	if c.plan.kind == kindLog && len(raw) >= logDenied && raw[0] == kindLog-asideFlag {
 		c.waits(raw[1:], reading)
 		return raw[logDenied:], nil

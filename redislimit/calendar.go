@@ -16,7 +16,7 @@ import (
 // the server's time selects one. If this machine's clock is far off, or a window has just ended, the
 // time may be in neither window. Then the script returns the server's time, and the call is repeated.
 
-// maxOutside is how often a call is repeated at most because of the server's time.
+// maxOutside is the maximum number of times that a call is repeated because of the server's time.
 const maxOutside = 2
 
 // errOutside is returned if the server's time jumps between calls.

@@ -199,7 +199,7 @@ func (c *call) bounded() (context.Context, func()) {
 	return withDeadline(c.ctx, c.deadline)
 }
 
-// outlives reports whether the call goes on after its context has ended. One without a timeout could do so for ever.
+// outlives reports whether the call goes on after its context has ended. A call without a timeout could go on for ever.
 func (c *call) outlives() bool { return c.goesOn && !c.deadline.IsZero() }
 
 // deadline is a context with a deadline, whose parent never ends.
@@ -242,7 +242,7 @@ func (d *deadline) Err() error {
 	return context.DeadlineExceeded
 }
 
-// stop ends the timer. Nobody reads Done any more.
+// stop ends the timer. Nobody reads Done afterwards.
 func (d *deadline) stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

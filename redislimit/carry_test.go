@@ -23,7 +23,7 @@ func TestACancelAfterAChangeToLongerWindowsGivesBackOnlyUnitsThatCount(t *testin
 	f.clock.Set(1500 * time.Millisecond)
 	require.True(t, l.Allow("k", 4)) // the previous window still weighs 5
 	f.clock.Set(2500 * time.Millisecond)
-	require.True(t, l.Allow("k", 1)) // 4 are in the previous window, and the early spending does not count any more
+	require.True(t, l.Allow("k", 1)) // 4 are in the previous window, and the early spending no longer counts
 	require.NoError(t, l.SetLimit(ratelimit.SlidingCounter(ratelimit.Per(10, 10*time.Second))))
 	require.True(t, l.Allow("k", 1)) // this puts the key under the new limit
 	before := f.left(l, "k")

@@ -66,7 +66,7 @@ func (c *changer) expire() {
 
 // change sets another limit and takes, often some time after the last charge. It charges once before the change, to
 // put the key under the present limit: denials have left it under an earlier one. A change rounds up to whole units
-// of the clock, 1 ns in memory and 1 µs on Redis. If the two then differ by rounding, both limiters begin anew.
+// of the clock, 1 ns in memory and 1 µs on Redis. If the two then differ by rounding, both limiters start fresh.
 func (c *changer) change() {
 	limit := c.limits[c.rng.IntN(len(c.limits))]
 	if c.limit.Burst > 0 && c.rng.IntN(3) == 0 {

@@ -78,7 +78,7 @@ func hashTag(key string) string {
 	return tag
 }
 
-// safeTag returns the text, or its hash if the text is no hash tag.
+// safeTag returns the text, or its hash if the text is not a hash tag.
 func safeTag(tag string) string {
 	if tag != "" && len(tag) <= maxKey && strings.IndexByte(tag, '}') < 0 {
 		return tag

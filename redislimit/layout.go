@@ -100,7 +100,7 @@ const (
 	looseSize = 1 + 4*7
 )
 
-// A denial's note, after a state. Its size is no multiple of a booking's, nor of a spending's in a log.
+// A denial's note, after a state. Its size is not a multiple of a booking's, nor of a spending's in a log.
 const (
 	noteFrom   = idSize + 2*7   // after the figures and capacity of the call, and the cost
 	noteDigest = noteFrom + 3*7 // after the two instants of the note's beginning and end, and the instant of the limit's change
@@ -118,7 +118,7 @@ const (
 	maxOpens    = 16   // the maximum number of a key's open reservations kept apart
 	olderFlag   = 128  // added to their number if some are from before the last change and units are set aside
 	maxQueued   = 2000 // the maximum number of spendings booked in a full log
-	maxLooks    = 4096 // how many bookings a call examines at most in search of room before them
+	maxLooks    = 4096 // the maximum number of bookings that a call examines in search of room before them
 	maxExpiry   = 1<<32 - 1
 	generations = 1 << 24
 )

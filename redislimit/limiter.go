@@ -103,9 +103,9 @@ func (l *Limiter) allowNothing(key string) bool {
 // Take spends cost of the key's budget, or nothing, and returns how much is left and when to retry. It takes no longer
 // than [Options.Timeout] or the context.
 //
-// A denial is no error. The error wraps [ratelimit.ErrExceedsLimit], [ratelimit.ErrNegativeCost]
-// or [ratelimit.ErrInvalidLimit] if nothing was sent. It wraps [ratelimit.ErrUnavailable] if
-// Redis could not decide, and also [ratelimit.ErrUnanswered] if the cost may have been charged.
+// A denial is not an error. The error wraps [ratelimit.ErrExceedsLimit], [ratelimit.ErrNegativeCost]
+// or [ratelimit.ErrInvalidLimit] if nothing was sent. It wraps [ratelimit.ErrUnavailable] if Redis
+// could not decide, and also [ratelimit.ErrUnanswered] if the cost may have been charged.
 func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	if l.leases != nil {
 		d, err := l.leases.take(ctx, leaseKey{key: key}, cost)
@@ -341,7 +341,7 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	return err
 }
 
-// Reset makes the key fresh. Earlier reservations have no effect any more. Errors are as for Take.
+// Reset makes the key fresh. Earlier reservations no longer have an effect. Errors are as for Take.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	l.check()
 	ctx = wait.OrBackground(ctx)

@@ -85,7 +85,7 @@ func TestADenialBesideUnitsSetAsideReadsTheStateOnce(t *testing.T) {
 	}
 }
 
-// A window in debt notes nothing. Its denials read the state once nevertheless.
+// A window in debt writes no note. Its denials still read the state once.
 func TestADenialOfAWindowInDebtReadsTheStateInTheUsualCase(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)

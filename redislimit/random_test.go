@@ -131,8 +131,8 @@ type received struct {
 	calls, allowed, perhaps int
 }
 
-// Each key has its own cost. If the spending is no multiple of this cost, a charge was meant
-// for another key. If the spending exceeds the calls' results, a charge has no caller.
+// Each key has its own cost. If the spending is not a multiple of this cost, a charge was
+// meant for another key. If the spending exceeds the calls' results, a charge has no caller.
 func TestRandomTimeoutsChargeEachCallerItsOwn(t *testing.T) {
 	testsize.Client(t)
 	t.Parallel()

@@ -52,7 +52,7 @@ type charge struct {
 	// The key's state before the decision, as of now, in the script's reply. A log's spendings
 	// stay on the server: then At is when the cost is spent, and N the counting units.
 	state  meter.State
-	newest int64 // the last booking, or of a log the last spending; 0 if there is none
+	newest int64 // the last booking's instant, or in a log the last spending's; 0 if there is none
 	spent  int64 // of a log: the sum of its spendings, and its debt
 	next   int64 // of a log, and before loose bookings: the instant when one more unit fits, if none remains
 	// there is room before bookings; then state is the state after the

@@ -64,8 +64,8 @@ func conflict(err error) bool {
 var mistakes = map[string]bool{"0A": true, "22": true, "23": true, "3F": true, "42": true}
 
 // advice returns the remedy if the database refuses the connection's user, password, database
-// or rights, and "" for any other error. Such a refusal is no decision. Rights change while a
-// program runs, for example when a password is replaced, and a stand-in may decide meanwhile.
+// or rights, and "" for any other error. Such a refusal is not a decision. Rights change while
+// a program runs, for example when a password is replaced, and a stand-in may decide meanwhile.
 func (s *store) advice(err error) string {
 	const noDatabase = "check the database's name in the connection string"
 	switch mysqlCode(err) {

@@ -196,11 +196,11 @@ func (l *Limiter) Allow(key string, cost int) bool {
 }
 
 // Take spends cost of the key's budget, or nothing, and returns the remaining budget and the time until a retry. A denial
-// is no error. The error wraps [ratelimit.ErrExceedsLimit], [ratelimit.ErrNegativeCost] or [ratelimit.ErrInvalidLimit] as
-// in package ratelimit, or [ratelimit.ErrInvalidKey] for a key above 1,024 bytes. It wraps [ratelimit.ErrUnavailable] if
-// the database could not decide, and also [ratelimit.ErrUnanswered] if the cost may have been charged. It may be the
-// context's error. A refused password, database or permission is ErrUnavailable, and the text says what to check. A
-// missing table or primary key and a damaged row are none of these: the error names the table.
+// is not an error. The error wraps [ratelimit.ErrExceedsLimit], [ratelimit.ErrNegativeCost] or
+// [ratelimit.ErrInvalidLimit] as in package ratelimit, or [ratelimit.ErrInvalidKey] for a key above 1,024 bytes. It wraps
+// [ratelimit.ErrUnavailable] if the database could not decide, and also [ratelimit.ErrUnanswered] if the cost may have
+// been charged. It may be the context's error. A refused password, database or permission is ErrUnavailable, and the text
+// says what to check. A missing table or primary key and a damaged row are none of these: the error names the table.
 func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	d, _, err := l.decide(ctx, key, cost, &operation{ahead: math.MaxInt64})
 	l.behind(&d, key, cost, err)
@@ -393,7 +393,7 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	return err
 }
 
-// Reset forgets the key and its spending. Earlier reservations have no effect any more. It fails as Take does.
+// Reset forgets the key and its spending. Earlier reservations no longer have an effect. It fails as Take does.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	l.check()
 	ctx = wait.OrBackground(ctx)

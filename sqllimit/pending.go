@@ -29,7 +29,7 @@ type pending struct {
 const (
 	waiting int32 = iota
 	sent          // its change is sent to the database
-	left          // its caller does not wait any more
+	left          // its caller no longer waits
 )
 
 // await begins the work and waits until it ends. It returns the error of the work, or of the wait.

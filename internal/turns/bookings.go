@@ -10,7 +10,7 @@ import (
 
 const (
 	leastGain = time.Millisecond      // no booking moves for a smaller gain, and only the first moves for less than a quarter of its wait
-	lingering = 50 * time.Millisecond // how long at most a leaving caller waits until its booking has been moved
+	lingering = 50 * time.Millisecond // the maximum time for which a leaving caller waits until its booking has been moved
 	maxVain   = 2                     // a look ends after this number of calls without room
 )
 
@@ -22,7 +22,7 @@ const (
 // Bookings look for room when this process changes the limit or the budget, and once a second, because
 // other processes may have changed them. A look without success costs one or two calls for each key.
 // If an answer has another [Answer.Life], the store has forgotten the key's earlier bookings: then all
-// are booked anew, in the order of their instants. The zero Bookings is ready to use.
+// are booked again, in the order of their instants. The zero Bookings is ready to use.
 type Bookings[K comparable] struct {
 	mu    sync.Mutex
 	lists map[K]*list[K]
@@ -361,7 +361,7 @@ func (bs *Bookings[K]) moveLocked(l *list[K]) {
 				from = later(from, h.due)
 			}
 			l.replace(b, h)
-			if h.settle == nil && old.settle != nil { // there is no limit any more: the store was not called, and still has the old booking
+			if h.settle == nil && old.settle != nil { // the limit is gone: the store was not called, and still has the old booking
 				go func() { _ = old.settle(0) }()
 			}
 		}
@@ -370,7 +370,7 @@ func (bs *Bookings[K]) moveLocked(l *list[K]) {
 	}
 }
 
-// next returns the first booking that may move, and how far ahead it may be booked anew. The new instant must be after from.
+// next returns the first booking that may move, and how far ahead it may be booked again. The new instant must be after from.
 func (l *list[K]) next(now, from time.Time) (b *Booking[K], ahead time.Duration) {
 	for _, b := range l.waiting {
 		if b.held.void {

@@ -94,7 +94,7 @@ func (l *line[K]) depose(c *caller[K], booked []*caller[K], now time.Time) {
 	}
 }
 
-// reconsider makes a caller book anew if it holds only some units of a booking
+// reconsider makes a caller book again if it holds only some units of a booking
 // due in more than [Horizon]: on their own, these units may be due earlier.
 func (l *line[K]) reconsider(c *caller[K], now time.Time) {
 	for _, s := range c.shares {
@@ -118,7 +118,7 @@ func (l *line[K]) behind(c *caller[K]) bool {
 	return false
 }
 
-// forget makes callers book anew if the store has forgotten their bookings: if the answer
+// forget makes callers book again if the store has forgotten their bookings: if the answer
 // to c reports another life for the key. Bookings made since the call began may belong to a
 // later life, so forget leaves them alone. It reports whether the store has forgotten any.
 func (l *line[K]) forget(c *caller[K], life uint64) (any bool) {

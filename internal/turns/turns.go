@@ -32,8 +32,8 @@ import (
 )
 
 const (
-	// Horizon is how far ahead a waiting caller books at most, unless it is alone in its line. If a process
-	// dies, its bookings block others for at most this time, because a booking further ahead is tentative.
+	// Horizon is the maximum time ahead for which a waiting caller books, unless it is alone in its line. If a
+	// process dies, its bookings block others for at most this time, because a booking further ahead is tentative.
 	Horizon = time.Second
 
 	maxBooked = 16 // how many callers in a line may have a booking while the budget is used up
@@ -131,7 +131,7 @@ type Lines[K comparable] struct {
 var arrivals atomic.Uint64
 
 // arrival returns the number by which the line orders a call. A
-// call that begins anew, perhaps in other Lines, keeps its number.
+// call that starts again, perhaps in other Lines, keeps its number.
 func arrival(ctx context.Context) uint64 {
 	c := wait.RenewableOf(ctx)
 	if c == nil {
@@ -168,7 +168,7 @@ type line[K comparable] struct {
 	own, all    float64       // mean times: for a booking by this line, and for all bookings since the one before it
 	tail        time.Time     // the instant in the last answer; unlike due, without the calls under way
 	pace        Pace
-	changes     int          // how often all callers had to book anew
+	changes     int          // how often all callers had to book again
 	stale       int          // calls that began before the last change
 	moves       int          // how often the budget may have grown
 	pool        []*part      // booked units without a caller, for the next callers
@@ -279,7 +279,7 @@ type Budget[K comparable] struct {
 // Try calls until an answer allows the call. It waits in one line at a time: first in one of its budgets'
 // lines, if others wait there, and then in the line named by the denial. It returns the same errors as Wait.
 //
-// A Try that begins anew goes to the line of the budget with Stands set, and does not call before
+// A Try that starts again goes to the line of the budget with Stands set, and does not call before
 // it is first there. If it fails, it sets Stands for the budget in whose line it has stood.
 func (ls *Lines[K]) Try(ctx context.Context, budgets []Budget[K], call func(Request) (Answer[K], error)) error {
 	c := &caller[K]{tries: true, budgets: budgets, wake: make(chan struct{}, 1)}
@@ -606,7 +606,7 @@ func (ls *Lines[K]) moveLocked(l *line[K], c *caller[K], a Answer[K], left time.
 }
 
 // sleep waits until a caller's units are due. It reports false if the caller has to call again, because its booking
-// is gone or an earlier one may be possible. A yielding caller gives way to earlier callers that must book anew.
+// is gone or an earlier one may be possible. A yielding caller gives way to earlier callers that must book again.
 func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields bool, call func(Request) (Answer[K], error)) (done bool, _ error) {
 	left, err := wait.Left(ctx)
 	ls.mu.Lock()
@@ -869,7 +869,7 @@ func (l *line[K]) far(c *caller[K], now time.Time) bool {
 }
 
 // Changed makes all callers with bookings, in the lines that match, give them back and book
-// anew, and then the others. It is called when the limit has changed or the bookings are gone.
+// again, and then the others. It is called when the limit has changed or the bookings are gone.
 func (ls *Lines[K]) Changed(matches func(K) bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

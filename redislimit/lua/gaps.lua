@@ -147,7 +147,7 @@ local function mostOfLog(f, s, now)
 end
 
 -- among returns the largest cost that fits now before loose bookings, or 0, and the debt. Bookings
--- are no debt if they fit at their instants. It returns nil if the bookings count as not loose.
+-- are not a debt if they fit at their instants. It returns nil if the bookings count as not loose.
 local function among(a, f, s, now)
   if s.kind == LOG and s.n > 0 or s.base and barred(a, f, s) > 0 then return nil end
   if s.kind == LOG then return mostOfLog(f, s, now) end

@@ -143,7 +143,7 @@ local function parseAside(s, raw)
   return pack('>B', string.byte(raw) + $ASIDE) .. string.sub(raw, 2, $STATE_SIZE) .. string.sub(raw, $STATE_SIZE + $ASIDE_SIZE + 1)
 end
 
--- parse returns the state in a string, or nil if the string is no state.
+-- parse returns the state in a string, or nil if the string is not a state.
 local function parse(raw)
   if #raw < $STATE_SIZE then return nil end
   local s = { newest = 0, m = 0, aside = 0, lapses = 0, older = 0, openFroms = {}, openLeasts = {} }

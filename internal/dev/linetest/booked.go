@@ -96,7 +96,7 @@ func (b *bookings) requireServed(n int, last time.Duration) {
 	time.Sleep(200 * time.Millisecond)
 	count()
 	require.Equal(b, n, served)
-	require.GreaterOrEqual(b, at, last-late/3) // the start of the time may be late
+	require.GreaterOrEqual(b, at, last-late/3) // the measurement may begin late
 	require.LessOrEqual(b, at, last+late)
 }
 
