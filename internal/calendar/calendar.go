@@ -94,8 +94,8 @@ func New(unit Unit, zone string, from int) (*Calendar, error) {
 	return c, nil
 }
 
-// NewAt is like New, for windows that begin at a time of their first day. The time is in
-// whole minutes, from 0 to less than 24 h after midnight. It must be 0 for hours and minutes.
+// NewAt is like New, for windows beginning at a time of their first day. The time is in whole
+// minutes, from 0 to less than 24 h after midnight. It must be 0 for hours and minutes.
 func NewAt(unit Unit, zone string, from int, at time.Duration) (*Calendar, error) {
 	c, err := New(unit, zone, from)
 	switch {
@@ -134,7 +134,7 @@ func (c *Calendar) Location() *time.Location { return c.zone.loc }
 // Window is a window of a calendar. It contains From, and ends before To.
 type Window struct{ From, To int64 }
 
-// The years that a calendar divides. An instant outside of them counts as the first or last instant of this range.
+// The first and the last instant of a calendar. An instant outside of this range counts as the nearer one.
 var (
 	firstInstant = time.Date(1, 1, 2, 0, 0, 0, 0, time.UTC).Unix()
 	lastInstant  = time.Date(9999, 12, 30, 0, 0, 0, 0, time.UTC).Unix()
@@ -143,10 +143,10 @@ var (
 // At returns an instant's window.
 func (c *Calendar) At(unix int64) Window { return c.window(c.index(unix)) }
 
-// After returns the k-th window after that of an instant.
+// After returns the k-th window after an instant's window.
 func (c *Calendar) After(unix, k int64) Window { return c.window(c.index(unix) + k) }
 
-// Count counts the windows from the first instant's window to the second instant's.
+// Count counts the windows after the first instant's window, up to the second instant's.
 func (c *Calendar) Count(first, second int64) int64 { return c.index(second) - c.index(first) }
 
 // Longest returns a window's maximum length. This is its days' length, plus the
@@ -174,8 +174,8 @@ func (c *Calendar) window(i int64) Window {
 	return Window{c.start(i), c.start(i + 1)}
 }
 
-// index returns the number of the window of an instant. The local date may belong to the
-// previous window, because clocks that are set back after midnight show the old date again.
+// index returns the number of an instant's window. The local date may belong to the
+// previous window, because clocks set back after midnight show the old date again.
 func (c *Calendar) index(unix int64) int64 {
 	unix = min(max(unix, firstInstant), lastInstant)
 	if c.clock != nil {
@@ -185,7 +185,7 @@ func (c *Calendar) index(unix int64) int64 {
 	for c.start(i+1) <= unix {
 		i++
 	}
-	for c.at > 0 && c.start(i) > unix { // the time before the start belongs to a date that the zone has skipped
+	for c.at > 0 && c.start(i) > unix { // the time before the start belongs to a skipped date
 		i--
 	}
 	return i
@@ -263,12 +263,12 @@ func floor(a, b int64) int64 {
 type zone struct {
 	loc  *time.Location
 	left []int64       // the skipped dates, in ascending order
-	back time.Duration // the largest single step by which clocks were set back
+	back time.Duration // the clocks' largest single step back
 
 	hours, minutes func() *clockWindows
 }
 
-var zones sync.Map // the zones that load has returned, by name
+var zones sync.Map // the loaded zones, by name
 
 // load returns the zone with the given name, and caches it. It does
 // not cache unknown names, so that wrong names take no memory.
@@ -312,7 +312,7 @@ func (z *zone) survey() {
 	}
 }
 
-// lastSurveyed is later than every step that is listed individually.
+// lastSurveyed is later than each step listed individually.
 var lastSurveyed = time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
 
 // offset returns the offset of the zone's clocks from UTC at an instant,
@@ -354,8 +354,8 @@ func (z *zone) start(day, after int64) int64 {
 	}
 }
 
-// Format returns a calendar's zone and anchor in the form that Parse reads: "UTC", "Europe/Berlin from 15",
-// "UTC from monday". The arguments need not be valid.
+// Format returns a calendar's zone and anchor in Parse's form: "UTC",
+// "Europe/Berlin from 15", "UTC from monday". The arguments need not be valid.
 func Format(unit Unit, zone string, from int) string {
 	switch unit {
 	case Week:
@@ -366,7 +366,7 @@ func Format(unit Unit, zone string, from int) string {
 	return zone
 }
 
-// Parse reads the form that Format returns. Without an anchor, a week begins on Monday and a month on the first.
+// Parse parses Format's result. Without an anchor, a week begins on Monday and a month on the first.
 func Parse(unit Unit, words []string) (zone string, from int, err error) {
 	if len(words) == 0 {
 		return "", 0, fmt.Errorf("no time zone after %v, want one such as UTC or Europe/Berlin", unit)
@@ -418,7 +418,7 @@ func FormatAt(unit Unit, zone string, from int, at time.Duration) string {
 	return fmt.Sprintf("%02d:%02d %s", at/time.Hour, at%time.Hour/time.Minute, text)
 }
 
-// ParseAt reads the form that FormatAt returns.
+// ParseAt parses FormatAt's result.
 func ParseAt(unit Unit, words []string) (zone string, from int, at time.Duration, err error) {
 	if len(words) > 0 {
 		if hour, minute, isTime := strings.Cut(words[0], ":"); isTime {

@@ -48,7 +48,7 @@ func (c *clockWindows) change(from, phase int64) {
 	}
 }
 
-// index returns the number of the window that contains an instant.
+// index returns the number of an instant's window.
 func (c *clockWindows) index(unix int64) int64 {
 	s := c.spans[max(0, sort.Search(len(c.spans), func(i int) bool { return c.spans[i].from > unix })-1)]
 	return floor(unix+s.phase, c.length) + s.add

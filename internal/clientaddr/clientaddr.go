@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// The header fields that are lists.
+// The header fields with lists of addresses.
 const (
 	forwardedFor = "X-Forwarded-For"
 	forwarded    = "Forwarded"
@@ -38,9 +38,9 @@ const defaultIPv6Bits = 64
 // Finder finds a client's address. It is safe for concurrent use.
 type Finder struct {
 	trusted []netip.Prefix // the trusted prefixes, normalised
-	unix    bool           // whether peers that connect over a Unix socket are trusted
+	unix    bool           // whether peers on Unix sockets are trusted
 	header  string         // the field to read, in canonical form
-	hops    int            // entries that count as trusted; if 0, addresses are compared
+	hops    int            // how many entries count as trusted; if 0, addresses are compared
 	bits    int
 }
 
@@ -107,7 +107,7 @@ func Parse(remoteAddr string) netip.Addr {
 }
 
 // OverUnix reports whether a request of net/http came over a Unix socket, given its
-// context. Such a request has a name chosen by the client where others have an address.
+// context. Instead of an address, such a request has a name chosen by the client.
 func OverUnix(ctx context.Context) bool {
 	local, ok := ctx.Value(http.LocalAddrContextKey).(net.Addr)
 	return ok && IsUnix(local)
@@ -116,13 +116,13 @@ func OverUnix(ctx context.Context) bool {
 // IsUnix reports whether an address is a Unix socket's.
 func IsUnix(a net.Addr) bool { return strings.HasPrefix(a.Network(), "unix") }
 
-// Plain returns an address in the form in which addresses are compared. The
-// result has no zone, and is IPv4 if the address is an IPv4-mapped one.
+// Plain returns an address in the form in which addresses are compared.
+// The result has no zone, and is IPv4 for an IPv4-mapped address.
 func Plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
 // Peer is a connection's other end.
 type Peer struct {
-	Addr netip.Addr // an address that Parse or Plain returned
+	Addr netip.Addr // an address from Parse or Plain
 	Unix bool       // whether the connection came over a Unix socket and has no address
 }
 
@@ -147,7 +147,7 @@ func (f *Finder) Find(peer Peer, lines func() []string) (netip.Addr, error) {
 // Name returns the canonical name of the header field to read.
 func (f *Finder) Name() string { return f.header }
 
-// claimed returns the client that a trusted peer names.
+// claimed returns the client named by a trusted peer.
 func (f *Finder) claimed(name string, lines []string) (client netip.Addr, err error) {
 	switch name {
 	case forwarded:
@@ -173,7 +173,7 @@ var (
 	errNoClient     = fmt.Errorf("%w: no client", keyfunc.ErrNoKey)
 )
 
-// only returns the address in a field with exactly one.
+// only returns the address in a field that must have exactly one.
 func only(name string, lines []string) (netip.Addr, error) {
 	value, err := keytext.Raw(lines, name)
 	if err != nil {
@@ -203,8 +203,7 @@ func (f *Finder) trusts(a netip.Addr) bool {
 	return false
 }
 
-// group returns the client to which an address belongs, as httplimit.ClientIP
-// documents. A trusted address behind NAT64 stays as it is.
+// group returns an address's client, as documented for httplimit.ClientIP. A trusted address behind NAT64 stays as it is.
 func (f *Finder) group(a netip.Addr) netip.Addr {
 	network, _ := keyfunc.Network(a, f.bits) // fails only if bits is out of range
 	if network.Is4() && !a.Is4() && f.trusts(network) {

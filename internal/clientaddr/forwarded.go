@@ -34,9 +34,9 @@ func cutLast(line string) (before, entry string, more bool) {
 // maxForwarded bounds the length of a line of Forwarded, because a line has to be read from its beginning.
 const maxForwarded = 16 << 10
 
-// inForwarded finds the client in the lines of Forwarded (RFC 7239). Quoted strings can be recognized only from
-// a line's beginning. So each line is read twice: to count its elements, and to find the last one that can be
-// the client's. Where the syntax is broken, quotes' extent is not known, so the whole line is malformed.
+// inForwarded finds the client in the lines of Forwarded (RFC 7239). Quoted strings can be recognized only from a
+// line's beginning. So each line is read twice: to count its elements, and to find the last one that can be the
+// client's. Where the syntax is broken, the ends of quoted strings are not known, so the whole line is malformed.
 func (f *Finder) inForwarded(lines []string) (netip.Addr, error) {
 	after := 0 // elements in later lines
 	for i := len(lines) - 1; i >= 0; i-- {
@@ -66,7 +66,7 @@ func countElements(line string) (n int, ok bool) {
 	return n, true
 }
 
-// lastClient returns the last element of a well-formed line that is
+// lastClient returns the last element of a well-formed line that can be
 // the client's. left counts the elements in this line and later ones.
 func (f *Finder) lastClient(line string, left int) (client netip.Addr, found bool) {
 	for more := true; more; {
@@ -80,8 +80,8 @@ func (f *Finder) lastClient(line string, left int) (client netip.Addr, found boo
 	return client, found
 }
 
-// forwardedElement reads one element, up to a comma or the end. ok is
-// true if the element has exactly one "for" and that is an address.
+// forwardedElement reads one element, up to a comma or the end. ok is true
+// if the element has exactly one "for", with an address as its value.
 func forwardedElement(s string) (hop netip.Addr, ok bool, rest string, more, wellFormed bool) {
 	for seen := false; ; {
 		name, value, after, valid := forwardedPair(s)

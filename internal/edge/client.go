@@ -47,21 +47,21 @@ func (c Client[R]) ClientIP(o clientaddr.Options) (func(R) (netip.Addr, error), 
 // Identity returns a text that distinguishes clients well enough to spread them. Clients
 // may spoof it: with an invented identity, a client waits at least as long as before.
 func (c Client[R]) Identity(r R) string {
-	parts := []string{c.Peer(r).Addr.String()} // without the port, which changes with each connection
+	parts := []string{c.Peer(r).Addr.String()} // without the port, because it changes with each connection
 	for _, name := range []string{"X-Forwarded-For", "Forwarded", "Authorization"} {
 		parts = append(parts, c.Field(r, c.spelled(name))...)
 	}
 	return strings.Join(parts, "\n")
 }
 
-// forwardingFields are the fields in which proxies name their client.
+// forwardingFields are proxies' fields for the client's address.
 var forwardingFields = []string{"X-Forwarded-For", "Forwarded", "X-Real-Ip", "Cf-Connecting-Ip", "True-Client-Ip"}
 
 // sharedAddresses count as private, too, because carriers and clusters use them (RFC 6598).
 var sharedAddresses = netip.MustParsePrefix("100.64.0.0/10")
 
-// proxied returns the field in which a proxy in a private network names its client, or "". From
-// a public address the field does not count, because the client may have written it itself.
+// proxied returns the forwarding field of a proxy in a private network, or "". From a
+// public address the field does not count, because the client may have written it itself.
 func (c Client[R]) proxied(r R) string {
 	peer := c.Peer(r).Addr
 	if !peer.IsPrivate() && !peer.IsLoopback() && !peer.IsLinkLocalUnicast() && !sharedAddresses.Contains(peer) {

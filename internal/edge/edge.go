@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Request is a request that a Core decides on.
+// Request is a request for a Core to decide on.
 type Request interface {
 	comparable
 	Context() context.Context
@@ -75,7 +75,7 @@ type Core[R Request] struct {
 	maxDelay time.Duration         // its reservations' maxDelay
 
 	holds   bool        // whether a request may be held and then not served: its charge must be undone
-	returns bool        // whether Reserve decides as Take does, with a charge that can be given back
+	returns bool        // whether Reserve decides like Take, and its charge can be given back
 	adjusts bool        // whether the limiter has an Adjust
 	nests   atomic.Bool // whether an inner limiter has refused a request charged here
 	ends    atomic.Bool // whether a limit holds units until the request ends
@@ -90,10 +90,10 @@ type Core[R Request] struct {
 	settleLog throttledLog
 	seed      jitterSeed                                    // the jitter's seed
 	drops     bool                                          // whether no request is used after its decision
-	texts     Recent[ratelimit.Limit, *rpcstatus.LimitText] // descriptions of limits that have denied
+	texts     Recent[ratelimit.Limit, *rpcstatus.LimitText] // descriptions of denying limits
 }
 
-// century is the time in which every limit has regained its whole capacity.
+// century is the time for every limit to regain its whole capacity.
 const century = 876_600 * time.Hour
 
 // New checks the limiter and the options, and determines which charges use Reserve. If a limiter books ahead, its Reserve

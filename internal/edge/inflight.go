@@ -100,7 +100,7 @@ func (r Refusal) Answer(ctx context.Context, keyCode rpcstatus.Code) rpcstatus.A
 	return rpcstatus.Undecidable
 }
 
-// Admit waits for a permit. A request that Skip or its key function exempts gets an empty
+// Admit waits for a permit. A request exempted by Skip or its key function gets an empty
 // permit, and watched is false. An adaptive limit must not learn from such a request.
 func (i *Inflight[R, K]) Admit(r R) (permit inflight.Permit, watched bool, why Refusal) {
 	if i.Skip != nil && i.Skip(r) {

@@ -2,13 +2,13 @@ package figures
 
 import "github.com/weir-go/ratelimit/httplimit"
 
-// ofHTTP returns the figures of middleware for HTTP, and ofRPC those
+// ofHTTP returns HTTP middleware's figures, and ofRPC the figures
 // of interceptors for gRPC and Connect. read is the method Stats.
 func ofHTTP(read func() httplimit.Stats) Group {
 	return ofOutcomes(Figure{Name: "http.requests", Unit: "{request}", By: []string{"outcome"}, Help: "HTTP requests, by outcome."}, read)
 }
 
-// ofHTTPPermits returns the figures of middleware that limits requests in flight: those without room are denied.
+// ofHTTPPermits returns the figures of middleware that limits requests in flight. Requests without room count as denied.
 func ofHTTPPermits(read func() httplimit.InflightStats) Group {
 	return ofHTTP(func() httplimit.Stats {
 		s := read()

@@ -2,7 +2,7 @@ package figures
 
 import "github.com/weir-go/ratelimit/failover"
 
-// ofFailover returns the figures of a failover limiter. read is its method Stats.
+// ofFailover returns a failover limiter's figures. read is its method Stats.
 func ofFailover(read func() failover.Stats) Group {
 	return Group{
 		Figures: []Figure{

@@ -15,7 +15,7 @@ type Figure struct {
 	Unit  string   // in OpenTelemetry's notation: "{key}", "s", or "1"
 	Help  string   // a description in one sentence
 	Gauge bool     // whether it is a gauge or histogram; otherwise it is a counter
-	By    []string // its labels' names; the figures of a [Group] have another label, which identifies the group
+	By    []string // its labels' names; the figures of a [Group] have one more label, identifying the group
 }
 
 // OpenTelemetry returns the metric's name by OpenTelemetry's conventions, such as ratelimit.keys.expired.
@@ -49,20 +49,20 @@ var (
 		Help: "Requests decided by policies, by outcome: an outcome of decisions, or killed by the kill switch."}
 )
 
-// Duration is the histogram of the times that decisions take.
+// Duration is the histogram of decisions' durations.
 var Duration = Figure{Name: "decision.duration", Unit: "s", Gauge: true, By: []string{"limiter"}, Help: "How long decisions took."}
 
 // Buckets are the upper bounds of [Duration]'s buckets.
 var Buckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1}
 
-// Group is a set of figures that are read together for each collection.
+// Group is a set of figures read together at each collection.
 type Group struct {
 	Figures []Figure
 	// Read calls add for each series, with the figure's index, its value, and its labels' values.
 	Read func(add func(figure int, value float64, labels ...string))
 }
 
-// ofTable returns the figures of a limiter's table of keys. read is the limiter's method Stats.
+// ofTable returns a limiter's figures about its keys. read is the limiter's method Stats.
 func ofTable(read func() ratelimit.Stats) Group {
 	return Group{Figures: ofTables("keys"), Read: func(add func(int, float64, ...string)) { addTable(add, read()) }}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// ofInflight returns the figures of an inflight limiter. read is its method Totals.
+// ofInflight returns an inflight limiter's figures. read is its method Totals.
 func ofInflight(read func() inflight.Totals) Group {
 	return Group{
 		Figures: []Figure{

@@ -60,7 +60,7 @@ func (c *RuleCounts) count(s ruleSeries) {
 	n.Add(1)
 }
 
-// keep sets the function that returns the rules' names in force. The counts of all other rules are discarded.
+// keep sets the function for the names of the rules in force. All other rules' counts are discarded.
 func (c *RuleCounts) keep(inForce func() []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +87,7 @@ func (c *RuleCounts) Group() Group {
 	}
 }
 
-// forget discards the counts of rules that are not in force, and returns the other counts.
+// forget discards the counts of rules not in force, and returns the other counts.
 func (c *RuleCounts) forget() map[ruleSeries]uint64 {
 	c.mu.RLock()
 	inForce := c.inForce
@@ -110,8 +110,8 @@ func (c *RuleCounts) forget() map[ruleSeries]uint64 {
 	return left
 }
 
-// outcomeOf returns the decision's outcome under its i-th rule. If the engine did not report it, and
-// this rule caused the decision, the outcome is that of the whole decision. Otherwise ok is false.
+// outcomeOf returns the decision's outcome under its i-th rule. If the engine did not report it,
+// and this rule caused the decision, the outcome is the whole decision's. Otherwise ok is false.
 func outcomeOf(d *stats.PolicyDecision, i int) (o outcome.Outcome, ok bool) {
 	r := &d.Rules[i]
 	switch {

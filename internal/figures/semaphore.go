@@ -10,7 +10,7 @@ type semaphore = struct {
 	Lost     uint64
 }
 
-// ofSemaphore returns the figures of a fleet's semaphore in this process. read is its method Stats.
+// ofSemaphore returns this process's figures about a fleet's semaphore. read is the semaphore's method Stats.
 func ofSemaphore(read func() semaphore) Group {
 	return Group{
 		Figures: []Figure{

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/failures"
 )
 
-// Timed returns a limiter that reports how long another limiter's decisions take. It does not measure Wait,
-// because Wait sleeps for most of its time. The result has the optional methods of the other limiter.
+// Timed returns a limiter that reports how long another limiter's decisions take. It does not measure
+// Wait, because Wait sleeps for most of its time. The result has the other limiter's optional methods.
 func Timed[K any](l ratelimit.Reserver[K], took func(context.Context, time.Duration)) ratelimit.Reserver[K] {
 	t := &timed[K]{l, took}
 	if failures.AnswersLate(l) {

@@ -7,17 +7,17 @@ import (
 )
 
 // array holds a Map's buckets. Each shard has the same number of buckets, a power of
-// two. The low bits of a key's hash select the shard, and the bits above them select the
-// bucket. If the bucket is full, the key goes to the shard's next bucket that has room.
+// two. The low bits of a key's hash select the shard, and the bits above them select
+// the bucket. If the bucket is full, the key goes to the shard's next bucket with room.
 //
 // A shard allocates its buckets when it copies its entries, so no call has to clear all shards' memory.
 type array[K comparable, V any] struct {
 	parts []atomic.Pointer[bucket[K, V]] // each shard's first bucket, or nil
-	shift int                            // bits of a hash that choose the shard
+	shift int                            // how many bits of a hash choose the shard
 	mask  uint64                         // buckets of a shard − 1
-	next  atomic.Pointer[array[K, V]]    // the array that replaces this one, or nil
-	left  atomic.Int64                   // shards that use this array or an earlier one
-	limit int64                          // the number of keys in a shard above which the array is too small
+	next  atomic.Pointer[array[K, V]]    // this array's replacement, or nil
+	left  atomic.Int64                   // shards still using this array or an earlier one
+	limit int64                          // the number of keys above which a shard needs a larger array
 	full  int64                          // slots in a shard
 }
 
@@ -37,14 +37,14 @@ type bucket[K comparable, V any] struct {
 
 const (
 	lows     = 0x01_01_01_01_01_01_01 // each tag's lowest bit
-	overflow = 1 << 56                // one entry that went on to another bucket
+	overflow = 1 << 56                // adds one entry passed on to another bucket
 	most     = 0xff                   // the highest count
 )
 
 // tagOf returns the part of a hash that distinguishes a bucket's entries. It is never 0.
 func tagOf(hash uint64) uint64 { return max(hash>>56, 1) }
 
-// matches sets the highest bit of each byte that equals the tag. It may also set a byte's bit above a match.
+// matches sets the highest bit of each byte equal to the tag. It may also set a byte's bit above a match.
 func matches(word, tag uint64) uint64 {
 	x := word ^ tag*lows
 	return (x - lows) &^ x & (lows << 7)
@@ -108,8 +108,8 @@ func (a *array[K, V]) find(hash uint64, key K) *Entry[K, V] {
 	}
 }
 
-// insert adds an entry to the array, which must not contain it. The caller holds the shard's lock, and the shard has
-// buckets with an empty slot.
+// insert adds an entry that is not yet in the array. The caller holds
+// the shard's lock, and the shard has buckets with an empty slot.
 func (a *array[K, V]) insert(e *Entry[K, V]) { a.insertHashed(e, e.hash) }
 
 // insertHashed is like insert, with the entry's hash.
@@ -160,7 +160,7 @@ func (a *array[K, V]) remove(e *Entry[K, V]) bool {
 	}
 }
 
-// passedBack decrements the number of entries that went on to another bucket.
+// passedBack decrements the count of entries passed on to another bucket.
 func (b *bucket[K, V]) passedBack() {
 	if word := b.word.Load(); word>>56 < most {
 		b.word.Store(word - overflow)

@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// Cloner copies keys' text. A substring keeps the whole string in memory, so a key that is one field of a header would
-// keep the whole header. A table may hold a key for long, so it clones the key first. The zero Cloner copies nothing.
+// Cloner copies keys' text. A substring keeps the whole string in memory, so a key cut from a header would keep
+// the whole header. A table may hold a key for long, so it clones the key first. The zero Cloner copies nothing.
 //
 // If K is a string type, it copies the string. If K is a struct or an array, it copies the strings in its fields and
 // elements at any depth. It copies nothing behind an interface, a pointer or a channel.
@@ -37,7 +37,7 @@ func stringsIn(found []uintptr, t reflect.Type, at uintptr) []uintptr {
 	return found
 }
 
-// Clone returns a key that equals k and shares no text with it.
+// Clone returns a key equal to k, without shared text.
 func (c *Cloner[K]) Clone(k K) K {
 	for _, at := range c.strings {
 		s := stringIn(&k, at)
@@ -53,7 +53,7 @@ type Maker[K comparable, V any] struct{ cloner Cloner[K] }
 // NewMaker returns the Maker for keys of type K.
 func NewMaker[K comparable, V any]() Maker[K, V] { return Maker[K, V]{NewCloner[K]()} }
 
-// Clone returns a key that equals k and shares no text with it.
+// Clone returns a key equal to k, without shared text.
 func (c *Maker[K, V]) Clone(k K) K { return c.cloner.Clone(k) }
 
 // An entry is allocated with room for a text of shortText or longText bytes. If the key is a string and the value has
@@ -94,8 +94,8 @@ func (c *Maker[K, V]) New(key K) *Entry[K, V] {
 	return &Entry[K, V]{Key: c.cloner.Clone(key)}
 }
 
-// Replace gives another key to an entry that New has made and that has left its Map. It does not
-// allocate. If the key's text does not fit into the entry's allocation, Replace does nothing and returns
+// Replace gives another key to an entry from New that has left its Map. It does not allocate. If
+// the key's text does not fit into the entry's allocation, Replace does nothing and returns
 // false. The caller must guard its entries' keys by a lock, and must use no text of e elsewhere.
 func (c *Maker[K, V]) Replace(e *Entry[K, V], key K) bool {
 	if unsafe.Sizeof(key) == 0 {
@@ -128,8 +128,8 @@ func (c *Maker[K, V]) Replace(e *Entry[K, V], key K) bool {
 	return true
 }
 
-// stringIn returns the string at an offset of a key. The key must have
-// a field of kind string there. All string types have the same layout.
+// stringIn returns the string at an offset of a key. The key must have a
+// field of kind string at the offset. All string types have the same layout.
 func stringIn[K comparable](key *K, at uintptr) *string {
 	return (*string)(unsafe.Add(unsafe.Pointer(key), at))
 }

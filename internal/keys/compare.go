@@ -2,7 +2,7 @@ package keys
 
 import "reflect"
 
-// CanCompare reports whether the values that the key's interfaces hold can be compared.
+// CanCompare reports whether the values in the key's interfaces can be compared.
 func CanCompare[K comparable](key K) bool { return reflect.ValueOf(&key).Elem().Comparable() }
 
 // HoldInterfaces reports whether keys of type K may hold values that cannot be compared.

@@ -12,7 +12,7 @@ import (
 // its own seed, so clients cannot choose keys with colliding hashes.
 //
 // maphash.Comparable moves keys with pointers to the heap. The only common key type with pointers is
-// netip.Addr, so it is hashed by its bytes instead. Integers are hashed inline, which is faster than a call.
+// netip.Addr, so it is hashed by its bytes instead. Integers are hashed inline: this is faster than a call.
 type hasher[K comparable] struct {
 	kind   hashKind
 	k0, k1 uint64 // for integers

@@ -35,7 +35,7 @@ type shard[K comparable, V any] struct {
 	number int
 	array  *array[K, V] // holds all keys of the shard
 	n      atomic.Int64 // keys; written under the lock
-	gone   int          // keys that were removed
+	gone   int          // removed keys
 
 	_ [24]byte // keeps the locks of two shards on separate cache lines
 }
@@ -59,14 +59,14 @@ const (
 	mostShards   = 512
 
 	// keysOfShard is the maximum number of keys in a shard of a full map of up to a million keys. It bounds a call's
-	// time, which copies at most two shards. More than mostShards shards would slow down an almost empty map.
+	// time, because a call copies at most two shards. More than mostShards shards would slow down an almost empty map.
 	keysOfShard = 2048
 
 	// fewest is the minimum number of buckets of each shard in an array that replaces a larger one. With fewer buckets,
 	// one shard could have too many keys although all shards together have few.
 	fewest = 4
 
-	// helps is the maximum number of shards that a call examines for one whose entries are not yet copied.
+	// helps is the maximum number of shards that a call examines to find one with entries to copy.
 	helps = 8
 )
 
@@ -104,7 +104,7 @@ func newMap[K comparable, V any](shards, buckets int) *Map[K, V] {
 	return m
 }
 
-// Hash returns the key's hash, which depends on the map's own seed.
+// Hash returns the key's hash. It depends on the map's own seed.
 func (m *Map[K, V]) Hash(key K) uint64 { return m.hasher.hash(key) }
 
 // Find returns the key's value, or the zero value if there is none.
@@ -141,8 +141,8 @@ func (m *Map[K, V]) Lookup(key K) *Entry[K, V] {
 	return nil
 }
 
-// Candidate returns an entry with the key's hash, or nil if the key is not there. It does not read the
-// entry's key, because [Maker.Replace] may replace the key at any time. The caller compares it under the
+// Candidate returns an entry with the key's hash, or nil if the map does not have the key. It does not read
+// the entry's key, because [Maker.Replace] may replace the key at any time. The caller compares it under the
 // key's lock. If the key is another one, the caller calls Lookup under a lock that prevents replacements.
 func (m *Map[K, V]) Candidate(key K) *Entry[K, V] {
 	hash := m.hasher.hash(key)
@@ -197,7 +197,7 @@ func (m *Map[K, V]) Remove(key K) {
 	}
 }
 
-// RemoveEntry removes an entry of this map if it is still there.
+// RemoveEntry removes an entry of this map, unless it has been removed.
 func (m *Map[K, V]) RemoveEntry(e *Entry[K, V]) {
 	s := m.shard(e.hash)
 	s.mu.Lock()
@@ -257,7 +257,7 @@ func (m *Map[K, V]) makeRoomLocked(s *shard[K, V]) {
 	m.copyLocked(s)
 }
 
-// giveRoomLocked shrinks a table that is almost empty. The check reads all shards, so only some removals run it.
+// giveRoomLocked shrinks an almost empty table. The check reads all shards, so only some removals run it.
 func (m *Map[K, V]) giveRoomLocked(s *shard[K, V]) {
 	a := s.array
 	s.gone++
@@ -303,7 +303,7 @@ func (m *Map[K, V]) extend(a *array[K, V]) {
 	m.linkLocked(a, 2*a.buckets())
 }
 
-// copyLocked copies the shard's entries, and of one other shard, to the last array. Calls help the other shards in turn.
+// copyLocked copies the entries of the shard and of one other shard to the last array. Calls help the other shards in turn.
 func (m *Map[K, V]) copyLocked(s *shard[K, V]) {
 	m.copyShardLocked(s)
 	if m.first.Load() == s.array {
@@ -322,7 +322,7 @@ func (m *Map[K, V]) copyLocked(s *shard[K, V]) {
 	}
 }
 
-// copyShardLocked copies the shard's entries to the last array. It reports whether the shard used another one before.
+// copyShardLocked copies the shard's entries to the last array. It reports whether the shard used another array before.
 func (m *Map[K, V]) copyShardLocked(s *shard[K, V]) bool {
 	from := s.array
 	to := from

@@ -79,8 +79,7 @@ func (v *Views) Of(limit *ratelimit.Limit) *View {
 	return v.learn(limit)
 }
 
-// learn returns the view of a limit that is not cached. Either the
-// limiter's limit has changed, or it is the limit of a single key.
+// learn returns an uncached limit's view. Either the limiter's limit has changed, or the limit is a single key's.
 func (v *Views) learn(limit *ratelimit.Limit) *View {
 	v.refresh()
 	known := v.known.Load()
@@ -116,7 +115,7 @@ func (v *Views) refresh() {
 	v.others.Clear()
 }
 
-// outerKey is the context key of the names that outer interceptors have used.
+// outerKey is the context key of the names used by outer interceptors.
 type outerKey struct{}
 
 // Fields returns the values of RateLimit-Policy and RateLimit for a decision. It returns "" for an omitted
@@ -161,7 +160,7 @@ func (v *View) Standing(d *ratelimit.Decision) string {
 func (v *View) effective(d *ratelimit.Decision) int64 {
 	switch left := Clamp(Seconds(d.ResetAfter)); {
 	case !d.Allowed && (d.RetryAfter > 0 || v.window > 0):
-		return max(1, Clamp(Seconds(d.RetryAfter))) // the same as Retry-After, which must not come earlier
+		return max(1, Clamp(Seconds(d.RetryAfter))) // the same as Retry-After: that must not come earlier
 	case d.Allowed && d.Remaining <= 0 && d.NextAfter > 0:
 		return max(1, Clamp(Seconds(d.NextAfter)))
 	case v.Limit.Algorithm == ratelimit.AlgorithmFixedWindow && left > 0:
@@ -203,7 +202,7 @@ const MaxInteger = 999_999_999_999_999
 // MaxSeconds is the maximum number of seconds in a time.Duration.
 const MaxSeconds = int64(math.MaxInt64 / time.Second)
 
-// find returns the view of exactly that limit, or nil.
+// find returns the limit's view, or nil.
 func (l *list) find(limit *ratelimit.Limit) *View {
 	for _, v := range l.views {
 		if v.Limit == *limit {

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// list holds the views of limits that are listed together in RateLimit-Policy.
+// list holds the views of limits listed together in RateLimit-Policy.
 type list struct {
 	views    []*View
 	policies string // the field's value
@@ -32,7 +32,7 @@ type writer struct {
 	unit func(ratelimit.Limit) string // nil if all limits count requests
 }
 
-// list returns the list of limits that are listed together.
+// list returns a list of views of the limits.
 func (w writer) list(limits []ratelimit.Limit) *list {
 	l := &list{views: make([]*View, len(limits))}
 	for i, limit := range limits {
@@ -41,7 +41,7 @@ func (w writer) list(limits []ratelimit.Limit) *list {
 	return l.joined()
 }
 
-// joined fills in what the views share.
+// joined links the views to the list, and computes the list's other fields.
 func (l *list) joined() *list {
 	for _, v := range l.views {
 		v.list = l
@@ -116,9 +116,8 @@ func (l *list) same(limits []ratelimit.Limit) bool {
 	return slices.EqualFunc(l.views, limits, func(v *View, limit ratelimit.Limit) bool { return v.Limit == limit })
 }
 
-// with returns the view of a key's own limit. In the list, it replaces the limit with
-// the same name or, without one, the first limit that differs from key to key. If
-// there is neither, it is not known which limit it replaces, so it is listed alone.
+// with returns the view of a key's own limit. In the list, the key's limit replaces the limit with the same name or,
+// without one, the first limit that differs from key to key. If there is neither, the key's limit is listed alone.
 func (l *list) with(limit ratelimit.Limit, w writer) *View {
 	at := slices.IndexFunc(l.views, func(v *View) bool { return v.Name != "" && strings.EqualFold(v.Name, policyName(limit)) })
 	if at < 0 {
@@ -146,7 +145,7 @@ func (v *View) After(outer []string, names func(lines []string) []string) *View 
 	return n.list.views[slices.Index(v.list.views, v)]
 }
 
-// names appends the names in the list to those in after.
+// names appends the list's names to after.
 func (l *list) names(after []string) []string {
 	names := slices.Clip(after)
 	for _, v := range l.views {
@@ -157,7 +156,7 @@ func (l *list) names(after []string) []string {
 	return names
 }
 
-// renamed returns the list with names that are not in use. It ignores case.
+// renamed returns the list with unused names. It ignores case.
 func (l *list) renamed(used []string) *list {
 	taken := make(map[string]bool, len(used))
 	for _, name := range used {

@@ -21,15 +21,15 @@ type Booker struct {
 	Check func() error
 }
 
-// Made is a decision of a Booker.
+// Made is a Booker's decision.
 type Made struct {
 	ratelimit.Decision
 	Settle func(actual int) error // nil if there is nothing to settle
 
-	Confirm func() (bool, error) // of a tentative booking: see [turns.Answer]
-	Life    uint64               // of the key: see [turns.Answer]
+	Confirm func() (bool, error) // confirms a tentative booking: see [turns.Answer]
+	Life    uint64               // the key's life: see [turns.Answer]
 	At      int64                // the cost's instant by the store's clock
-	Ref     any                  // the store's reference, by which another booking can replace this one
+	Ref     any                  // the store's reference, for replacing this booking by another
 }
 
 func (m *Made) answer(err error) turns.Answer[string] {
@@ -37,7 +37,7 @@ func (m *Made) answer(err error) turns.Answer[string] {
 		Unsure: errors.Is(err, ratelimit.ErrUnanswered)}
 }
 
-// Never returns an error if it is one of a cost that the limit can never allow, else nil.
+// Never returns the error of a cost that the limit can never allow. For any other error it returns nil.
 func Never(err error) error {
 	if errors.Is(err, ratelimit.ErrExceedsLimit) || errors.Is(err, ratelimit.ErrBlocked) {
 		return err

@@ -20,7 +20,7 @@ const (
 	CauseUnavailable                // the limiter's store is down
 	CauseTableFull                  // clients use too many keys
 	CauseKey                        // the client's key is missing or malformed
-	CauseCost                       // the cost is negative, which a client may have caused
+	CauseCost                       // the cost is negative: a client may have caused this
 	CauseMisconfigured              // the server is misconfigured
 	CauseBlocked                    // no cost can ever pass
 	CauseExceeds                    // this cost can never pass
@@ -32,7 +32,7 @@ const (
 	Causes = iota // the number of causes
 )
 
-// ErrBadRequest is the error of a request that the server refuses as malformed, before any limiter is called.
+// ErrBadRequest is the error of a malformed request, refused by the server before any limiter is called.
 var ErrBadRequest = errors.New("malformed request")
 
 // causes maps errors to causes. The first match counts: a misconfigured key function's error is an ErrNoKey as well, an ErrBlocked is an
@@ -69,8 +69,8 @@ func CauseOf(err error) Cause {
 	return CauseOther
 }
 
-// CauseFor returns the cause of the error of a request with that context.
-// If a client hangs up, the remote limiter's call fails, with any error.
+// CauseFor returns the cause of a request's error. ctx is the request's context.
+// If a client hangs up, a call to a remote limiter may fail with any error.
 func CauseFor(ctx context.Context, err error) Cause {
 	cause := CauseOf(err)
 	switch cause {
@@ -92,7 +92,8 @@ func (c Cause) ByClient() bool {
 	return c.Rejected() || c == CauseTableFull || c == CauseCost
 }
 
-// FailsOpen reports whether the option FailOpen applies. For an error that a client can cause, it would be a way past every limit.
+// FailsOpen reports whether the option FailOpen applies. It does not apply
+// to errors that clients can cause: these would be a way past every limit.
 func (c Cause) FailsOpen() bool { return !c.ByClient() && c != CauseMisconfigured }
 
 // Rejected reports whether the client alone has caused the error: it has sent no valid key or a malformed request, or has disconnected.
@@ -112,10 +113,10 @@ func (c Cause) Level() slog.Level {
 	return slog.LevelError
 }
 
-// Plain returns the error of a key function in its original form:
-// without a stack's number of the layer, and without a ban's addition.
+// Plain returns a key function's error in its original form: without
+// the layer's number in a stack, and without a ban's prefix.
 func Plain(err error) error {
-	for !errors.Is(err, ratelimit.ErrInvalidKey) { // which means nothing without the layer
+	for !errors.Is(err, ratelimit.ErrInvalidKey) { // its text means nothing without the layer
 		inner := errors.Unwrap(err)
 		if inner == nil {
 			return err

@@ -23,15 +23,15 @@ func PaceOf(l ratelimit.Limit) turns.Pace {
 	return p
 }
 
-// Beyond is the error of a booking whose instant is in time, but
-// which the store can make only after its decision's RetryAfter.
+// Beyond is the error of a booking whose instant is in time but too far ahead
+// for the store. The store can make the booking after the decision's RetryAfter.
 type Beyond struct {
-	In time.Duration // until the instant
+	In time.Duration // the time until the instant
 }
 
 func (e *Beyond) Error() string { return "no booking reaches as far yet as " + e.In.String() }
 
-// Unfinished is the error of a booking whose caller has left before the store's answer: Made waits for that.
+// Unfinished is the error of a booking whose caller has left before the store's answer. Made waits for the answer.
 type Unfinished struct {
 	Err  error
 	Made func() (Made, error)
@@ -39,9 +39,9 @@ type Unfinished struct {
 
 func (e *Unfinished) Error() string { return e.Err.Error() }
 
-// InLine is a store's Wait: it books in its caller's turn, and waits for the booked instant. The book function
-// books what is requested, as Reserve does. If its error is a [*Beyond], the caller stays first, and books
-// later. If it is an [*Unfinished], the caller leaves, and others take what it books. The context has not ended.
+// InLine is a store's Wait: it books when its caller's turn has come, and waits for the booked instant. The function book
+// makes a booking, as Reserve does. If its error is a [*Beyond], the caller stays first in line, and books later. If it
+// is an [*Unfinished], the caller leaves, and others take its booking. book is not called after the context has ended.
 func InLine(ctx context.Context, lines *turns.Lines[string], key string, cost int, book func(turns.Request) (Made, error)) (d ratelimit.Decision, err error) {
 	left, err := wait.Left(ctx)
 	if err != nil {
@@ -78,7 +78,7 @@ func InLine(ctx context.Context, lines *turns.Lines[string], key string, cost in
 		return d, err
 	}
 	err = lines.Wait(ctx, key, cost, one)
-	if err == nil && !d.Allowed { // it has what another caller had booked
+	if err == nil && !d.Allowed { // the call has taken another caller's booking
 		d.Allowed, d.RetryAfter = true, 0
 	}
 	if e, ok := err.(*turns.LateError); ok { // behind other callers of this process
@@ -100,7 +100,7 @@ func inLine(made Made, err error) (a turns.Answer[string], _ error) {
 	a.Allowed, a.Delay, a.At, a.Remaining = d.Allowed, d.Delay, made.At, d.Remaining
 	a.Settle, a.Life, a.Ref, a.Confirm = made.Settle, made.Life, made.Ref, made.Confirm
 	if d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
-		a.Remaining = 0 // what remains of a queue can enter, and is let out later
+		a.Remaining = 0 // the rest of a queue can be entered now, but is left later
 	}
 	if a.Retry = d.RetryAfter; !d.Allowed && beyond != nil {
 		a.Late = beyond.In

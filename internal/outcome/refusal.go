@@ -12,7 +12,7 @@ type refusalKey struct{}
 type refusalMark struct {
 	context.Context
 	set   atomic.Bool
-	outer *refusalMark // of the limit around that one
+	outer *refusalMark // the mark of the limit around this one
 }
 
 // Value finds the mark itself.
@@ -28,19 +28,20 @@ func refusalMarkOf(ctx context.Context) *refusalMark {
 	return m
 }
 
-// WatchRefusals returns a context for the requests inside a limit. [WasRefused] reports whether one of its limiters refused.
+// WatchRefusals returns a context for the requests inside an adaptive limit. Given
+// this context, [WasRefused] reports whether a limiter has refused the request.
 func WatchRefusals(ctx context.Context) context.Context {
 	return &refusalMark{Context: ctx, outer: refusalMarkOf(ctx)}
 }
 
-// MarkRefused marks a request as refused by a limiter, for all limits that watch its context.
+// MarkRefused marks a request as refused by a limiter, for all limits watching its context.
 func MarkRefused(ctx context.Context) {
 	for m := refusalMarkOf(ctx); m != nil; m = m.outer {
 		m.set.Store(true)
 	}
 }
 
-// WasRefused reports whether a limiter refused the request inside the innermost limit that watches its context.
+// WasRefused reports whether a limiter has refused the request inside the innermost limit watching its context.
 func WasRefused(ctx context.Context) bool {
 	m := refusalMarkOf(ctx)
 	return m != nil && m.set.Load()

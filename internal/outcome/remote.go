@@ -42,9 +42,9 @@ func Exceeding(l ratelimit.Limit, cost int64) error {
 	return fmt.Errorf("%w%s: cost %d is above %d, the capacity of %v", ratelimit.ErrExceedsLimit, name, cost, l.Capacity(), l)
 }
 
-// Unbooked returns a store's error for a Wait whose booking was denied. The decision is that of a Reserve with the time left as the
-// maximum delay, so its RetryAfter is how much too late the call's turn would come. Without a deadline only a lack of room for bookings
-// denies it, and a leaky bucket's queue may be full, too.
+// Unbooked returns a store's error for a Wait whose booking was denied. d is the decision of a Reserve with the
+// time left as its maximum delay, so its RetryAfter is how much too late the call's turn would come. Without a
+// deadline, or if a leaky bucket's queue is full, the reason is ErrLimited. Otherwise the deadline is too early.
 func Unbooked(d ratelimit.Decision, cost int, left time.Duration) error {
 	if left == wait.Forever || d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining {
 		return &ratelimit.LateError{Limit: d.Limit, After: d.RetryAfter, Reason: ratelimit.ErrLimited}
@@ -52,7 +52,7 @@ func Unbooked(d ratelimit.Decision, cost int, left time.Duration) error {
 	return late(d.Limit, left+d.RetryAfter)
 }
 
-// late returns the error of a Wait whose context ends before its turn could come.
+// late returns the error for a Wait whose context ends before its turn can come.
 func late(l ratelimit.Limit, after time.Duration) error {
 	return &ratelimit.LateError{Limit: l, After: after, Reason: context.DeadlineExceeded}
 }

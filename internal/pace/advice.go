@@ -30,15 +30,15 @@ type Budget struct {
 	// if the budget comes back bit by bit, and is whole at Until.
 	Limit   int64
 	Refills bool
-	Window  time.Duration // the time in which the whole budget comes back; 0 if not known
+	Window  time.Duration // the time for the whole budget to come back; 0 if not known
 
 	inferred bool          // whether Refills was derived, because the server has not reported it
-	first    time.Duration // the time after which the first unit comes back; if 0, every applies
-	every    time.Duration // the time in which a unit comes back; 0 if all come back at Until
+	first    time.Duration // the time until the first unit comes back; if 0, every applies
+	every    time.Duration // the time for one unit to come back; 0 if all come back at Until
 	flying   int64         // requests in flight when the answer was received
 	name     budgetName
 	seq      uint64    // the number of the request with this answer
-	sent     time.Time // when that request was sent
+	sent     time.Time // when the request was sent
 	received time.Time // when the answer was received
 }
 
@@ -66,8 +66,8 @@ const maxBudgets = 16
 const maxName = 64
 
 // bounded returns the advice within bounds. No wait is longer than longest from now. It keeps at most maxBudgets
-// budgets, those with the least left, and replaces long names by hashes. Each kept budget has its own name,
-// because all budgets apply, even those of one policy. A budget of units differs from a budget of requests.
+// budgets, the ones with the least left, and replaces long names by hashes. Each kept budget has its own name,
+// because all budgets apply, even several of one policy. A budget of units differs from a budget of requests.
 func (a Advice) bounded(longest time.Duration, now time.Time) Advice {
 	a.Wait = min(a.Wait, longest)
 	a.Budgets = slices.Clone(a.Budgets)

@@ -22,7 +22,7 @@ type backoff struct {
 // refusals counts refusals with a time to wait, and refusals without one.
 type refusals struct{ timed, timeless int }
 
-// wideEnough is the window at which the number of requests in flight is no longer bounded.
+// wideEnough is the window that no longer bounds the requests in flight.
 const wideEnough = 64
 
 // narrowFor is how long the window lasts after a wait, unless it becomes wide enough before.

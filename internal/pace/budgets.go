@@ -18,7 +18,7 @@ type latest struct {
 	every   time.Duration // see Budget
 	refills bool          // whether the budget refills, as reported by the server or derived from its answers
 	ends    time.Time     // the Until of the first answer with this end
-	spent   int           // ends in a row at which little was left
+	spent   int           // ends in a row with little left
 }
 
 // closedUntil returns the latest end of the used-up budgets, or open if later.
@@ -280,8 +280,8 @@ func (b *Budget) paceUnits(known time.Duration) {
 	}
 }
 
-// count subtracts an earlier request from the budget of a later answer,
-// if the server may have counted that request after the answer.
+// count subtracts an earlier request from a later answer's budget,
+// if the server may have counted the request after the answer.
 func (b *Budget) count(earlier Budget, units int64) {
 	if !earlier.sent.After(b.received.Add(-counted)) || earlier.Left >= b.Left {
 		return

@@ -11,7 +11,7 @@ type crowd struct {
 	served int64     // requests to serve until the server's budgets count as this process's own again
 	alone  int64     // requests to serve until the next refusal counts as a first one; 0 if there was none
 	last   time.Time // when the last request was sent
-	jitter float64   // the factor by which the time after last varies
+	jitter float64   // a random factor of the time after last
 }
 
 // After an answer that shows other processes, the budgets count as shared for the next aware requests,
@@ -21,14 +21,14 @@ const (
 	suspicious = 16
 )
 
-// send counts a sent request. The time to the next request varies by up to a quarter: otherwise
-// processes that received the same figure at the same time would send at the same time.
+// send counts a sent request. The time to the next request varies by up to a
+// quarter: otherwise processes with the same figure would send at the same time.
 func (c *crowd) send(now time.Time) { c.last, c.jitter = now, .75+.5*rand.Float64() }
 
 // serve counts a served request.
 func (c *crowd) serve() { c.served, c.alone = max(0, c.served-1), max(0, c.alone-1) }
 
-// refuse counts a refusal, which requests of others may have caused. A single
+// refuse counts a refusal. Others' requests may be its cause. A single
 // refusal has no effect, because it may come from the rounding of times.
 func (c *crowd) refuse() {
 	if c.alone > 0 {
@@ -37,7 +37,7 @@ func (c *crowd) refuse() {
 	c.alone = aware
 }
 
-// meet records that an answer shows other processes' requests.
+// meet records an answer that shows other processes' requests.
 func (c *crowd) meet(limit int64) { c.served = max(aware, limit) }
 
 // here reports whether others use the budget, too.

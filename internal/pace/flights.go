@@ -55,7 +55,7 @@ func (fs *flights) find(seq uint64) (at int, found bool) {
 	return slices.BinarySearchFunc(fs.list, seq, func(f flight, seq uint64) int { return cmp.Compare(f.seq, seq) })
 }
 
-// counted is the time after which a server has certainly counted a request.
+// counted is the longest time that a server takes to count a request.
 // The remaining budget in an answer may include younger requests or not.
 const counted = time.Second
 

@@ -24,7 +24,7 @@ func (l *line) followLocked(p *Place) {
 	}
 }
 
-// follow waits with the head's booking. It returns the error with which the place gives up.
+// follow waits with the head's booking. It returns an error if the place must give up.
 func (pc *Pacer[R]) follow(p *Place) error {
 	l := p.line
 	l.mu.Lock()

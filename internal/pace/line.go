@@ -32,7 +32,7 @@ type line struct {
 
 	// Guarded by Pacer.mu.
 	users int       // requests using the line
-	ends  time.Time // without users, the instant until which the server's answers matter
+	ends  time.Time // without users, when the server's answers cease to matter
 	at    int       // the line's index in Pacer.idle
 
 	mu      sync.Mutex               // guards the fields below
@@ -42,7 +42,7 @@ type line struct {
 	tickets uint64                   // tickets issued
 	booking *Place                   // the place calling the limiter, or nil
 	undone  []*ratelimit.Reservation // to be cancelled when the limiter has answered the booking place
-	vacant  []vacancy                // bookings of places that left during the call
+	vacant  []vacancy                // bookings whose places left during the call
 	undoing int                      // cancellations under way
 	held    int                      // slots of sent requests; each booking has a slot, too
 
@@ -73,15 +73,15 @@ const (
 	stepFail               // fail, because the request cannot be sent in time
 )
 
-// misledFor is the number of served requests for which a server's figures are ignored, after a refusal with most of
-// the budget left. Another limit has caused such a refusal: for example, an even spacing, or an unreported limit.
+// misledFor is how long a server's figures are ignored, in served requests, after a refusal with most of the
+// budget left. Another limit has caused such a refusal: for example, an even spacing, or an unreported limit.
 const misledFor = 256
 
 // bookAhead is how far ahead the last booking may be when another place
 // books. If it is further ahead, the later places have no booking.
 const bookAhead = 100 * time.Millisecond
 
-// peekEach is the interval at which a waiting place peeks at its limiter, even if the denial's RetryAfter is longer.
+// peekEach is the interval between a waiting place's peeks at its limiter, even if the denial's RetryAfter is longer.
 const peekEach = time.Second
 
 // never is the zero time. It stands for an instant that does not come.
@@ -124,7 +124,7 @@ func (p *Place) again() []*ratelimit.Reservation {
 	return l.unbookLocked(at)
 }
 
-// indexLocked returns a place's index in the queue, or the index at which it would be inserted.
+// indexLocked returns a place's index in the queue, or the index for inserting it.
 func (l *line) indexLocked(p *Place) int {
 	at, _ := slices.BinarySearchFunc(l.queue, p.ticket, func(q *Place, ticket uint64) int { return cmp.Compare(q.ticket, ticket) })
 	return at
@@ -261,8 +261,7 @@ func (l *line) backLocked() (undone []*ratelimit.Reservation) {
 	return undone
 }
 
-// deniedLocked handles a denial. It returns nil if the limiter must
-// be called again, or the error with which the place gives up.
+// deniedLocked handles a denial. It returns nil if the limiter must be called again, or an error if the place must give up.
 func (p *Place) deniedLocked(res *ratelimit.Reservation, cost int, now time.Time) error {
 	var d ratelimit.Decision
 	if res != nil {
@@ -508,7 +507,7 @@ func (l *line) unbookLocked(from int) (bookings []*ratelimit.Reservation) {
 }
 
 // takeBackLocked takes back the places' bookings from an index on. It returns the bookings to cancel now. While a call
-// to the limiter is under way it returns none: the calling place cancels them after its own booking, which is the last.
+// to the limiter is under way it returns none: the calling place cancels them after its own booking, the last one.
 func (l *line) takeBackLocked(from int) (bookings []*ratelimit.Reservation) {
 	for _, p := range l.queue[from:l.booked] {
 		if p.following != nil {

@@ -337,7 +337,7 @@ func (pc *Pacer[R]) forgetLocked() {
 	}
 }
 
-// idleLines is a heap of lines, by the instants until which their servers' answers matter.
+// idleLines is a heap of lines, ordered by when their servers' answers cease to matter.
 type idleLines []*line
 
 func (h idleLines) Len() int           { return len(h) }

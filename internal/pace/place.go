@@ -22,7 +22,7 @@ type Place struct {
 
 	// sent is set when the place leaves the queue to be sent. After that, only its own goroutine uses the next two fields.
 	sent  atomic.Bool
-	spent *ratelimit.Reservation // the booking with which it was sent
+	spent *ratelimit.Reservation // the sent request's booking
 	seq   uint64                 // the number of the request
 
 	landed atomic.Bool // whether it was sent and is answered
@@ -32,7 +32,7 @@ type Place struct {
 	res     *ratelimit.Reservation // the booking, or nil
 	at      time.Time              // when it may be sent or, without a booking, call the limiter again
 	cost    int                    // the booking's cost
-	denied  time.Time              // the instant until which the limiter denies it
+	denied  time.Time              // when the limiter's denial ends
 	waiting bool                   // whether it is in the queue
 	slotted bool                   // whether it was sent and holds a slot
 
@@ -65,7 +65,7 @@ func (p *Place) Late() bool {
 	return p.isLate(p.line.opensLocked())
 }
 
-// Opens returns the instant until which the server demands a wait.
+// Opens returns when the wait demanded by the server ends.
 func (p *Place) Opens() time.Time {
 	p.line.mu.Lock()
 	defer p.line.mu.Unlock()

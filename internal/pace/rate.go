@@ -32,11 +32,11 @@ const (
 	fasterOfFew  = .008    // like faster, if the answers' figures are small, because their window ends soon
 	fastestOfFew = .1
 	fastest      = .005            // the maximum fraction
-	settles      = 128             // requests served after which the pace grows twice as fast
-	steadyFrom   = 8               // requests served between two refusals from which the pace is steady
-	lost         = 3               // refusals in a row from which the pace is no longer steady
+	settles      = 128             // requests served until the pace grows twice as fast
+	steadyFrom   = 8               // requests served between two refusals for the pace to count as steady
+	lost         = 3               // refusals in a row for the pace to count as unsteady again
 	outage       = 6               // more refusals in a row than a steady pace causes
-	outageFrom   = 5 * time.Minute // the time after which refusals in a row count as an outage
+	outageFrom   = 5 * time.Minute // how long refusals in a row must last to count as an outage
 	leastGap     = time.Millisecond
 	maxGap       = 10 * time.Minute
 	maxUnits     = 64               // the maximum gap, in units

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// opensLocked returns the instant until which the server demands a wait.
+// opensLocked returns when the wait demanded by the server ends.
 func (l *line) opensLocked() time.Time { return l.budgets.closedUntil(l.backoff.until) }
 
 // earliestLocked returns the earliest instant when a place can be sent. By then three
@@ -59,8 +59,8 @@ func (l *line) needsLocked(p *Place, b Budget) int64 {
 	return n
 }
 
-// paceLocked returns the instant from which one more request leaves other processes
-// their share. It returns the zero time if no other processes were noticed.
+// paceLocked returns when one more request leaves other processes their
+// share. It returns the zero time if no other processes were noticed.
 func (l *line) paceLocked(now time.Time) time.Time {
 	if !l.crowd.here() {
 		return time.Time{}
@@ -85,7 +85,7 @@ func (l *line) paceLocked(now time.Time) time.Time {
 
 // share returns the time between two requests of this process while other processes use the budget, too. No process knows
 // their number. The less is left, the longer the time is. All processes receive the same figure, so they use equal parts, and
-// the budget lasts. Of the units regained by a bucket meanwhile, only a quarter counts, because the others take the rest.
+// the budget lasts. Of the units regained by a bucket in this time, only a quarter counts, because the others take the rest.
 func (b *Budget) share(since float64, last, now time.Time) time.Duration {
 	left := max(0, float64(b.Left)-since)
 	switch {
@@ -97,8 +97,7 @@ func (b *Budget) share(since float64, last, now time.Time) time.Duration {
 	return time.Duration(4 * float64(b.every) * (math.Sqrt(left*left+float64(b.Limit)/4) - left))
 }
 
-// scarceUntil returns the instant until which the budget must be
-// shared: its end, or the instant when a bucket is more than half full.
+// scarceUntil returns until when the budget must be shared: its end, or the instant when a bucket is more than half full.
 func (b *Budget) scarceUntil() time.Time {
 	if b.every == 0 {
 		return b.Until
@@ -133,7 +132,7 @@ func (l *line) moreUncountedLocked(n int64, at time.Time) bool {
 // no bookings. When slots come back, these requests are sent at the limiter's pace.
 func (l *line) hasSlotLocked() bool { return l.slots == 0 || l.held+l.booked < l.slots }
 
-// roomLocked reports whether a request may be sent in addition to the booked requests and those in flight.
+// roomLocked reports whether a request may be sent in addition to the booked requests and the requests in flight.
 func (l *line) roomLocked(p *Place, now time.Time) bool {
 	window := l.backoff.window
 	return l.hasSlotLocked() && (window == 0 || !l.moreUncountedLocked(int64(window)-1, now)) && !l.exceededLocked(now, p)
@@ -162,7 +161,7 @@ func (l *line) changesLocked(now time.Time) time.Time {
 	return next
 }
 
-// memory returns the instant until which the server's answers matter. keep
+// memory returns when the server's answers cease to matter. keep
 // reports whether the line must be kept until then, or for its window.
 func (l *line) memory(now time.Time) (ends time.Time, keep bool) {
 	l.mu.Lock()

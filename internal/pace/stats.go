@@ -5,7 +5,7 @@ import "sync/atomic"
 // Stats count requests since the Pacer was made.
 type Stats struct {
 	Sent      uint64 // requests sent, repetitions included
-	Waited    uint64 // requests that waited before they were sent
+	Waited    uint64 // requests that waited before sending
 	Refused   uint64 // answers with a refusal or a wait
 	Retried   uint64 // requests sent again
 	Failed    uint64 // requests never sent: the limiter returned an error, or there was no time to wait

@@ -19,7 +19,7 @@ import (
 // Code is a status code of gRPC.
 type Code uint32
 
-// The codes that answers have: refusals, errors for a bad key, and signs of load.
+// The codes in answers: refusals, errors for a bad key, and signs of load.
 const (
 	Canceled          Code = 1
 	Unknown           Code = 2
@@ -39,15 +39,15 @@ type Answer struct {
 	Message string
 	Wait    time.Duration // the time until a retry; 0 if not known
 	Never   bool          // whether a retry can never pass
-	Limit   *LimitText    // the limit that has denied, or nil
+	Limit   *LimitText    // the denying limit, or nil
 }
 
 // PushbackKey is the trailer with a retry's time, for a client's retry policy (gRFC A6).
 const PushbackKey = "grpc-retry-pushback-ms"
 
-// Pushback returns the trailer's value, or "" if no wait is known. Then the client uses its own
-// backoff. The value is an int32, which cannot represent more than about 24 days. For a longer
-// wait, and if a retry can never pass, Pushback returns "-1", and the client does not retry.
+// Pushback returns the trailer's value, or "" if no wait is known. Then the client uses
+// its own backoff. The value is an int32, and so at most about 24 days. For a longer wait,
+// and if a retry can never pass, Pushback returns "-1", and the client does not retry.
 func (a *Answer) Pushback() string {
 	switch ms := Milliseconds(a.Wait); {
 	case a.Never || ms > math.MaxInt32:
@@ -107,7 +107,7 @@ func describe(limit *ratelimit.Limit) string {
 	return fmt.Sprintf("%d per %v, %d at once", limit.Rate.Units, limit.Rate.Per, limit.Capacity())
 }
 
-// Undecided returns the answer to a call on which no decision was possible. It contains no part of the error's text.
+// Undecided returns the answer to a call without a decision. It contains no part of the error's text.
 func Undecided(ctx context.Context, why outcome.Cause, keyCode Code, wait time.Duration) Answer {
 	switch why {
 	case outcome.CauseKey:
@@ -198,7 +198,7 @@ func appendRetryInfo(b []byte, ms int64) []byte {
 	var d [16]byte
 	delay := appendInt(d[:0], 1, uint64(ms/1000))
 	delay = appendInt(delay, 2, uint64(ms%1000)*uint64(time.Millisecond))
-	b = appendTag(b, 1, 2) // the field retry_delay, which may be empty
+	b = appendTag(b, 1, 2) // the field retry_delay; it may be empty
 	b = binary.AppendUvarint(b, uint64(len(delay)))
 	return append(b, delay...)
 }

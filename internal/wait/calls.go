@@ -9,27 +9,27 @@ import (
 	"time"
 )
 
-// Calls are waiting calls, for example one limiter's. When the limiter changes, [Calls.Check] restarts the calls
-// affected by the change, in the order of their arrival. The zero Calls is empty. It is safe for concurrent use.
+// Calls are waiting calls, for example one limiter's. When the limiter changes, [Calls.Check] restarts the
+// affected calls, in the order of their arrival. The zero Calls is empty. It is safe for concurrent use.
 type Calls struct {
 	mu      sync.Mutex
 	all     map[*Call]struct{}
 	arrived uint64
 }
 
-// Call is a [Renewable] among others. Make it ready with [Call.Init].
+// Call is a [Renewable] in a [Calls]. Prepare it with [Call.Init].
 type Call struct {
 	Renewable
 	among  *Calls
 	check  func() (anew bool)
 	waited atomic.Bool
-	number uint64        // of its arrival among them; 0 until it waits
-	stands chan struct{} // has an element when an attempt has begun to wait since, or the call is over
+	number uint64        // the call's number in the order of arrival; 0 until it waits
+	stands chan struct{} // has an element if an attempt has begun to wait since the last Anew, or if the call is over
 }
 
-// Init makes the call one of those calls once it waits. check calls [Call.Anew] and reports true
-// if the attempt under way has to end. It is called with each change, and when an attempt begins to wait:
-// a change may have come before that. It may be called by several goroutines.
+// Init prepares a call. The call joins among when it first waits. check is called after each
+// change, and when an attempt begins to wait, because a change may have come before. If the present
+// attempt must end, check calls [Call.Anew] and reports true. Several goroutines may call check.
 func (c *Call) Init(among *Calls, check func() (anew bool)) {
 	c.among, c.check, c.stands = among, check, make(chan struct{}, 1)
 	c.Waits = c.begins
@@ -49,7 +49,7 @@ func (c *Call) stood() {
 	}
 }
 
-// Anew ends the attempt under way.
+// Anew ends the present attempt.
 func (c *Call) Anew() {
 	select {
 	case <-c.stands:
@@ -58,8 +58,8 @@ func (c *Call) Anew() {
 	c.Renew()
 }
 
-// Over takes a call that has ended from the calls. It reports whether the call has waited. If not, [Renewable.Clear]
-// makes it ready for another one.
+// Over removes an ended call from its Calls. It reports whether the call has
+// waited. If it has not, [Renewable.Clear] prepares it for another call.
 func (c *Call) Over() (waited bool) {
 	if !c.waited.Load() {
 		return false
@@ -93,7 +93,8 @@ func (cs *Calls) Len() int {
 	return len(cs.all)
 }
 
-// inOrder is how long one check has each call find its new place before the next one looks for its own.
+// inOrder bounds how long one Check lets restarted calls take their new
+// places one after the other. The remaining calls then restart at once.
 const inOrder = time.Second / 4
 
 // Check checks all calls, in the order of their arrival.

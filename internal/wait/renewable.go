@@ -7,21 +7,21 @@ import (
 	"sync/atomic"
 )
 
-// Renewable is a call that waits in several attempts. [Renewable.Renew] ends the present attempt, for example because the
-// rules of the call have changed. The next attempt takes the place of the last one in its line.
+// Renewable is a call that waits in attempts. [Renewable.Renew] ends the present attempt, for
+// example because the call's limit has changed. The next attempt takes the last one's place in line.
 type Renewable struct {
 	Context context.Context // the caller's
 	Waits   func()          // is called whenever an attempt begins to wait
 
-	// An attempt that ends leaves these for the next one.
-	Number uint64                 // of the call's arrival; 0 if it has none yet
-	Place  interface{ Abandon() } // the place in line, which the last attempt abandons; nil if there is none
+	// An ended attempt leaves these fields to the next one.
+	Number uint64                 // the number of the call's arrival; 0 if it has none yet
+	Place  interface{ Abandon() } // the call's place in line, or nil; the last attempt abandons it
 
 	now   atomic.Pointer[Attempt]
 	first Attempt
 }
 
-// Attempt is the context of one attempt of a call. What waits by it finds the [Renewable] in it, but in no context derived from it.
+// Attempt is one attempt's context. [RenewableOf] finds the call in this context, but in no context derived from it.
 type Attempt struct {
 	context.Context // the caller's
 	call            *Renewable
@@ -45,7 +45,7 @@ func (r *Renewable) Begin() *Attempt {
 	return a
 }
 
-// Clear forgets the attempts, so that another call can use r. None of the attempts may have waited.
+// Clear prepares r for another call. None of its attempts may have waited.
 func (r *Renewable) Clear() {
 	r.Context, r.Number, r.Place = nil, 0, nil
 	r.first.Context = nil
@@ -73,7 +73,8 @@ func (a *Attempt) stop() {
 	}
 }
 
-// End ends the attempt, which has returned an error. It reports whether the call starts again.
+// End ends the attempt after it has returned err. It reports whether
+// the call makes another attempt, because Renew has ended this one.
 func (a *Attempt) End(err error) (anew bool) {
 	anew = a.renewed(err)
 	a.stop()
@@ -118,7 +119,7 @@ func (a *Attempt) renewed(err error) bool {
 	return err != nil && a.over.Load() && errors.Is(err, context.Canceled) && a.Context.Err() == nil
 }
 
-// RenewableOf returns the call whose attempt a context is, or nil.
+// RenewableOf returns an attempt's call, or nil if the context is no attempt.
 func RenewableOf(ctx context.Context) *Renewable {
 	if a, ok := ctx.(*Attempt); ok {
 		return a.call
@@ -126,7 +127,7 @@ func RenewableOf(ctx context.Context) *Renewable {
 	return nil
 }
 
-// Renewed returns the call whose attempt a context is, if Renew has ended it with this error. Otherwise it returns nil.
+// Renewed returns an attempt's call if Renew has ended the attempt with this error. Otherwise it returns nil.
 func Renewed(ctx context.Context, err error) *Renewable {
 	a, ok := ctx.(*Attempt)
 	if !ok || !a.renewed(err) {
@@ -135,7 +136,7 @@ func Renewed(ctx context.Context, err error) *Renewable {
 	return a.call
 }
 
-// Charged returns the context for a call that has been charged. Renew does not end it.
+// Charged returns the caller's context, for a call already charged. Renew does not end this context.
 func Charged(ctx context.Context) context.Context {
 	if a, ok := ctx.(*Attempt); ok {
 		return a.Context

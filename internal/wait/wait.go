@@ -1,4 +1,4 @@
-// Package wait sleeps until a delay or a context ends. It also has the bounds of the buckets that count waits.
+// Package wait sleeps until a delay or a context ends. It also has the bounds of the buckets for counting waits.
 package wait
 
 import (
@@ -46,7 +46,7 @@ func Within(ctx context.Context, d time.Duration) (context.Context, context.Canc
 	return &within{bounded, ctx}, cancel
 }
 
-// Caller returns the context that was passed to Within. ok reports whether ctx comes from Within.
+// Caller returns the context passed to Within. ok reports whether ctx comes from Within.
 func Caller(ctx context.Context) (caller context.Context, ok bool) {
 	if w, ok := ctx.(*within); ok {
 		return w.caller, true
