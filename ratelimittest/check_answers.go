@@ -335,7 +335,7 @@ func playPeekErrors(h *history) {
 // before the key spends. These calls must not begin its window.
 func playNothingFirst(h *history) {
 	a, b := h.newKey(), h.newKey()
-	if h.chance(2) { // a fresh key used before
+	if h.chance(2) { // the keys were used before, and are fresh again
 		a.spend(1)
 		b.spend(1)
 		h.advance(max(a.left().ResetAfter, b.left().ResetAfter))

@@ -42,7 +42,7 @@ func playCancelFirst(h *history) {
 	first := p.reserve(p.cost(1), min(2*d.ResetAfter, 10*year))
 	second := p.reserve(p.cost(1), min(4*d.ResetAfter, 20*year))
 	if first.Delay == 0 || second.Delay == 0 {
-		return // it would lie further ahead than the engine books
+		return // the engine does not book so far ahead
 	}
 	p.settle(first, 0)
 	p.queued(second.Delay)
@@ -229,7 +229,7 @@ func playSettleBooked(h *history) {
 		cost := 1 + h.rng.IntN(min(left, max(1, capacity/3)))
 		r := p.reserve(cost, h.per())
 		if !r.Allowed {
-			return // it would lie further ahead than the engine books
+			return // the engine does not book so far ahead
 		}
 		due, left = r.Delay, left-cost
 		if h.chance(2) {
@@ -264,7 +264,8 @@ func playSettleDebt(h *history) {
 	h.alike(settleIsTrue, a, b, "one has settled above the capacity, the other was charged that by Adjust")
 }
 
-// playSettleBehind settles and adjusts while the clock is behind the key's highest reading. The result is as at that reading.
+// playSettleBehind settles and adjusts while the clock is behind the
+// key's highest reading. The result must be the same as at that reading.
 func playSettleBehind(h *history) {
 	a, b := h.newKey(), h.newKey()
 	capacity := h.limit.Capacity()

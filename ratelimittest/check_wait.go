@@ -108,7 +108,8 @@ func (h *history) slow() (ratelimit.Limit, bool) {
 		l = h.limit // for example if the engine has a fixed set
 	}
 	room := a != ratelimit.AlgorithmLeakyBucket || l.Burst > 3
-	long := isCalendar(l) || l.Rate.Per/time.Duration(l.Rate.Units) >= time.Hour // delayed begins a calendar's window itself
+	// delayed chooses a calendar's window with enough time left
+	long := isCalendar(l) || l.Rate.Per/time.Duration(l.Rate.Units) >= time.Hour
 	return l, h.cfg.accepts(l) && room && long
 }
 
@@ -369,7 +370,7 @@ func (h *history) paced(gap time.Duration) (ratelimit.Limit, bool) {
 func (h *history) timed(l ratelimit.Limit, gap time.Duration) (took, due time.Duration, err error) {
 	h.limit = l
 	h.use(h.newLimiter(l))
-	if isCalendar(l) { // its next window begins after the gap
+	if isCalendar(l) { // the calendar's next window must begin after the gap
 		if h.untilNext() < gap {
 			h.advance(h.untilNext())
 		}

@@ -87,8 +87,8 @@ func (h *history) overAnother(l ratelimit.Limit) ratelimit.Limit {
 	return l
 }
 
-// newLimit returns a limit of an algorithm. A calendar has no Per. It has the history's period, or any period if the
-// history has none.
+// newLimit returns a limit with the given algorithm. A calendar ignores the Per and
+// the burst. It has the history's period, or any period if the history has none.
 func (h *history) newLimit(a ratelimit.Algorithm, r ratelimit.Rate, burst int) ratelimit.Limit {
 	if a == ratelimit.AlgorithmCalendar {
 		p := h.limit.Period

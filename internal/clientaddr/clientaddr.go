@@ -126,7 +126,7 @@ type Peer struct {
 	Unix bool       // whether the connection came over a Unix socket and has no address
 }
 
-// Find returns the client's address, given the connection's other end. If that end
+// Find returns the client's address, given the connection's other end. If the peer
 // is trusted, Find calls lines for the lines of the header field [Finder.Name].
 func (f *Finder) Find(peer Peer, lines func() []string) (netip.Addr, error) {
 	switch {

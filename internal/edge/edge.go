@@ -145,7 +145,8 @@ func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error
 	return c, nil
 }
 
-// Check returns an error if the limiter can only be a mistake. constructor is the name of the called function.
+// Check returns an error for a nil limiter, or for one whose key is
+// the whole request. constructor is the name of the called function.
 func Check[R Request](pkg, constructor, thing string, limiter ratelimit.Limiter[R]) error {
 	if optional.IsNil(limiter) {
 		return optional.Nil(pkg + ": " + constructor + ": limiter")

@@ -67,7 +67,7 @@ func MarkServed(ctx context.Context) {
 }
 
 // WasRefused reports whether an inner middleware has refused the request and none
-// has served it. Only the middlewares inside the context's innermost one count.
+// has served it. The inner middlewares are inside the context's innermost Nest.
 func WasRefused(ctx context.Context) bool {
 	n := nestOf(ctx)
 	return n != nil && n.refused.Load() && !n.served.Load()

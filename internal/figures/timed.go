@@ -18,7 +18,7 @@ func Timed[K any](l ratelimit.Reserver[K], took func(context.Context, time.Durat
 	return t
 }
 
-// late is a timed limiter that answers after the caller's deadline.
+// late is a timed limiter around one that answers after the caller's deadline: see [failures.Late].
 type late[K any] struct {
 	*timed[K]
 	failures.Late

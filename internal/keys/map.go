@@ -40,9 +40,9 @@ type shard[K comparable, V any] struct {
 	_ [24]byte // keeps the locks of two shards on separate cache lines
 }
 
-// Entry is a key in a Map and its value. The value's address never changes, and the key does not
-// change while the entry is in a Map. The hash comes first, to share a cache line with the key's
-// text: see Maker. It is atomic because lookups may read the hash of an entry that has left the map.
+// Entry is a key in a Map and its value. The value's address never changes, and the key does not change
+// while the entry is in a Map. The hash comes first, to share a cache line with the key's text: see
+// Maker. It is read atomically, because lookups may read the hash of an entry that has left the map.
 type Entry[K comparable, V any] struct {
 	hash  uint64
 	Key   K
@@ -70,8 +70,8 @@ const (
 	helps = 8
 )
 
-// Shards returns how many shards a maximum number of keys needs. It
-// is a power of two, large enough for a short pass over one shard.
+// Shards returns how many shards a maximum number of keys needs. It is
+// a power of two, large enough that a pass over one shard is short.
 func Shards(most int) int {
 	if most < sharded {
 		return 1
@@ -274,7 +274,7 @@ func (m *Map[K, V]) giveRoomLocked(s *shard[K, V]) {
 
 // fitting returns how many buckets each shard needs for its keys, at most the number in a. Each shard must
 // have room to spare. For example, a sweep removes keys shard by shard, so the last shards are full while
-// most of the table is empty. An array too small for one would be replaced at once, again and again.
+// most of the table is empty. An array too small for one shard would be replaced at once, again and again.
 func (m *Map[K, V]) fitting(a *array[K, V]) int {
 	var all, largest int64
 	for i := range m.shards {

@@ -119,8 +119,8 @@ func (v *Views) refresh() {
 type outerKey struct{}
 
 // Fields returns the values of RateLimit-Policy and RateLimit for a decision. It returns "" for an omitted
-// field. If a cost exceeds its limit, its decision has no remaining budget, unless the budget is always zero.
-// Neither has the decision of a layer with its own cost. In one response, a name stands for one policy, so
+// field. RateLimit is omitted if the decision has no remaining budget: if a cost exceeds its limit, unless
+// the capacity is 0, and for a layer with its own cost. In one response, a name stands for one policy, so
 // names already used by outer interceptors get a number. Pass the returned context to inner interceptors.
 func (v *Views) Fields(ctx context.Context, d *ratelimit.Decision, exceeds bool) (policies, standing string, inner context.Context) {
 	w := v.Of(&d.Limit)

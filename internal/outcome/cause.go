@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Cause classifies a call's error: the side at fault, and whether it was refused. The
-// metrics, the middlewares' answers and the evidence about a remote limiter depend on it.
+// Cause classifies a call's error by the side at fault, and by whether a limiter has refused the call.
+// It determines the metrics, the middlewares' answers, and whether a remote limiter counts as failing.
 type Cause uint8
 
 const (

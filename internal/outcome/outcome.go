@@ -28,7 +28,7 @@ func (o Outcome) String() string {
 	return names[o]
 }
 
-// Of returns a decision's outcome with the result d and err.
+// Of returns a decision's outcome, given its results d and err.
 //
 // The end of the caller's context is a denial only if a limiter has denied: a Wait was waiting for its turn, or its turn
 // would come after the deadline. If a Take exceeded the caller's own deadline, it has no result, and so it is Failed. If

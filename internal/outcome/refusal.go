@@ -15,7 +15,7 @@ type refusalMark struct {
 	outer *refusalMark // the mark of the limit around this one
 }
 
-// Value finds the mark itself.
+// Value returns the mark itself for the key refusalKey.
 func (m *refusalMark) Value(k any) any {
 	if _, ok := k.(refusalKey); ok {
 		return m

@@ -28,8 +28,8 @@ func (c *crowd) send(now time.Time) { c.last, c.jitter = now, .75+.5*rand.Float6
 // serve counts a served request.
 func (c *crowd) serve() { c.served, c.alone = max(0, c.served-1), max(0, c.alone-1) }
 
-// refuse counts a refusal. Others' requests may be its cause. A single
-// refusal has no effect, because it may come from the rounding of times.
+// refuse counts a refusal. A single refusal has no effect: it may
+// come from the rounding of times, and not from others' requests.
 func (c *crowd) refuse() {
 	if c.alone > 0 {
 		c.served = max(c.served, suspicious)
@@ -40,5 +40,5 @@ func (c *crowd) refuse() {
 // meet records an answer that shows other processes' requests.
 func (c *crowd) meet(limit int64) { c.served = max(aware, limit) }
 
-// here reports whether others use the budget, too.
+// here reports whether other processes use the budget, too.
 func (c *crowd) here() bool { return c.served > 0 }

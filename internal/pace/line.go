@@ -77,8 +77,7 @@ const (
 // budget left. Another limit has caused such a refusal: for example, an even spacing, or an unreported limit.
 const misledFor = 256
 
-// bookAhead is how far ahead the last booking may be when another place
-// books. If it is further ahead, the later places have no booking.
+// bookAhead bounds how far ahead places book: while the last booking is further ahead, no other place books.
 const bookAhead = 100 * time.Millisecond
 
 // peekEach is the interval between a waiting place's peeks at its limiter, even if the denial's RetryAfter is longer.

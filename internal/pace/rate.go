@@ -22,14 +22,14 @@ type rate struct {
 	waited time.Duration // the unit before the refusals in a row
 	unit   time.Duration // the mean wait after a refusal; gaps are short or long in relation to it
 	steady bool          // whether the gap was measured over several requests, so that one refusal changes it little
-	regain bool          // whether the server serves again, so that the gap returns to before
+	regain bool          // whether the server serves again, so the gap shrinks to the earlier one
 }
 
 // A pace's constants.
 const (
 	slower       = 1 / .85 // the factor of the gap after a refusal
 	faster       = .002    // the fraction for each request served, at a gap of one unit; the minimum fraction
-	fasterOfFew  = .008    // like faster, if the answers' figures are small, because their window ends soon
+	fasterOfFew  = .008    // like faster, if the answers have only small budgets, because these end soon
 	fastestOfFew = .1
 	fastest      = .005            // the maximum fraction
 	settles      = 128             // requests served until the pace grows twice as fast
