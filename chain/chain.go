@@ -234,7 +234,7 @@ type pass[R any] struct {
 	d       ratelimit.Decision         // the merged decision of the limiters allowing the cost
 	sum     merge.Sum[ratelimit.Limit] // computes d
 	end     ratelimit.Decision         // the decision of the denying or failed limiter
-	err     error                      // the error beside end
+	err     error                      // the error returned with end
 	charged []*ratelimit.Reservation
 	resets  []time.Duration           // the ResetAfter of each limiter allowing the cost
 	few     [4]*ratelimit.Reservation // room for charged without an allocation
