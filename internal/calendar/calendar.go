@@ -57,7 +57,7 @@ type Calendar struct {
 	zone *zone
 	unit Unit
 	from int64 // the first day of a week (0 is Sunday) or of a month (1 is the first)
-	at   int64 // the time of the day at which a window begins, in seconds after midnight of its first day
+	at   int64 // when a window begins: seconds after midnight of its first day
 
 	clock *clockWindows // set for hours and minutes, otherwise nil
 }
@@ -234,7 +234,7 @@ func (c *Calendar) first(i int64) int64 {
 	return dayOf(i) + c.anchor(i) - 1
 }
 
-// anchor returns the day of the month on which a window begins.
+// anchor returns the day of the month when a window begins.
 func (c *Calendar) anchor(i int64) int64 { return min(c.from, dayOf(i+1)-dayOf(i)) }
 
 // dayOf returns a month's first date.

@@ -2,8 +2,8 @@ package calendar
 
 import "sort"
 
-// clockWindows are the hours or minutes of a zone. A window begins at each instant when the zone's clock shows a full
-// hour or minute. If clocks are set by whole hours, all windows have the same length: the hour repeated in autumn is two
+// clockWindows are a zone's hours or minutes. A window begins at each instant when the zone's clock shows a full hour or
+// minute. If clocks are set by whole hours, all windows have the same length: the hour repeated in autumn is two
 // windows, and the hour skipped in spring is none. If clocks are set by half an hour, as on Lord Howe Island, the window
 // of the step lasts until the clock shows a full hour again. After 2099, steps of a fraction of a window do not count.
 type clockWindows struct {
@@ -12,7 +12,7 @@ type clockWindows struct {
 	longest int64 // the length of the longest window since 1970
 }
 
-// clockSpan is a period in which all windows begin at the same offset from a full hour or minute of UTC.
+// clockSpan is a period whose windows all begin at the same offset from UTC's full hours or minutes.
 type clockSpan struct {
 	from   int64 // its first instant; the first span has no beginning
 	phase  int64 // the clock's offset from UTC, less whole windows

@@ -19,7 +19,7 @@ type Client[R Request] struct {
 	Lower   bool                            // whether Field takes names in lower case, as metadata has them, and not in canonical form
 }
 
-// spelled returns a field's name in Field's form.
+// spelled returns a field's name as Field takes it: in lower case if Lower is set.
 func (c Client[R]) spelled(name string) string {
 	if c.Lower {
 		return strings.ToLower(name)

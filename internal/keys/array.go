@@ -50,7 +50,7 @@ func matches(word, tag uint64) uint64 {
 	return (x - lows) &^ x & (lows << 7)
 }
 
-// newArray returns an array with the given number of buckets for each shard. No shard uses it yet.
+// newArray returns an array with the given number of buckets in each shard. No shard uses it yet.
 func newArray[K comparable, V any](buckets, shards int) *array[K, V] {
 	full := int64(buckets * slotsInBucket)
 	a := &array[K, V]{

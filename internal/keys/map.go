@@ -62,8 +62,8 @@ const (
 	// time, because a call copies at most two shards. More than mostShards shards would slow down an almost empty map.
 	keysOfShard = 2048
 
-	// fewest is the minimum number of buckets of each shard in an array that replaces a larger one. With fewer buckets,
-	// one shard could have too many keys although all shards together have few.
+	// fewest is each shard's minimum number of buckets in an array that replaces a larger one. With
+	// fewer buckets, one shard could have too many keys although all shards together have few.
 	fewest = 4
 
 	// helps is the maximum number of shards that a call examines to find one with entries to copy.

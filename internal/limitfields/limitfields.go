@@ -160,7 +160,7 @@ func (v *View) Standing(d *ratelimit.Decision) string {
 func (v *View) effective(d *ratelimit.Decision) int64 {
 	switch left := Clamp(Seconds(d.ResetAfter)); {
 	case !d.Allowed && (d.RetryAfter > 0 || v.window > 0):
-		return max(1, Clamp(Seconds(d.RetryAfter))) // the same as Retry-After: that must not come earlier
+		return max(1, Clamp(Seconds(d.RetryAfter))) // the same as Retry-After, because a retry must not come earlier
 	case d.Allowed && d.Remaining <= 0 && d.NextAfter > 0:
 		return max(1, Clamp(Seconds(d.NextAfter)))
 	case v.Limit.Algorithm == ratelimit.AlgorithmFixedWindow && left > 0:

@@ -440,7 +440,7 @@ func (l *line) heedLocked(f flight, seq uint64, a Advice, now time.Time) {
 	if (a.Wait > 0 || a.Refused) && seq > l.backoff.backedAt && l.budgets.plenty(now) {
 		l.misled, l.figures = misledFor, false
 	}
-	if a.Wait > 0 { // the wait replaces budgets, because it is more precise than their ends
+	if a.Wait > 0 { // the wait replaces budgets, because it is more precise than the budgets' ends
 		l.backoff.close(now.Add(a.Wait))
 		l.budgets.refused(seq, now.Add(a.Wait), now)
 		a.Budgets = nil
