@@ -458,9 +458,13 @@ func (l *Keyed[K]) Stats() Stats {
 
 // requireInit panics if New has not made the Keyed.
 func (l *Keyed[K]) requireInit() {
-	if l == nil || l.keys == nil {
-		panic(optional.Zero("ratelimit", "Keyed", "New"))
+	if l != nil && l.keys != nil {
+		return
 	}
+	if _, single := any(*new(K)).(struct{}); single {
+		panic(optional.Zero("ratelimit", "Single", "NewSingle"))
+	}
+	panic(optional.Zero("ratelimit", "Keyed", "New"))
 }
 
 func (l *Keyed[K]) table() *table[K] {

@@ -80,12 +80,11 @@ func (o *Options[K]) validate() error {
 		optional.NotNegative("ratelimit: Options.MaxWaiting", o.MaxWaiting, "no maximum"),
 		optional.Within("ratelimit: Options.Remember", o.Remember, maxRemember, "none"),
 		optional.NilInside("ratelimit: Options.Clock", o.Clock),
+		optional.Constant("ratelimit: Options.OnFull", o.OnFull, RefuseNew, "0 or RefuseNew"),
 	); err != nil {
 		return err
 	}
 	switch {
-	case o.OnFull > RefuseNew:
-		return fmt.Errorf("ratelimit: Options.OnFull is %d, want 0 or RefuseNew", o.OnFull)
 	case o.Remember > math.MaxInt/rememberedBytes:
 		return fmt.Errorf("ratelimit: Options.Remember is %d, which takes more memory than can be addressed", o.Remember)
 	case o.Remember > 0 && o.OnFull == RefuseNew:

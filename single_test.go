@@ -136,5 +136,5 @@ func TestASingleChecksItsOptions(t *testing.T) {
 	require.Len(t, events, 2)
 	assert.True(t, events[0].Spent)
 	assert.True(t, errors.Is(events[1].Err, ratelimit.ErrExceedsLimit))
-	assert.PanicsWithError(t, "ratelimit: this Keyed is nil or zero: make one with New", func() { new(ratelimit.Single).Allow(1) })
+	assert.PanicsWithError(t, "ratelimit: this Single is nil or zero: make one with NewSingle", func() { new(ratelimit.Single).Allow(1) })
 }

@@ -74,7 +74,7 @@ func newClient(s *httptest.Server, options ...connect.ClientOption) client {
 	}
 }
 
-func (c client) say(ctx context.Context, what string, header ...string) error {
+func (c client) send(ctx context.Context, what string, header ...string) error {
 	r := connect.NewRequest(wrapperspb.String(what))
 	for i := 0; i < len(header); i += 2 {
 		r.Header().Set(header[i], header[i+1])
@@ -124,17 +124,17 @@ func TestADenialInEachProtocol(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			i, _ := keyed(t, ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("echo"), connectlimit.Header("X-Client"), nil)
 			c := newClient(service(t, i), options...)
-			require.NoError(t, c.say(t.Context(), "a", "X-Client", "ann"))
-			require.NoError(t, c.say(t.Context(), "a", "X-Client", "ann"))
-			err := c.say(t.Context(), "a", "X-Client", "ann")
+			require.NoError(t, c.send(t.Context(), "a", "X-Client", "ann"))
+			require.NoError(t, c.send(t.Context(), "a", "X-Client", "ann"))
+			err := c.send(t.Context(), "a", "X-Client", "ann")
 			assert.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
 			assert.ErrorContains(t, err, "rate limit exceeded: echo")
 			assert.Equal(t, []string{"google.rpc.RetryInfo", "google.rpc.QuotaFailure"}, details(err))
 			assert.Equal(t, "60", meta(err).Get("Retry-After"))
 			assert.Equal(t, "60000", meta(err).Get("Grpc-Retry-Pushback-Ms"))
-			require.NoError(t, c.say(t.Context(), "a", "X-Client", "bob"), "a budget of its own")
+			require.NoError(t, c.send(t.Context(), "a", "X-Client", "bob"), "a budget of its own")
 
-			err = c.say(t.Context(), "a")
+			err = c.send(t.Context(), "a")
 			assert.Equal(t, connect.CodeInvalidArgument, connect.CodeOf(err))
 			assert.NotContains(t, err.Error(), "X-Client")
 			assert.Equal(t, httplimit.Stats{Allowed: 3, Denied: 1, Rejected: 1}, i.Stats())
@@ -156,7 +156,7 @@ func TestAStreamIsOneCall(t *testing.T) {
 			assert.Zero(t, n)
 			assert.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
 			assert.Len(t, details(err), 2)
-			require.NoError(t, c.say(t.Context(), "a"), "another procedure")
+			require.NoError(t, c.send(t.Context(), "a"), "another procedure")
 		})
 	}
 }
@@ -174,18 +174,18 @@ func TestSettle(t *testing.T) {
 		Settle: connectlimit.RefundServerErrors,
 	})
 	c := newClient(service(t, i))
-	require.NoError(t, c.say(t.Context(), "12345"))
+	require.NoError(t, c.send(t.Context(), "12345"))
 	assert.Equal(t, 95, left(l))
-	require.Error(t, c.say(t.Context(), "fail"))
+	require.Error(t, c.send(t.Context(), "fail"))
 	assert.Equal(t, 95, left(l), "given back")
-	require.Error(t, c.say(t.Context(), "panic"))
+	require.Error(t, c.send(t.Context(), "panic"))
 	assert.Equal(t, 95, left(l), "a handler that panics has failed")
 
 	i, l = keyed(t, limit, key, &connectlimit.Options{Settle: connectlimit.ChargeOnly(connect.CodeUnavailable)})
 	c = newClient(service(t, i))
-	require.NoError(t, c.say(t.Context(), "x"))
+	require.NoError(t, c.send(t.Context(), "x"))
 	assert.Equal(t, 100, left(l))
-	require.Error(t, c.say(t.Context(), "fail"))
+	require.Error(t, c.send(t.Context(), "fail"))
 	assert.Equal(t, 99, left(l))
 }
 
@@ -215,7 +215,7 @@ func TestRefusalsAreAnsweredWithoutTheErrorsText(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := ratelimit.Must(connectlimit.New(c.limiter, c.opts))
-			err := newClient(service(t, i)).say(t.Context(), "x")
+			err := newClient(service(t, i)).send(t.Context(), "x")
 			if c.code == 0 {
 				require.NoError(t, err)
 			} else {
@@ -349,7 +349,7 @@ func TestACrowdTakesNoMoreThanTheLimit(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 200 {
 		wg.Go(func() {
-			if c.say(t.Context(), "x") == nil {
+			if c.send(t.Context(), "x") == nil {
 				mu.Lock()
 				defer mu.Unlock()
 				served++
@@ -365,7 +365,7 @@ func TestClientsAreLeftAlone(t *testing.T) {
 	i := ratelimit.Must(connectlimit.PerIP(ratelimit.Blocked(), nil))
 	open, _ := keyed(t, ratelimit.Unlimited(), connectlimit.Procedure, nil)
 	c := newClient(service(t, open), connect.WithInterceptors(i))
-	require.NoError(t, c.say(t.Context(), "x"))
+	require.NoError(t, c.send(t.Context(), "x"))
 	_, err := c.stream(t.Context())
 	require.NoError(t, err)
 }

@@ -46,7 +46,7 @@ func TestTheOuterInterceptorGivesBackWhatTheInnerOneRefuses(t *testing.T) {
 				c := newClient(service(t, outer, between, inner), options...)
 				served := 0
 				for range 25 {
-					if c.say(t.Context(), "hello") == nil {
+					if c.send(t.Context(), "hello") == nil {
 						served++
 					}
 					if _, err := c.stream(t.Context()); err == nil {
@@ -71,7 +71,7 @@ func TestMiddlewareOfHTTPGivesBackWhatAnInterceptorRefuses(t *testing.T) {
 			c := newClient(s, options...)
 			served := 0
 			for range 20 {
-				if c.say(t.Context(), "hello") == nil {
+				if c.send(t.Context(), "hello") == nil {
 					served++
 				}
 			}
@@ -196,7 +196,7 @@ func TestACostBelowZeroRefusesTheCallAsMalformed(t *testing.T) {
 	i, left := hourly(t, 1, &connectlimit.Options{Cost: func(*connectlimit.Call) int { return -1 }, KeyCode: connect.CodeUnauthenticated, FailOpen: true})
 	for _, options := range protocols {
 		c := newClient(service(t, i), options...)
-		err := c.say(t.Context(), "hello")
+		err := c.send(t.Context(), "hello")
 		assert.Equal(t, connect.CodeInvalidArgument, connect.CodeOf(err))
 		assert.Empty(t, meta(err)["Www-Authenticate"])
 	}
@@ -233,10 +233,10 @@ func TestPerIPBehindAProxyIsWarnedOfOnce(t *testing.T) {
 	var log bytes.Buffer
 	i := ratelimit.Must(connectlimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(100)), &connectlimit.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}))
 	c := newClient(service(t, i))
-	require.NoError(t, c.say(t.Context(), "hello"))
+	require.NoError(t, c.send(t.Context(), "hello"))
 	assert.Empty(t, log.String())
 	for range 3 {
-		require.NoError(t, c.say(t.Context(), "hello", "Forwarded", "for=192.0.2.1"))
+		require.NoError(t, c.send(t.Context(), "hello", "Forwarded", "for=192.0.2.1"))
 	}
 	assert.Equal(t, 1, strings.Count(log.String(), `level=WARN msg="connectlimit: PerIP gives one budget to all clients of a proxy: use New with ClientIP" field=Forwarded`))
 }

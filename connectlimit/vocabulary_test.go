@@ -66,11 +66,11 @@ func TestTheResponseGivesTheCost(t *testing.T) {
 				},
 			})
 			c := newClient(service(t, i), options...)
-			require.NoError(t, c.say(t.Context(), "hello"))
+			require.NoError(t, c.send(t.Context(), "hello"))
 			n, err := c.stream(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, 3, n)
-			require.Error(t, c.say(t.Context(), "fail"))
+			require.Error(t, c.send(t.Context(), "fail"))
 			require.Len(t, got, 3)
 			assert.Equal(t, "hello", got[0].Message.(*text).Value)
 			assert.Equal(t, 3, got[1].Sent)

@@ -66,8 +66,8 @@ func (l *Limiter[K]) extending(a answer) func(context.Context, *ratelimit.Reserv
 	}
 }
 
-// errUnasked is returned by a settlement if it does not call the primary, because the primary fails.
-var errUnasked = fmt.Errorf("failover: the primary was not called to settle, since it fails: %w", ratelimit.ErrUnavailable)
+// errNotCalled is returned by a settlement if it does not call the primary, because the primary fails.
+var errNotCalled = fmt.Errorf("failover: the primary was not called to settle, since it fails: %w", ratelimit.ErrUnavailable)
 
 // settle settles a reservation of the primary, within the timeout. The breaker counts a failure like one of a decision.
 func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
@@ -93,7 +93,7 @@ func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
 	var o ending
 	if l.timeout < 0 {
 		if got, _ := begin(true); got != admitted {
-			return errUnasked
+			return errNotCalled
 		}
 		a = guarded(noContext, f)
 		o = judgeBy(noContext, a)
@@ -114,7 +114,7 @@ func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
 		return fmt.Errorf("failover: %d settlements are under way, and %d wait: %w",
 			l.settler.calls, l.settler.waiting.Load(), ratelimit.ErrUnavailable)
 	case shut:
-		return errUnasked
+		return errNotCalled
 	case panicked:
 		return fmt.Errorf("%w: %w", a.err, ratelimit.ErrUnavailable)
 	}

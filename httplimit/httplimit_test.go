@@ -191,7 +191,7 @@ func TestNewRefusesOptionsThatCannotWork(t *testing.T) {
 	}{
 		"no limiter":              {nil, httplimit.Options{}, "limiter is nil"},
 		"keyed by the request":    {ratelimit.Must(ratelimit.New[*http.Request](ratelimit.Unlimited(), nil)), httplimit.Options{}, "the request itself"},
-		"unknown dialect":         {good, httplimit.Options{Dialect: 9}, "Options.Dialect is 9"},
+		"unknown dialect":         {good, httplimit.Options{Dialect: 9}, "Options.Dialect is 9, want DialectDraft11, "},
 		"first unknown dialect":   {good, httplimit.Options{Dialect: httplimit.DialectNone + 1}, "Options.Dialect is 5"},
 		"header field with space": {good, httplimit.Options{DegradedHeader: "X Degraded"}, `Options.DegradedHeader is "X Degraded"`},
 		"nothing to settle with":  {new(stub), httplimit.Options{Settle: httplimit.RefundServerErrors}, "Options.Settle needs a ratelimit.Reserver"},

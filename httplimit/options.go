@@ -10,6 +10,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/keytext"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Options configure [New]. The zero Options are safe: each request costs 1, and
@@ -115,9 +116,11 @@ type Options struct {
 }
 
 func (o *Options) validate() error {
+	const names = "DialectDraft11, DialectDraft06, DialectXEpoch, DialectXDelta or DialectNone"
+	if err := optional.Constant("httplimit: Options.Dialect", o.Dialect, dialects-1, names); err != nil {
+		return err
+	}
 	switch {
-	case o.Dialect >= dialects:
-		return fmt.Errorf("httplimit: Options.Dialect is %d, which does not exist", o.Dialect)
 	case o.Settle != nil && o.SettleResponse != nil:
 		return errors.New("httplimit: Options.Settle and Options.SettleResponse are both given")
 	case o.DegradedHeader != "" && !keytext.IsToken(o.DegradedHeader):

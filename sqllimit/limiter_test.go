@@ -669,11 +669,11 @@ func TestNewRefusesInvalidArguments(t *testing.T) {
 	_, db := newFake(t, newClock().now)
 	good := ratelimit.FixedWindow(ratelimit.PerHour(10)).Named("calls")
 	for text, make := range map[string]func() (*Limiter, error){
-		"db is nil":                func() (*Limiter, error) { return New(nil, good, nil) },
-		"Options.Dialect is 7":     func() (*Limiter, error) { return New(db, good, &Options{Dialect: 7}) },
-		"Options.Table is \"a b\"": func() (*Limiter, error) { return New(db, good, &Options{Table: "a b"}) },
-		"both empty":               func() (*Limiter, error) { return New(db, good.Named(""), nil) },
-		"no colon":                 func() (*Limiter, error) { return New(db, good, &Options{Name: "a:b"}) },
+		"db is nil": func() (*Limiter, error) { return New(nil, good, nil) },
+		"Options.Dialect is 7, want PostgreSQL or MySQL": func() (*Limiter, error) { return New(db, good, &Options{Dialect: 7}) },
+		"Options.Table is \"a b\"":                       func() (*Limiter, error) { return New(db, good, &Options{Table: "a b"}) },
+		"both empty":                                     func() (*Limiter, error) { return New(db, good.Named(""), nil) },
+		"no colon":                                       func() (*Limiter, error) { return New(db, good, &Options{Name: "a:b"}) },
 		"has 201 bytes, want at most": func() (*Limiter, error) {
 			return New(db, good, &Options{Name: strings.Repeat("n", 201)})
 		},

@@ -62,11 +62,13 @@ func (o *Options) complete(db *sql.DB, limit ratelimit.Limit) error {
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout
 	}
-	switch {
-	case db == nil:
+	if db == nil {
 		return optional.Nil("sqllimit: New: db")
-	case o.Dialect >= dialects:
-		return fmt.Errorf("sqllimit: Options.Dialect is %d, want a constant of this package", o.Dialect)
+	}
+	if err := optional.Constant("sqllimit: Options.Dialect", o.Dialect, dialects-1, "PostgreSQL or MySQL"); err != nil {
+		return err
+	}
+	switch {
 	case !tableName.MatchString(o.Table):
 		return fmt.Errorf("sqllimit: Options.Table is %q, want letters, digits and underscores, and at most one point", o.Table)
 	case o.Name == "":

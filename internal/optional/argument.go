@@ -43,6 +43,14 @@ func Within(name string, v, most int, zero string) error {
 	return fmt.Errorf("%s is %d, want 1 to %d, or 0 for %s", name, v, most, zero)
 }
 
+// Constant returns an error for a number above the last constant of a type. The text names lists the constants.
+func Constant[T ~uint8](name string, v, last T, names string) error {
+	if v <= last {
+		return nil
+	}
+	return fmt.Errorf("%s is %d, want %s", name, uint8(v), names)
+}
+
 // Zero returns the error of a method whose receiver is nil or zero, because no constructor
 // made it. Methods without an error panic with it. The text has no prefix if pkg is empty.
 func Zero(pkg, name, constructor string) error {

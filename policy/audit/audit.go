@@ -136,26 +136,21 @@ func New(db *sql.DB, opts *Options) (*Log, error) {
 
 func (o *Options) complete() error {
 	err := cmp.Or(
+		sqltext.Check("policy/audit: Options.Dialect", uint8(o.Dialect)),
 		optional.NotNegative("policy/audit: Options.MaxPending", o.MaxPending, "the default"),
 		optional.NotNegative("policy/audit: Options.MaxRows", o.MaxRows, "the default"),
+		optional.NotNegative("policy/audit: Options.Every", o.Every, "the default"),
+		optional.NotNegative("policy/audit: Options.Timeout", o.Timeout, "the default"),
 	)
 	if err != nil {
 		return err
 	}
 	o.MaxPending, o.MaxRows = cmp.Or(o.MaxPending, 10_000), cmp.Or(o.MaxRows, 1000)
-	if o.Keep == 0 {
-		o.Keep = 30 * 24 * time.Hour
-	}
-	if o.Every <= 0 {
-		o.Every = time.Second
-	}
-	if o.Timeout <= 0 {
-		o.Timeout = 5 * time.Second
-	}
+	o.Keep, o.Every, o.Timeout = cmp.Or(o.Keep, 30*24*time.Hour), cmp.Or(o.Every, time.Second), cmp.Or(o.Timeout, 5*time.Second)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	return sqltext.Check(uint8(o.Dialect))
+	return nil
 }
 
 func (a *Log) mustBeMade() {

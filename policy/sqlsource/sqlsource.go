@@ -14,6 +14,7 @@
 package sqlsource
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -50,24 +51,25 @@ type Options struct {
 	Timeout time.Duration
 }
 
-// New returns the source. The source's Load reports a nil db or a wrong dialect.
+// New returns the source. The source's Load reports a nil db or wrong options.
 func New(db *sql.DB, opts *Options) policy.Source {
 	s := &source{db: db}
 	if opts != nil {
 		s.Options = *opts
 	}
-	if s.Poll <= 0 {
-		s.Poll = time.Second
-	}
-	if s.Timeout <= 0 {
-		s.Timeout = 5 * time.Second
-	}
+	s.invalid = cmp.Or(
+		sqltext.Check("policy/sqlsource: Options.Dialect", uint8(s.Dialect)),
+		optional.NotNegative("policy/sqlsource: Options.Poll", s.Poll, "the default"),
+		optional.NotNegative("policy/sqlsource: Options.Timeout", s.Timeout, "the default"),
+	)
+	s.Poll, s.Timeout = cmp.Or(max(0, s.Poll), time.Second), cmp.Or(max(0, s.Timeout), 5*time.Second)
 	return s
 }
 
 type source struct {
 	db *sql.DB
 	Options
+	invalid error // about the options
 }
 
 // Validated marks the sets returned by Load as valid.
@@ -127,8 +129,8 @@ func (s *source) Load(ctx context.Context) (*policy.Set, error) {
 	if s.db == nil {
 		return nil, errNoDB
 	}
-	if err := sqltext.Check(uint8(s.Dialect)); err != nil {
-		return nil, err
+	if s.invalid != nil {
+		return nil, s.invalid
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()

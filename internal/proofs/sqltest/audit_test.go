@@ -349,10 +349,16 @@ func TestCloseEndsTheGoroutineAndIsBounded(t *testing.T) {
 func TestBadAuditOptions(t *testing.T) {
 	_, err := audit.New(nil, nil)
 	require.ErrorContains(t, err, "db is nil")
-	_, err = audit.New(openSQLite(t), &audit.Options{MaxPending: -1})
-	require.ErrorContains(t, err, "MaxPending is -1")
-	_, err = audit.New(openSQLite(t), &audit.Options{Dialect: 7})
-	require.ErrorContains(t, err, "Dialect is 7")
+	for want, o := range map[string]audit.Options{
+		"policy/audit: Options.Dialect is 7, want PostgreSQL, MySQL or SQLite":    {Dialect: 7},
+		"policy/audit: Options.MaxPending is -1, want 0 for the default, or more": {MaxPending: -1},
+		"policy/audit: Options.MaxRows is -1, want 0 for the default, or more":    {MaxRows: -1},
+		"policy/audit: Options.Every is -1s, want 0 for the default, or more":     {Every: -time.Second},
+		"policy/audit: Options.Timeout is -1ns, want 0 for the default, or more":  {Timeout: -1},
+	} {
+		_, err = audit.New(openSQLite(t), &o)
+		require.EqualError(t, err, want)
+	}
 }
 
 func TestWhomAShadowWouldHaveDenied(t *testing.T) {

@@ -433,8 +433,14 @@ func TestRulesStayWhileTheDatabaseIsDown(t *testing.T) {
 func TestSQLWithoutADatabaseOrADialectIsAnError(t *testing.T) {
 	_, err := sqlsource.New(nil, nil).Load(t.Context())
 	require.ErrorContains(t, err, "db is nil")
-	_, err = sqlsource.New(openSQLite(t), &sqlsource.Options{Dialect: 9}).Load(t.Context())
-	require.ErrorContains(t, err, "Dialect is 9")
+	for want, o := range map[string]sqlsource.Options{
+		"policy/sqlsource: Options.Dialect is 9, want PostgreSQL, MySQL or SQLite":   {Dialect: 9},
+		"policy/sqlsource: Options.Poll is -1s, want 0 for the default, or more":     {Dialect: sqlsource.SQLite, Poll: -time.Second},
+		"policy/sqlsource: Options.Timeout is -1ns, want 0 for the default, or more": {Dialect: sqlsource.SQLite, Timeout: -1},
+	} {
+		_, err = sqlsource.New(openSQLite(t), &o).Load(t.Context())
+		require.EqualError(t, err, want)
+	}
 	_, err = sqlsource.New(openSQLite(t), &sqlsource.Options{Dialect: sqlsource.SQLite}).Load(t.Context())
 	require.ErrorContains(t, err, "rate_limit", "a table is missing")
 	assert.Empty(t, sqlsource.Migration(9))

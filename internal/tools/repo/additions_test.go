@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -30,6 +31,47 @@ func additions(t *testing.T, root, begin string) string {
 	return row
 }
 
+// TestTheRowsOfAdditionsNameNoFileThatIsGone looks for each path of the table in the root and in the folders of its row.
+func TestTheRowsOfAdditionsNameNoFileThatIsGone(t *testing.T) {
+	root, err := filepath.Abs("../../..")
+	require.NoError(t, err)
+	text, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
+	require.NoError(t, err)
+	_, rows, found := strings.Cut(string(text), "\n| to add | look at |\n|---|---|\n")
+	require.True(t, found)
+	rows, _, _ = strings.Cut(rows, "\n\n")
+	quoted := regexp.MustCompile("`([a-z_./]+)`")
+	checked := 0
+	for row := range strings.Lines(rows) {
+		folders := []string{root}
+		for _, m := range quoted.FindAllStringSubmatch(row, -1) {
+			folder := m[1]
+			if path.Ext(folder) != "" {
+				folder = path.Dir(folder)
+			}
+			if dir := filepath.Join(root, folder); isFolder(dir) {
+				folders = append(folders, dir)
+			}
+		}
+		for _, m := range quoted.FindAllStringSubmatch(row, -1) {
+			if path.Ext(m[1]) == "" && !strings.Contains(m[1], "/") {
+				continue // a word, or a folder at the root
+			}
+			checked++
+			assert.True(t, slices.ContainsFunc(folders, func(dir string) bool {
+				_, err := os.Stat(filepath.Join(dir, m[1]))
+				return err == nil
+			}), "%s of %q does not exist", m[1], row)
+		}
+	}
+	assert.Greater(t, checked, 30)
+}
+
+func isFolder(dir string) bool {
+	info, err := os.Stat(dir)
+	return err == nil && info.IsDir()
+}
+
 // TestTheRowsForFieldsNameTheFilesOfTheFieldsBefore, because a new field of a
 // Decision or a rule needs changes in about the same files as the latest fields.
 func TestTheRowsForFieldsNameTheFilesOfTheFieldsBefore(t *testing.T) {
@@ -51,6 +93,7 @@ func TestTheRowsForFieldsNameTheFilesOfTheFieldsBefore(t *testing.T) {
 	}{
 		{"a field of `Decision`", library, "Decision", []string{"NextAfter"}},
 		{"a field of rules", library + "/policy", "Rule", []string{"Actual", "Grace", "Charge"}},
+		{"a matcher of rules", library + "/policy", "Match", []string{"Suffix", "Absent"}},
 	} {
 		row := additions(t, root, c.row)
 		at := slices.IndexFunc(packages, func(p *source.Package) bool { return p.Path == c.pkg })
@@ -82,9 +125,9 @@ func TestTheRowsForFieldsNameTheFilesOfTheFieldsBefore(t *testing.T) {
 	}
 }
 
-// TestAFieldThatIsAddedFailsWhereTheRowsSay adds a field to a Decision
+// TestAFieldThatIsAddedFailsWhereTheRowsPoint adds a field to a Decision
 // and to a rule, and compares the failing checks with the rows.
-func TestAFieldThatIsAddedFailsWhereTheRowsSay(t *testing.T) {
+func TestAFieldThatIsAddedFailsWhereTheRowsPoint(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs in CI, and with scripts/test -long")
 	}

@@ -1,7 +1,11 @@
 // Package sqltext handles differences between databases in the statements of packages sqlsource and audit.
 package sqltext
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/weir-go/ratelimit/internal/optional"
+)
 
 // The databases, with the numbers of package sqlsource's dialects.
 const (
@@ -12,12 +16,9 @@ const (
 	count = iota
 )
 
-// Check returns an error for an unknown dialect.
-func Check(dialect uint8) error {
-	if dialect >= count {
-		return fmt.Errorf("policy: Dialect is %d, want PostgreSQL, MySQL or SQLite", dialect)
-	}
-	return nil
+// Check returns an error for an unknown dialect in the option with the given name.
+func Check(name string, dialect uint8) error {
+	return optional.Constant(name, dialect, count-1, "PostgreSQL, MySQL or SQLite")
 }
 
 // Quote quotes a column's name, because the name may be a keyword.
