@@ -24,51 +24,61 @@ var long = &redislimit.Options{Timeout: 10 * time.Second}
 // about is the maximum time by which this library may be called later than redis_rate.
 const about = float64(time.Minute)
 
+// The page docs/migrate.md quotes the calls.
 func TestRedisRateCalls(t *testing.T) {
 	ctx, client := t.Context(), redisserver.Start(t)
-	theirs, perHour, wide := redis_rate.NewLimiter(client), redis_rate.PerHour(10), redis_rate.Limit{Rate: 10, Burst: 20, Period: time.Hour}
-	take := func(l *redislimit.Limiter, key string, n int) (granted int, d ratelimit.Decision, err error) {
-		if d, err = l.Take(ctx, key, n); d.Allowed {
-			granted = n
+	perHour := redis_rate.PerHour(10)
+	theirs := redis_rate.NewLimiter(client)
+	limit := ratelimit.TokenBucket(ratelimit.PerHour(10), 10).Named("api")
+	ours, err := redislimit.New(client, limit, long)
+	require.NoError(t, err)
+
+	same := func(theirs *redis_rate.Result, ours ratelimit.Decision) {
+		t.Helper()
+		assert.Equal(t, theirs.Allowed > 0, ours.Allowed)
+		if ours.Allowed { // theirs is 0 after a denial, even if a lower cost would fit
+			assert.Equal(t, theirs.Remaining, ours.Remaining)
 		}
-		return granted, d, err
+		assert.InDelta(t, max(0, theirs.RetryAfter), ours.RetryAfter, about) // theirs is -1 if the call is allowed
+		assert.InDelta(t, theirs.ResetAfter, ours.ResetAfter, about)
 	}
-	upTo := func(l *redislimit.Limiter, key string, n int) (int, ratelimit.Decision, error) {
-		return ratelimit.TakeUpTo(ctx, l, key, n)
+	for _, n := range []int{3, 8, 2, 5, 1} {
+		r, err := theirs.AllowN(ctx, "ann", perHour, n)
+		require.NoError(t, err)
+		d, err := ours.Take(ctx, "ann", n)
+		require.NoError(t, err)
+		same(r, d)
 	}
-	for name, c := range map[string]struct {
-		burst  int
-		costs  []int
-		theirs func(key string, n int) (*redis_rate.Result, error)
-		ours   func(l *redislimit.Limiter, key string, n int) (int, ratelimit.Decision, error)
-	}{
-		"Allow":                  {10, []int{1}, func(key string, _ int) (*redis_rate.Result, error) { return theirs.Allow(ctx, key, perHour) }, take},
-		"AllowN":                 {10, []int{3, 8, 2, 5, 1}, func(key string, n int) (*redis_rate.Result, error) { return theirs.AllowN(ctx, key, perHour, n) }, take},
-		"AllowAtMost":            {10, []int{1, 7, 7, 7}, func(key string, n int) (*redis_rate.Result, error) { return theirs.AllowAtMost(ctx, key, perHour, n) }, upTo},
-		"a burst above the rate": {20, []int{15}, func(key string, n int) (*redis_rate.Result, error) { return theirs.AllowN(ctx, key, wide, n) }, take},
-	} {
-		t.Run(name, func(t *testing.T) {
-			l, err := redislimit.New(client, ratelimit.TokenBucket(ratelimit.PerHour(10), c.burst).Named("api"), long)
-			require.NoError(t, err)
-			for range 2 { // once more after Reset
-				for _, n := range c.costs {
-					r, err := c.theirs(name, n)
-					require.NoError(t, err)
-					granted, d, err := c.ours(l, name, n)
-					require.NoError(t, err)
-					assert.Equal(t, r.Allowed, granted)
-					assert.Equal(t, granted > 0, d.Allowed)
-					if d.Allowed { // theirs is 0 after a denial, even if a lower cost would fit
-						assert.Equal(t, r.Remaining, d.Remaining)
-					}
-					assert.InDelta(t, max(0, r.RetryAfter), d.RetryAfter, about) // theirs is -1 if the call is allowed
-					assert.InDelta(t, r.ResetAfter, d.ResetAfter, about)
-				}
-				require.NoError(t, theirs.Reset(ctx, name))
-				require.NoError(t, l.Reset(ctx, name))
-			}
-		})
+	r, err := theirs.Allow(ctx, "bob", perHour)
+	require.NoError(t, err)
+	d, err := ours.Take(ctx, "bob", 1)
+	require.NoError(t, err)
+	same(r, d)
+
+	for range 3 { // first the rest of bob's units, and then none
+		r, err = theirs.AllowAtMost(ctx, "bob", perHour, 7)
+		require.NoError(t, err)
+		granted, d, err := ratelimit.TakeUpTo(ctx, ours, "bob", 7)
+		require.NoError(t, err)
+		assert.Equal(t, r.Allowed, granted)
+		same(r, d)
 	}
+	require.NoError(t, theirs.Reset(ctx, "bob"))
+	require.NoError(t, ours.Reset(ctx, "bob"))
+	r, err = theirs.Allow(ctx, "bob", perHour)
+	require.NoError(t, err)
+	d, err = ours.Take(ctx, "bob", 1)
+	require.NoError(t, err)
+	same(r, d)
+
+	theirLimit, ourLimit := redis_rate.Limit{Rate: 10, Burst: 20, Period: time.Hour}, ratelimit.TokenBucket(ratelimit.PerHour(10), 20)
+	wide, err := redislimit.New(client, ourLimit.Named("wide"), long)
+	require.NoError(t, err)
+	r, err = theirs.AllowN(ctx, "wide", theirLimit, 15)
+	require.NoError(t, err)
+	d, err = wide.Take(ctx, "wide", 15)
+	require.NoError(t, err)
+	same(r, d)
 }
 
 // A call's limit depends on its key or its request.
