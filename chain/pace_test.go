@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/ban"
 )
 
-// The layer counts one unit for each call, whatever its cost. The line
-// goes on at the layer's rate, and refuses nobody for the costs before it.
+// The layer counts one unit for each call, whatever its cost. The line goes
+// on at the layer's rate, and no call is refused because of earlier calls' costs.
 func TestALineOfAChainGoesOnAtTheRateOfALayerWithItsOwnCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := ratelimit.By(keyed(ratelimit.TokenBucket(ratelimit.PerSecond(100), 1)), func(k string) (string, error) { return k, nil })

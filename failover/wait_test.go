@@ -298,7 +298,7 @@ func TestCallersThatLeaveBetweenTheLines(t *testing.T) {
 }
 
 // Outages come at random, some of them forced, and callers come, wait and leave. Each served call has
-// spent its cost in one of the limiters, and each other call nothing. Nobody stays beyond a deadline.
+// spent its cost in one of the limiters, and all other calls have spent nothing. No call outlasts its deadline.
 func TestOutagesForCallersInLine(t *testing.T) {
 	for seed := range testsize.Of(8, 200) {
 		synctest.Test(t, func(t *testing.T) {

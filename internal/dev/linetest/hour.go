@@ -68,8 +68,8 @@ func (h *hour) charged(p, units int) bool {
 	return true
 }
 
-// kill kills a process with its callers. It returns the units charged
-// by their reservations, because nobody will give these back.
+// kill kills a process with its callers. It returns the units
+// charged by their reservations: they are never given back.
 func (h *hour) kill(p int, kill func(Process)) float64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()

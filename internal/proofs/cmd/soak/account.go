@@ -27,7 +27,7 @@ type mark struct {
 const marksKept = 50
 
 // check compares the spending in each interval, from an earlier check until now, with the bound. low is the
-// lowest reading since the last check, and high the highest ever. No other goroutine may spend meanwhile.
+// lowest reading since the last check, and high the highest of all. No other goroutine may spend meanwhile.
 func (a *account) check(limit ratelimit.Limit, low, high time.Duration) error {
 	spent := a.spent.Load()
 	for i := range a.marks {
