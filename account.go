@@ -37,8 +37,7 @@ func (a *account) freshAt() int64 {
 	return max(a.last, a.plan.Forgotten(a.State))
 }
 
-// expired reports whether the key is fresh and has been idle for that long. The caller
-// holds the lock.
+// expired reports whether the key is fresh and has been idle for the given time. The caller holds the lock.
 func (a *account) expired(reading, idle int64) bool {
 	return !a.use.isPinned() && a.fresh(reading) && reading-a.last >= idle
 }
@@ -94,8 +93,8 @@ func (a *account) mayBeFresher() {
 	}
 }
 
-// at returns a reading's moment: the key's time never goes back. The caller holds the lock. It
-// may have read the clock before it took the lock. Then others do not wait for the reading.
+// at returns a reading's moment: the key's time never goes back. The caller holds the lock. To keep
+// others from waiting for the reading, the caller may have read the clock before it took the lock.
 func (a *account) at(reading int64) meter.Moment {
 	return meter.Moment{Reading: reading, Now: max(reading, a.last)}
 }

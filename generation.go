@@ -192,9 +192,9 @@ func (l *Keyed[K]) markStale(key K) {
 // called again only if the generation has changed or the account is stale. When the decision has locked
 // the account, adopt puts it under the new plan, unless another decision has put it under a newer one.
 //
-// Between the call to LimitFor and that moment, the limiter keeps the plan itself (asked). It also keeps the plan
-// of a key if the decision does not put the key under it. Such a decision is a Peek, a cost above the capacity, a
-// stack's denial, or one under Unlimited or Blocked. Concurrent decisions on a key share one call to LimitFor.
+// Until then the limiter keeps the plan in the field asked. The plan stays there if the decision
+// does not put the key under it: a Peek, a cost above the capacity, a stack's denial, or a
+// decision under Unlimited or Blocked. Concurrent decisions on a key share one call to LimitFor.
 
 // onePlan returns the plan for all keys, or nil if keys have limits of their own.
 func (l *Keyed[K]) onePlan() *plan {
@@ -283,7 +283,7 @@ func (l *Keyed[K]) adopted(key K, p *plan) {
 }
 
 // planOfRequest returns the plan for a request's own limit. a is the key's account, or nil. planOfRequest
-// tries the plan of the key's last decision first: then the cost does not depend on the number of plans.
+// tries the plan of the key's last decision first, so its time does not depend on the number of plans.
 func (l *Keyed[K]) planOfRequest(key K, a *account, limit Limit) (*plan, error) {
 	refreshed, g := l.refreshed.Load(), l.generation.Load()
 	limit = g.withName(limit)

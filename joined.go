@@ -793,7 +793,7 @@ type lineKey struct {
 
 func (l *Layered[R]) lineOf(c *Charge) lineKey { return lineKey{l.layers[c.Limiter].limiter, c.Key} }
 
-// moved lets a key's first waiter try again at once, after the key's spending has changed by less than 0.
+// moved lets a key's first waiter try again at once, after the key's spending has decreased.
 func (l *Layered[R]) moved(c *Charge, by int) {
 	if by < 0 && !l.alone { // a limiter alone has its own line
 		l.lines.Moved(l.lineOf(c))

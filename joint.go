@@ -15,7 +15,7 @@ type Joinable interface {
 	// limiter appears once for each of its layers. If the limiters cannot decide together, for example because
 	// one is on another server, the error gives the reason. If the store does not know a limiter's type, the
 	// error wraps [errors.ErrUnsupported]. So a limiter around another one can have a Join, too, and still
-	// decide alone. All calls Join once. To its error it adds a hint: package chain combines such limiters.
+	// decide alone. All calls Join once. It adds a hint to the error: package chain combines such limiters.
 	Join(limiters []Joining) (Joint, error)
 }
 

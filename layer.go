@@ -16,9 +16,9 @@ import (
 //
 // The functions run on the caller's goroutine, outside every lock, and once for each decision.
 type Layer[R any] struct {
-	// Cost returns what a request costs in this layer, instead of the caller's cost. For example,
-	// each request costs 1 beside a limit on LLM tokens per minute. If nil, the layer charges the
-	// caller's cost. Settle does not change an own cost, except at 0, as Cancel does. If the caller's
+	// Cost returns what a request costs in this layer, instead of the caller's cost. For example, each
+	// request costs 1 beside a limit on LLM tokens per minute. If nil, the layer charges the caller's
+	// cost. Settle leaves such a cost as it is; only Settle(0) and Cancel give it back. If the caller's
 	// cost is 0, no layer is charged, Cost is not called, and the other layers determine Remaining.
 	Cost func(R) int
 

@@ -314,7 +314,8 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) (err 
 			x.end(s.clock)
 			return l.sleepOut(wait.Charged(ctx), s, cost)
 		}
-		if wait := s.wait(); wait > left && !x.behind() { // a call behind others is denied until they are all served, even those behind it
+		// a call that is not the first is denied until the whole line is served, even the calls behind it
+		if wait := s.wait(); wait > left && !x.behind() {
 			return tooLate(wait, s.d.Limit)
 		}
 		c := s.slowest()

@@ -84,8 +84,8 @@ type shard[K comparable] struct {
 // one of its keys was dropped, or if no key can make room, since all are pinned.
 const maxTries = 100
 
-// A new key then sleeps between its tries, up to maxNaps times, 100 ms in all. The calls with all the room need
-// only a moment, but the system may have stopped their threads in it. The naps double from firstNap to longestNap.
+// A new key then sleeps between its tries, up to maxNaps times, 100 ms in all. The calls that hold all the room need it
+// only for a moment, but the system may have stopped their threads meanwhile. The naps double from firstNap to longestNap.
 const (
 	maxNaps    = 26
 	firstNap   = 50 * time.Microsecond

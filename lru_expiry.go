@@ -17,9 +17,10 @@ import (
 // room. Without it, keys with high rates would come and go all the time.
 const minIdle = int64(time.Minute)
 
-// expireLocked drops up to two of the oldest keys, if they are fresh and have been idle for long. It drops two: so the table
-// shrinks while keys are inserted. If the oldest key is not fresh, it may stay, with fresh keys behind it. expireLocked
-// counts how often this happens. At a high count it makes a pass over all keys, whose cost is then small for each insertion.
+// expireLocked drops up to two of the oldest keys, if they are fresh and have been idle for long.
+// It drops two: so the table shrinks while keys are inserted. If the oldest key is not fresh, it
+// may stay, with fresh keys behind it. expireLocked counts how often this happens. At a high
+// count it makes a pass over all keys. Spread over as many insertions, the pass costs little.
 func (t *table[K]) expireLocked(s *shard[K], now int64) {
 	ttl := max(t.ttl, minIdle)
 	for range 2 {

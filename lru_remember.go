@@ -279,8 +279,8 @@ func (m *memory) read(x slot, p *plan, now int64) meter.Remembered {
 // shortens reports whether slots may be shortened.
 func (m *memory) shortens() bool { return m.changed.Load() && !m.mixed.Load() }
 
-// shorten replaces a key's slots by its recalled record, as it counts under the limit in force, if they exceed it.
-// Otherwise each recall would make the key wait again for as long as a slower limit required. See memory.changed.
+// shorten replaces a key's slots by its recalled record if they exceed the record. The record counts under the limit in
+// force. Otherwise each recall would make the key wait again for as long as a slower limit required. See memory.changed.
 func (m *memory) shorten(hash uint64, r meter.Remembered, now int64) {
 	short := m.pack(r, tagOf(hash))
 	least := max(now, m.until(short, now))

@@ -60,8 +60,8 @@ func (u *usage) allowed() { *u &^= usageDenied }
 
 func (u *usage) denied() { *u |= usageDenied }
 
-// decided is touched, and then allowed or denied. It is on the shortest path of all. Most
-// decisions on a key in use change nothing here, so decided compares before it writes.
+// decided calls touched, and then allowed or denied. It is on the shortest path of a decision.
+// Most decisions on a key in use change nothing here, so decided compares before it writes.
 func (u *usage) decided(allowed bool) {
 	after := usageCreated | usageRecent
 	if !allowed {

@@ -151,9 +151,9 @@ func (r *Reservation) booked() {
 //   - leaky bucket: at most cost − rate·(time since it was spent), and only while nothing has entered after it;
 //   - windows and log: only while the spending still counts;
 //   - [Concurrent]: all units are given back, whatever the actual cost;
-//   - if the limit's figures have changed since: of a token bucket the same number of units as without the change, or less by
-//     under a unit for each change, and nothing once units that a lowered limit has set aside have lapsed; nothing in a leaky
-//     bucket, or after a change of algorithm to or from a bucket; in a sliding counter only spending of the present window.
+//   - if the limit's figures have changed since: in a token bucket as many units as without the change, less up to a
+//     unit for each change, and nothing once units set aside by a lowered limit have lapsed; in a leaky bucket nothing;
+//     after a change of algorithm to or from a bucket nothing; in a sliding counter only spending of the present window.
 //
 // In memory a token bucket's key keeps up to 4,096 open reservations apart. Above this
 // number, the two with the most similar refunds count as one, with the lower refund.

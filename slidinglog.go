@@ -17,8 +17,8 @@ package ratelimit
 // A cost passes if its sum with all counting units is at most r.Units, so no
 // interval of length r.Per has more. It is counted in internal/meter/slidinglog.go.
 
-// SlidingLog returns a limit of r.Units in any window of length r.Per, exactly. It remembers each spending
-// within the last r.Per in 16 bytes, and for a time in up to 64. Spendings at one instant count as one.
+// SlidingLog returns a limit of r.Units in any window of length r.Per, exactly. Each spending within
+// the last r.Per takes 16 bytes, and for a time up to 64. Spendings at one instant count as one.
 func SlidingLog(r Rate) Limit { return Limit{Algorithm: AlgorithmSlidingLog, Rate: r} }
 
 // The figures of a sliding log are the same as a fixed window's, and validateWindow checks them.

@@ -224,9 +224,9 @@ func (s *stack[R]) leave() {
 	s.members, s.watched = s.members[:0], false
 }
 
-// fail ends a decision with a layer's error. Each other layer's limiter receives the decision
-// of its own layer. It does not depend on another layer's error, and a limiter with room must
-// not count a denial. Such a report changes nothing, so the keys keep their present limits.
+// fail ends a decision with a layer's error. Each other layer's limiter receives the decision of
+// its own layer. That decision does not depend on another layer's error, and a limiter with room
+// must not count a denial. Such a report changes nothing, so the keys keep their present limits.
 func (s *stack[R]) fail(m *member[R]) error {
 	if s.yesOrNo() {
 		return errDiscarded
@@ -702,8 +702,8 @@ func (s *stack[R]) insert() *member[R] {
 	return nil
 }
 
-// withdraw undoes pin and insert after a denial, because a denial tracks no keys. A key stays if another decision has
-// charged it meanwhile. No account is locked, because the removal of a key locks its account.
+// withdraw undoes pin and insert after a denial, because a denial tracks no keys. A key stays if another decision
+// has charged it meanwhile. The caller holds no account's lock, because removing a key locks its account.
 func (s *stack[R]) withdraw() {
 	if !s.changed {
 		return

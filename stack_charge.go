@@ -63,9 +63,9 @@ func (c *charge) add(amount int64, own bool) {
 	c.cost = meter.Add(c.cost, amount)
 }
 
-// check gets an offer from the account and records the reading, so the key's time never
-// goes back behind it. If the limit has changed, check puts the key under the newer limit.
-// If another decision was quicker, that is the account's. The caller holds the lock.
+// check gets an offer from the account and records the reading, so the key's time never goes
+// back behind it. If the limit has changed, check puts the key under the newer limit. The
+// account may have a newer one already, from a quicker decision. The caller holds the lock.
 func (c *charge) check(reading int64, q *request) {
 	if c.a == nil {
 		c.preview(reading, q)

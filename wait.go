@@ -113,9 +113,9 @@ func waitByReserve[K any](ctx context.Context, r Reserver[K], key K, cost int) e
 	}
 }
 
-// reserveWithin reserves a cost for a time before the deadline, or returns when to try again.
-// If the cost is denied, it calls a second time, without a delay: then an engine with bookings
-// returns the time when the cost fits. If it is after the deadline, no retry can succeed.
+// reserveWithin reserves a cost for a time before the deadline, or returns when to try again. If
+// the cost is denied, it calls a second time, without a delay: then an engine with bookings
+// returns the time when the cost fits. If that time is after the deadline, no retry can succeed.
 func reserveWithin[K any](ctx context.Context, r Reserver[K], key K, cost int, left time.Duration) (*Reservation, time.Duration, error) {
 	res, err := reserveOnce(ctx, r, key, cost, left, left)
 	if err != nil || res.Allowed {

@@ -226,9 +226,9 @@ func (p *present) reading(unix int64) int64 {
 	return meter.Add(p.at, d)
 }
 
-// This part determines in which window a new key may begin. No key gets a window before the
-// floor. A dropped key, or a fresh key of a saved limiter, may have spent in earlier windows. If
-// the wall clock were set back, it could spend the same budget again. A calendar's floor rises
+// This part determines in which window a new key may begin. No key gets a window before the floor.
+// A dropped key, or a fresh key of a saved limiter, may have spent in earlier windows. If the wall
+// clock were set back, the key could spend the same budget again. A calendar's floor rises
 //
 //   - when a key is dropped (dropped), or evicted with nothing to remember of it (evicted),
 //   - when remembered spending is overwritten because it is over (calendars.passed),

@@ -239,7 +239,7 @@ type pass[R any] struct {
 	resets  []time.Duration           // the ResetAfter of each limiter allowing the cost
 	few     [4]*ratelimit.Reservation // room for charged without an allocation
 	times   [4]time.Duration          // room for resets without an allocation
-	passing optional.Passing          // the context of reservations for this pass alone to give back
+	passing optional.Passing          // the context of the Reserves: this pass gives their reservations back, or never settles them
 	done    bool
 }
 

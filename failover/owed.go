@@ -50,7 +50,8 @@ func newDebts[K any](primary, instead ratelimit.Reserver[K], o *Options) *debts[
 	return d
 }
 
-// isKey reports whether two values of a type can be equal keys.
+// isKey reports whether two values of a type can be equal, as keys are.
+// Two requests never are, because they are pointers or interfaces.
 func isKey(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.UnsafePointer, reflect.Interface, reflect.Chan:

@@ -26,8 +26,8 @@ const (
 	dialects = iota
 )
 
-// The latest draft renames r and t. Here these are constants on one line of package limitfields. It also has a field
-// RateLimit-Partition, the budget's key in the fields, and a parameter c, the request's cost. This package sends neither.
+// The draft in progress renames the parameters r and t, two constants of package limitfields. It also adds a field
+// RateLimit-Partition for the budget's key, and a parameter c for the request's cost. This package sends neither.
 
 // The fields' names, spelled as in http.Header.
 const (

@@ -53,7 +53,7 @@ func checkWeight(weight int) error {
 	return nil
 }
 
-// percentOf reads a share of a limit, such as 80%.
+// percentOf parses a percentage, such as 80%.
 func percentOf(text string) (int, error) {
 	digits, ok := strings.CutSuffix(text, "%")
 	if n, err := strconv.Atoi(digits); ok && err == nil && 1 <= n && n <= maxPercent && digits == strconv.Itoa(n) {

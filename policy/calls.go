@@ -85,8 +85,8 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 	return res, err
 }
 
-// Wait is like Take, but waits until the rules allow the cost: see [ratelimit.Wait]. A new set applies to
-// waiting calls, too, and so does a rule or an override whose From or Until comes, within a second. They
+// Wait is like Take, but waits until the rules allow the cost: see [ratelimit.Wait]. A new set applies
+// to waiting calls, too. So does a rule or an override that begins or ends, within a second. The calls
 // keep their places, for example in line for a raised limit. In the line of a rule with Share a call
 // holds its charges under the other rules. While another rule denies, the call tries again each second.
 // Calls are then not served first come, first served. A call may read its request until it returns.
@@ -147,12 +147,12 @@ func (p *Policies) stays(q *query) (same bool) {
 	return !now.answered() && sameCharges(q, now)
 }
 
-// Repay charges the store with a stand-in's spending during an outage. Call it on the [Options.StandIn]; on other
-// policies it does nothing. Package failover calls it when the store is back. Each key is charged with the spending that
-// still counts under the stand-in's limits: for example at most a minute's spending under a limit by the minute, and all
-// under a month's quota. Spending above a budget's rest becomes Debt. A reservation is charged with its real cost, once
-// it is settled. Each charge is made once. Rules with Share, and keys beyond a rule's last 65,536, are left out. After
-// an error wrapping [ratelimit.ErrUnavailable], the rest is left for the next call. Repay is safe for concurrent use.
+// Repay charges the store with a stand-in's spending during an outage. Call it on the [Options.StandIn]; on other policies
+// it does nothing. Package failover calls it when the store is back. Each key is charged with the spending that still
+// counts under the stand-in's limits: for example at most a minute's spending under a limit per minute, and all spending
+// under a monthly quota. Spending above a budget's rest becomes Debt. A reservation is charged with its real cost, once it
+// is settled. Each charge is made once. Rules with Share, and keys beyond a rule's last 65,536, are left out. After an
+// error wrapping [ratelimit.ErrUnavailable], the rest is left for the next call. Repay is safe for concurrent use.
 func (p *Policies) Repay(ctx context.Context) error {
 	if b := p.debts.Load(); b != nil {
 		return b.repay(wait.OrBackground(ctx))

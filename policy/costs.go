@@ -82,9 +82,9 @@ func pricingOf(r *Rule, named lists, routes []match.Pattern) pricing {
 
 var priceMemories = sync.Pool{New: func() any { return new(match.Memory) }}
 
-// of returns the cost to charge, given the caller's cost. It is the first matching price, or
-// otherwise the rule's cost. If servers may read the path in several ways, it is the highest of the
-// matching prices up to the first match for every reading. So a client cannot choose a lower price.
+// of returns the cost to charge, given the caller's cost. It is the first matching price, or otherwise the rule's
+// cost. If servers may read the path in several ways, prices may match only some readings. Then the cost is the
+// highest of the matching prices up to the first that matches every reading. So a client cannot choose a lower price.
 func (p *pricing) of(r Request, cost int) (n int, fixed bool, err error) {
 	if p.prices == nil {
 		return p.base.of(r, cost)

@@ -52,7 +52,7 @@ type file struct {
 
 type hash = [sha256.Size]byte
 
-// Load reads the file. While a watcher runs, a new content may be half
+// Load reads the file. While a watcher runs, new content may be half
 // written. Then Load waits until the content stays the same for a moment.
 func (f *file) Load(ctx context.Context) (*Set, error) {
 	c := f.read()
@@ -97,7 +97,7 @@ func (f *file) isKnown(h hash) bool {
 	return h == f.known
 }
 
-// found records an unchanged content, and adds to the number of running watchers.
+// found records unchanged content, and adds to the number of running watchers.
 func (f *file) found(h hash, watchers int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -17,8 +17,8 @@ type Threshold struct {
 	Plan    string // the limit's plan, if a plan determines it
 	Percent int    // share of the limit's capacity, in per cent
 	Shadow  bool
-	// Decision is the rule's decision, with its Limit. Its Remaining and Debt are
-	// those after the charge. They count open reservations' estimates as spent.
+	// Decision is the rule's decision, with its Limit. Its Remaining and Debt are the
+	// figures after the charge. They count open reservations' estimates as spent.
 	Decision ratelimit.Decision
 }
 
@@ -108,8 +108,9 @@ func (n *notifier) settling(g *generation, c *charges, inner *ratelimit.Reservat
 	})
 }
 
-// lookAfter completes corrections if the engine has not returned the keys' spending. It peeks at the present spending.
-// units returns the amount by which a settlement or an adjustment has changed it. If the peek fails, the change does not.
+// lookAfter completes corrections if the engine has not returned the keys' spending.
+// It peeks at the present spending. units returns the amount by which a settlement or
+// an adjustment has changed the spending. That change stands even if the peek fails.
 func (n *notifier) lookAfter(ctx context.Context, g *generation, c *charges, units func(*charge) int64) {
 	if g.inMemory() {
 		return

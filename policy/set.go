@@ -158,9 +158,9 @@ type Rule struct {
 	// Costs apply to some requests: the first whose Match matches replaces Cost. If a path
 	// can be read in several ways (see [HTTP]) with several costs, the highest applies.
 	Costs []Cost `yaml:"costs,omitempty" json:"costs,omitempty"`
-	// Charge is "always" or empty. With "always" the rule's cost is charged even if this rule
-	// or another one denies the request. If necessary the cost becomes a debt, at most as large
-	// as 100 years regain. So if a denied client continues, it is denied for longer. A cost of
+	// Charge is "always" or empty. With "always" the rule's cost is charged even if this rule or
+	// another one denies the request. If necessary the cost becomes a debt, limited to the amount
+	// regained in 100 years. So if a denied client continues, it is denied for longer. A cost of
 	// 0 is denied while the budget is exhausted. Other rules are charged all or none, as usual.
 	//
 	// Use it if costs become known only afterwards. For example, decide with a cost of 0, and charge the tokens

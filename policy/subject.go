@@ -22,7 +22,7 @@ type Subject struct {
 	Plan string   // the key's plan, if it has one
 }
 
-// Attribute returns the plan.
+// Attribute returns the key's plan as the attribute "plan". A Subject has no other attribute.
 func (s Subject) Attribute(name string) (string, bool) {
 	return plan(s.Plan).Attribute(name)
 }

@@ -108,7 +108,7 @@ func (r *Rule) checkLimitFrom() error {
 	}
 }
 
-// checkNotify checks a limit's shares.
+// checkNotify checks the percentages in Notify.
 func (r *Rule) checkNotify(report reporter) {
 	seen := map[int]int{}
 	for j, text := range r.Notify {

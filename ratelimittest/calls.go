@@ -29,7 +29,7 @@ func (p *testedKey) unanswered(err error, known bool) ratelimit.Decision {
 	return p.left()
 }
 
-// mayCharge reports whether a cost can be charged.
+// mayCharge reports whether a cost is above 0 and at most the limit's capacity.
 func (p *testedKey) mayCharge(cost int) bool { return cost > 0 && cost <= p.limit.Capacity() }
 
 func (p *testedKey) take(cost int) (d ratelimit.Decision, err error) {

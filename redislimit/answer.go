@@ -200,7 +200,7 @@ func (c *charge) stored(raw string, reading int64, mark uint32) (rest string, er
 	return raw[size:], c.unpack(raw[:size], reading)
 }
 
-// waits reads a log's answer if it denies the cost until one spending has left. No spending has left yet.
+// waits reads the answer of a log that denies the cost until one of its spendings has left. All its spendings still count.
 func (c *charge) waits(s string, reading int64) {
 	const stored = wideSize - stateGen
 	c.gen, c.changes, c.now = get3(s), s[digestChanges], reading

@@ -58,8 +58,8 @@ func (c *call) again() *call {
 	return &call{script: c.script, keys: c.keys, payload: c.payload, test: c.test, undone: c.undone, goesOn: c.goesOn, ctx: c.ctx, deadline: c.deadline}
 }
 
-// hurry ends a call's context at its deadline. A repeated call stands in
-// its lane behind calls with later deadlines. It ends with its caller.
+// hurry ends a call's context at its deadline. A repeated call needs this, because its lane expects deadlines
+// in the order of arrival, and it stands behind calls with later ones. The call no longer outlives its caller.
 func (c *call) hurry() (stop func()) {
 	c.goesOn = false
 	c.ctx, stop = c.bounded()
@@ -169,9 +169,9 @@ func (b *batch) write() bool {
 // written reports whether calls may have reached the server.
 func (b *batch) written() bool { return b.state.Load() == batchWritten }
 
-// mayArrive reports whether the server may receive the calls, or may have received them. It may
-// while a caller waits for them. Without a waiting caller mayArrive takes the calls back, unless
-// they have been written. The lane's lock guards it. A call without a batch has not been sent.
+// mayArrive reports whether the server may receive the calls, or may have received them. While a
+// caller waits for the calls, it reports true. Without a waiting caller it takes the calls back,
+// unless they have been written. The lane's lock guards it. A call without a batch has not been sent.
 func (b *batch) mayArrive() bool { return b != nil && (b.staying > 0 || !b.takeBack()) }
 
 // takeBack reports whether the calls have not been written, and never will be.

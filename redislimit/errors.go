@@ -74,7 +74,7 @@ func classifyAnswer(err error, text string, sent bool) error {
 // forbidden reports whether an ACL forbids a command of a script. The script notices it before it charges anything.
 func forbidden(text string) bool {
 	return strings.Contains(text, "can't run this command") || strings.Contains(text, "NOPERM") ||
-		strings.Contains(text, "ACL failure in script") // as Valkey says
+		strings.Contains(text, "ACL failure in script") // Valkey's text
 }
 
 // advised appends the remedy to a reply's text, if the state will not end by itself.

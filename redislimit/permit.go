@@ -129,7 +129,8 @@ func (p *Permit) takeBefore(ctx context.Context, limit int64, how byte, sent tim
 	return state, nil
 }
 
-// acquire takes the slots once they are free. After an error nothing stays in Redis, unless the error says otherwise.
+// acquire takes the slots once they are free. After an error
+// nothing stays in Redis, unless the error's text names what stays.
 func (p *Permit) acquire(ctx context.Context) error {
 	s := p.of
 	limit, err := s.limitOf(p.key, p.n)

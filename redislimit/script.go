@@ -196,7 +196,7 @@ func (f blocks) quickOne(kind byte) func(op byte) string {
 	}
 }
 
-// quickMany returns the usual case for several keys. Only leaky buckets may book ahead in it.
+// quickMany returns the script's usual case for several keys. In the usual case only leaky buckets may book ahead.
 func (f blocks) quickMany(op byte) string {
 	text := f.quick("many")
 	for place, kind := range map[string]byte{"TOKEN": kindToken, "LEAKY": kindLeaky, "FIXED": kindFixed, "LOG": kindLog, "COUNTER": kindCounter} {

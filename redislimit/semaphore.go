@@ -281,8 +281,8 @@ func (s *Semaphore) TryAcquire(ctx context.Context, key string, n int) (*Permit,
 // a call. Under Total the keys are served in turn, and each key's callers in their order.
 //
 // Errors are as for TryAcquire, except ErrLimited. If the first call fails, Acquire returns its error at once; a later
-// failure ends it only after one second and Timeout without a reply. If the context ends, Acquire gives back its
-// place, and any slots already taken, within Timeout. If this fails, the error says so, and a goroutine repeats it.
+// failure ends it only after one second and Timeout without a reply. If the context ends, Acquire gives back its place,
+// and any slots already taken, within Timeout. If this fails, the error reports it, and a goroutine tries again.
 func (s *Semaphore) Acquire(ctx context.Context, key string, n int) (*Permit, error) {
 	ctx = wait.OrBackground(ctx)
 	p := s.permit(key, n)

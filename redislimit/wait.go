@@ -18,10 +18,10 @@ import (
 // they follow a refund, a grant, Reset, SetLimit, and leaving callers. Processes take turns. It fails like
 // [ratelimit.Keyed.Wait], with ErrLimited also if the key has too many bookings, or with Take's errors.
 //
-// A failed Wait has spent nothing, unless its error says so. If the context ends, Wait gives its
-// booking back within [Options.Timeout]; if this fails, the booking stays, and the error says so. If
-// Redis has not answered yet, Wait first waits up to 50 ms for the reply; if none has come by then,
-// the error wraps [ratelimit.ErrUnanswered]. The call's booking goes to the next caller, or back.
+// A failed Wait has spent nothing, unless its error reports otherwise. If the context ends, Wait gives
+// its booking back within [Options.Timeout]; if this fails, the booking stays, and the error reports
+// it. If Redis has not answered yet, Wait first waits up to 50 ms for the reply; if none has come by
+// then, the error wraps [ratelimit.ErrUnanswered]. The call's booking goes to the next caller, or back.
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 	l.check()
 	ctx = wait.OrBackground(ctx)

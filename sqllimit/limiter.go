@@ -200,7 +200,7 @@ func (l *Limiter) Allow(key string, cost int) bool {
 // [ratelimit.ErrInvalidLimit] as in package ratelimit, or [ratelimit.ErrInvalidKey] for a key above 1,024 bytes. It wraps
 // [ratelimit.ErrUnavailable] if the database could not decide, and also [ratelimit.ErrUnanswered] if the cost may have
 // been charged. It may be the context's error. A refused password, database or permission is ErrUnavailable, and the text
-// says what to check. A missing table or primary key and a damaged row are none of these: the error names the table.
+// names what to check. A missing table or primary key and a damaged row are none of these: the error names the table.
 func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	d, _, err := l.decide(ctx, key, cost, &operation{ahead: math.MaxInt64})
 	l.behind(&d, key, cost, err)

@@ -155,8 +155,9 @@ func (v *View) Standing(d *ratelimit.Decision) string {
 	return string(b)
 }
 
-// effective returns the window, in seconds, within which no more than Remaining can be used. If nothing remains, it ends
-// with the next unit. A sliding counter regains in up to two windows. Less than one window would invite more than the rate.
+// effective returns the window, in seconds, within which no more than Remaining can be used. If
+// nothing remains, it ends with the next unit. A sliding counter regains in up to two windows.
+// Its result is at least one window: less would let clients send faster than the rate.
 func (v *View) effective(d *ratelimit.Decision) int64 {
 	switch left := Clamp(Seconds(d.ResetAfter)); {
 	case !d.Allowed && (d.RetryAfter > 0 || v.window > 0):

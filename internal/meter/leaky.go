@@ -53,5 +53,5 @@ func (l *leakyBucket) refund(s State, now int64, sp Spending, actual int64) Stat
 	return l.tokenBucket.refund(s, now, sp, actual)
 }
 
-// remaining returns the room in the queue. A cost in it may be delayed.
+// remaining returns the room in the queue. A cost that fits may still be delayed.
 func (l *leakyBucket) remaining(s State, now int64) (n, debt int64) { return l.room(s, now) }

@@ -12,9 +12,9 @@ import (
 
 // Booker books a cost of one key in a store.
 type Booker struct {
-	// Book books the cost up to a time ahead, as Reserve does. It may replace another booking
-	// in the same decision, if the new instant is in time. The new booking may then come before
-	// others, if these keep their instants. A booking from another life of the key is gone.
+	// Book books the cost at most ahead from now, as Reserve does. If instead is a booking's Ref, the same
+	// decision replaces that booking, provided that the new instant is in time. The new booking may come
+	// before others if they keep their instants. A booking from another life of the key no longer exists.
 	Book func(ctx context.Context, ahead time.Duration, instead any) (Made, error)
 
 	// Check returns an error if the limit can never allow the cost now: see [Never].

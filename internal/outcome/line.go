@@ -100,7 +100,7 @@ func inLine(made Made, err error) (a turns.Answer[string], _ error) {
 	a.Allowed, a.Delay, a.At, a.Remaining = d.Allowed, d.Delay, made.At, d.Remaining
 	a.Settle, a.Life, a.Ref, a.Confirm = made.Settle, made.Life, made.Ref, made.Confirm
 	if d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
-		a.Remaining = 0 // the rest of a queue can be entered now, but is left later
+		a.Remaining = 0 // a queue's remaining units can enter now, but leave later
 	}
 	if a.Retry = d.RetryAfter; !d.Allowed && beyond != nil {
 		a.Late = beyond.In

@@ -1,6 +1,6 @@
-// Package owed records the units allowed by a stand-in while a store is down. Afterwards the store is
-// charged with the units that still count, perhaps fewer. For example, under a limit by the minute it
-// is charged with at most a minute's spending, and under a quota by the month with the whole spending.
+// Package owed records the units allowed by a stand-in while a store is down. Afterwards the store
+// is charged with the units that still count, perhaps fewer. For example, under a limit per minute
+// it is charged with at most a minute's spending, and under a monthly quota with the whole spending.
 package owed
 
 import (

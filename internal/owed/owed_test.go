@@ -16,7 +16,7 @@ import (
 )
 
 // After twenty minutes of spending, a key owes one minute's units under a limit
-// by the minute, and all units under a limit by the day. They are charged once.
+// per minute, and all units under a limit per day. They are charged once.
 func TestAKeyOwesWhatStillCounts(t *testing.T) {
 	for limit, want := range map[ratelimit.Limit]int{
 		ratelimit.FixedWindow(ratelimit.PerMinute(10)):   10,

@@ -15,7 +15,7 @@ type backoff struct {
 
 	window   int       // the maximum number of requests in flight; 0 for no maximum
 	narrowed uint64    // the value of flights.sent when the window was last set to one
-	silent   uint64    // the window was widened for requests up to this number, because no refusal came in time
+	silent   uint64    // the last request checked for a missing answer: see widenForSilent
 	wideAt   time.Time // when the window ends at the latest; see narrowFor
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/follow"
 )
 
-// followsLocked reports whether a place must wait with its booking. It must if it is the head and its instant is far
-// ahead, because such an instant may move when the limiter's key or limit changes. Nearer bookings keep their instants.
+// followsLocked reports whether the head must wait by its reservation's own Wait: if its instant is far ahead,
+// because such an instant may move when the limiter's key or limit changes. Nearer bookings keep their instants.
 func (l *line) followsLocked(p *Place, now time.Time) bool {
 	return p.at.After(now.Add(bookAhead)) && follow.Moves(p.res)
 }

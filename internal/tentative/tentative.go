@@ -24,8 +24,8 @@ const (
 	Every = 250 * time.Millisecond // the time between two beats, and the minimum time between two looks
 	Holds = 3 * Every              // how long after a beat a process may be silent
 
-	// Near is how long before its instant a booking is left to its process.
-	// So it blocks others for at most a second after the process's last beat.
+	// Near is the time before a booking's instant in which no other process gives the booking back. So a dead
+	// process's booking blocks others for at most a second after the last beat: for Holds, and then for Near.
 	Near = time.Second - Holds
 
 	// Late is how long after its instant an unconfirmed booking's record stays in the store.

@@ -98,8 +98,8 @@ type Answer[K comparable] struct {
 	Line K
 	Cost int
 
-	// Late is the time until a denied try can be served at the earliest, if later than Retry. If a booking is
-	// denied, it is the time until the store's earliest bookable instant, if the store can book it only after Retry.
+	// Late is the time until a denied try can be served at the earliest, if later than Retry. If a booking is denied because
+	// its instant is too far ahead for the store, Late is the time until that instant, and the store can book it after Retry.
 	Late time.Duration
 
 	// Settle replaces the booked cost by the actual cost. It may be nil.
