@@ -10,10 +10,11 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Wait spends cost of the key's budget and returns nil when its time has come. The call waits in the primary's Wait, so
-// callers are served in the primary's order and follow its changes. If the primary has not answered for [Options.Timeout],
-// Wait calls its Peek first. If the primary fails or the breaker opens, the call goes on in the stand-in's Wait. When the breaker closes,
-// or after [Options.OpenFor] if it did not open, the call returns to the primary. Each time it goes behind those that wait there.
+// Wait spends cost of the key's budget and returns nil when its time has come. The call waits in the
+// primary's Wait, so callers are served in the primary's order and follow its changes. If the primary
+// has not answered for [Options.Timeout], Wait calls its Peek first. If the primary fails or the breaker
+// opens, the call goes on in the stand-in's Wait. When the breaker closes, or after [Options.OpenFor] if
+// it did not open, the call returns to the primary. Each time it goes behind the calls waiting there.
 //
 // Timeout does not bound the primary's Wait. If that hangs, the call goes on in the stand-in's Wait once the breaker opens.
 // From a limiter without a Wait, the call reserves the cost as [ratelimit.Wait] does. Wait fails with the errors of the limiter

@@ -140,8 +140,8 @@ func (l *Limiter[K]) overrunLocked(t *tenant[K], m meter.Moment, over int64) {
 	l.movedLocked(t)
 }
 
-// chargeTotalLocked charges the total with as much of an overrun as empties the burst,
-// and returns this part. A server's bucket is never emptier than empty, either.
+// chargeTotalLocked charges the total with as much of an overrun as empties the
+// burst, and returns this part. A server's bucket cannot be overdrawn, either.
 func (l *Limiter[K]) chargeTotalLocked(m meter.Moment, over int64) int64 {
 	charged := min(over, max(0, l.budget.Remaining(l.budget.state, m.Now)))
 	if charged > 0 {

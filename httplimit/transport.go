@@ -105,10 +105,10 @@ type Transport struct {
 }
 
 // NewTransport returns a Transport. It sends requests with base as the limiter allows. A nil base stands for
-// [http.DefaultTransport]. See [ratelimit.Map]; use [ratelimit.Unlimited] for the server's limits alone. If
-// the limiter is nil, TransportOptions.Inflight must be set. Then requests are sent as its permits allow. The
-// Transport reads no servers' announcements, and sends no request again. Do not use it as the base of one with a
-// rate: after a stall it would send a burst above the rate. The error names the invalid option.
+// [http.DefaultTransport]. See [ratelimit.Map]; use [ratelimit.Unlimited] for the server's limits alone. If the
+// limiter is nil, TransportOptions.Inflight must be set. Then requests are sent as its permits allow. The Transport
+// reads no servers' announcements, and sends no request again. Do not use such a Transport as the base of a
+// Transport with a rate: after a stall it would send a burst above the rate. The error names the invalid option.
 func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], opts *TransportOptions) (*Transport, error) {
 	t := &Transport{base: cmp.Or(base, http.DefaultTransport)}
 	if opts != nil {

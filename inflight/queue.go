@@ -46,8 +46,8 @@ func (s *semaphore) heldLocked(d time.Duration) {
 }
 
 // tooLateLocked reports whether it is too late to begin a waiter's work, because its context would
-// probably end first. Times vary, so work is expected to take twice the key's usual time, or half the
-// caller's time at first if this is less. Work is never expected to take less than the usual time.
+// probably end first. Times vary, so work is expected to take twice the key's usual time, or half the time
+// until the caller's end at its arrival, if less. Work is never expected to take less than the usual time.
 //
 // A bound of the wait alone limits how long callers wait, but their work
 // may take longer. Such work may begin until half of the bound is over.

@@ -276,7 +276,7 @@ func (w *window) add(now, start time.Duration, seq uint64, units int, o Outcome)
 
 // addOlder adds the outcome of earlier work to the share of drops. Without such outcomes, quick drops would
 // be overrepresented: most begin and end within the window, but successes after a queue do not. A lower limit
-// would remove the queueand with it the excess, so the excess would look like drops from overload. Drops do
+// would remove the queue and with it the excess, so the excess would look like drops from overload. Drops do
 // not count if they take longer than every success. They are not overrepresented, and hang at any limit.
 func (w *window) addOlder(rtt time.Duration, o Outcome) {
 	switch {

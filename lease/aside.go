@@ -13,8 +13,8 @@ type part[K comparable] struct {
 	spoken   bool // whether the remote limiter has allowed the rest; then the part is not put back
 }
 
-// setAside spends all of the process's units of a key on a cost. It leaves at least one unit of the cost to
-// the remote limiter: this decides. It spends nothing if the remote limiter has to decide on the whole cost.
+// setAside spends all of the process's units of a key on a cost. It leaves at least one unit of the cost to the
+// remote limiter, which then decides. It spends nothing if the remote limiter has to decide on the whole cost.
 func (l *Limiter[K]) setAside(key K, cost int) *part[K] {
 	p := &part[K]{returns: l.fetcher.returns}
 	h := l.table.find(key)

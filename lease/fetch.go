@@ -95,7 +95,8 @@ func (f *fetcher[K]) amountLocked(h *holding[K], need int, now time.Duration) in
 func (f *fetcher[K]) startLocked(ctx context.Context, h *holding[K], ft *fetch[K]) {
 	var over, call context.CancelFunc
 	ft.over, over = context.WithTimeout(failures.With(ctx, ft.want.failed, &ft.fails), f.remote.timeout)
-	// A remote limiter with an answer at its deadline (package failover) can still return it in time.
+	// The call's deadline is earlier than the fetch's: some remote
+	// limiters, such as package failover's, answer at their deadline.
 	ft.ctx, call = context.WithTimeout(ft.over, f.remote.timeout-f.remote.timeout/8)
 	ft.cancel = func() { call(); over() }
 	ft.done = make(chan struct{})
@@ -129,8 +130,8 @@ func (f *fetcher[K]) run(h *holding[K], ft *fetch[K]) {
 	close(ft.done)
 }
 
-// reserve reserves the batch. If the batch is refused, reserve tries only the units lacking to
-// the caller. It does not do so for a patient caller: this calls the remote limiter itself.
+// reserve reserves the batch. If the batch is refused, reserve tries only the units lacking to the
+// caller. It does not do so for a patient caller, because such a caller calls the remote limiter itself.
 func (f *fetcher[K]) reserve(key K, ft *fetch[K]) (res *ratelimit.Reservation, n int, err error) {
 	defer caught(&err)
 	n = ft.n

@@ -58,8 +58,8 @@ func (r *remote[K]) call(ctx context.Context, key K, cost int, maxDelay time.Dur
 	return res, err
 }
 
-// wait calls the remote limiter's own Wait if there is one: this
-// then bounds its calls. Otherwise it books and bounds each call.
+// wait calls the remote limiter's own Wait if there is one; that Wait
+// bounds its calls itself. Otherwise it books and bounds each call.
 func (r *remote[K]) wait(ctx context.Context, key K, cost int) error {
 	w, ok := r.limiter.(ratelimit.Waiter[K])
 	if !ok {

@@ -44,7 +44,7 @@ func (p plan) Attribute(name string) (string, bool) { return string(p), name == 
 //     Another text is a value like others, but [keyfunc.ErrMalformedKey] for a key such as "ip/24";
 //   - header:NAME: a header field that occurs once and is not empty. In a key, its [keyfunc.Hash] stands for the value of a field with
 //     credentials, such as Authorization or X-API-Key;
-//   - wildcard:NAME: in a rule with routes, the text of their wildcard {NAME}. It is the rule's, and not asked of more;
+//   - wildcard:NAME: in a rule with routes, the text of their wildcard {NAME}. It never comes from more;
 //   - query:NAME and cookie:NAME: a parameter of the URL's query or a cookie, as header:NAME. In a key, its [keyfunc.Hash] stands
 //     for the value, which may be a secret.
 func HTTP(r *http.Request, more Request) Request { return &httpRequest{r: r, more: more} }

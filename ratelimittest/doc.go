@@ -1,6 +1,7 @@
 // Package ratelimittest tests your own implementation of [ratelimit.Limiter], an engine. It checks
-// whether the engine keeps the same promises as this module's limiters: for all six algorithms it
-// checks every field of a Decision, to the engine's unit of time. One test is enough:
+// whether the engine keeps the same promises as this module's limiters. For the six algorithms of spending
+// it checks every field of a Decision, to the engine's unit of time; for [ratelimit.Concurrent], see below.
+// One test is enough:
 //
 //	func TestEngine(t *testing.T) {
 //		clock := new(ratelimittest.Clock)

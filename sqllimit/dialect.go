@@ -48,10 +48,10 @@ CREATE INDEX %s ON %[1]s (expires);
 // statements are the statements on one table, with their arguments in order.
 type statements struct {
 	read   string // key: the clock; at, state and expires of the row
-	lock   string // key: as read, and it locks the row; returns nothing if there is none
+	lock   string // key: returns what read returns, and locks the row; returns nothing if there is no row
 	insert string // key, at, state, expires: writes nothing if the row exists
 	update string // at, state, expires; key, at and state of the row
-	both   string // as update, and key, at, state, expires of a row that is inserted if the update is made; "" if that takes a transaction
+	both   string // as update, then key, at, state, expires of a row, inserted only if the update succeeds; "" if both need a transaction
 	reset  string // key, state, how long the row stays; it replaces any row
 
 	due      string // until, first key, end: the clock; key, at and state of rows; the rows are locked

@@ -24,8 +24,8 @@ type Options struct {
 	// budgets. It has at most 200 bytes and no colon. It defaults to the limit's Name; one of the two is required.
 	Name string
 
-	// LimitFor returns a key's limit. It is called for each decision. The zero Limit means
-	// the limit from New or SetLimit, and a limit without a name gets its name. Concurrent
+	// LimitFor returns a key's limit. It is called for each decision. The zero Limit means the
+	// limit from New or SetLimit, and a limit without a name gets that limit's name. Concurrent
 	// decisions on a key share a call, and its result. If nil, all keys have New's limit.
 	LimitFor func(key string) ratelimit.Limit
 

@@ -14,18 +14,18 @@
 // except state.go with line.go, and slidinglog.go with concurrent.go:
 //
 //	arith.go, totals.go               sums that do not overflow; spendings in the order of their instants
-//	limit.go, spending.go             what callers pass and get: a limit, a spending and its offer
+//	limit.go, spending.go             callers' arguments and results: a limit, a spending and its offer
 //	aside.go, open.go                 units that do not count now; reservations whose real cost is not known
-//	state.go, line.go                 a key's state, with its bookings and its line; the follower that what passes is reported to
+//	state.go, line.go                 a key's state, with its bookings and its line; the follower of its charges
 //	bucket.go, leaky.go, fixedwindow.go, slidingcounter.go, slidinglog.go, concurrent.go, calendar.go
 //	                                  the algorithms: functions of a state
-//	algorithm.go, meter.go            what all algorithms can do; a limit prepared for decisions
-//	open_bucket.go, bookings.go       reservations of a token bucket that are open; bookings
+//	algorithm.go, meter.go            the methods of all algorithms; a limit prepared for decisions
+//	open_bucket.go, bookings.go       a token bucket's open reservations; bookings
 //	gaps.go, rest.go, settle.go       room before bookings; the rest of a lowered limit; corrections: under one limit, without a line
-//	line_end.go, line_serve.go        the end of a line; the turns that are served
-//	advance.go, standing.go           a state is brought to now, and questions about it are answered
-//	former.go                         a follower: the limits that a key has left, each a meter with a state
-//	decide.go, correct.go             decisions and corrections under all of that
+//	line_end.go, line_serve.go        the end of a line; its due turns
+//	advance.go, standing.go           the step to now; answers about a state
+//	former.go                         a follower: a key's former limits, each a meter with a state
+//	decide.go, correct.go             decisions and corrections under all of these
 //	convert_bucket.go, convert_log.go, convert.go, migrate.go
 //	                                  a state under another limit
 //	remember.go, saved.go             a state in two figures, and as bytes
