@@ -20,6 +20,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // Under a Concurrent limit, a request holds its unit until its handler returns or
@@ -121,6 +122,7 @@ func TestAHeldPostWhoseClientLeavesGivesItsPlaceBackIfItsBodyWasRead(t *testing.
 // A hold uses up none of the server's timeouts: they start again after it. Otherwise a
 // ReadTimeout would cancel the context over HTTP/1, and a WriteTimeout the stream over HTTP/2.
 func TestAHoldUsesUpNoTimeoutOfTheServer(t *testing.T) {
+	testsize.Alone(t) // the handshake and the handler share the server's timeouts with the hold
 	for _, timeouts := range []struct{ read, write time.Duration }{{time.Second, 0}, {0, 3 * time.Second}, {2 * time.Second, 3 * time.Second}} {
 		for _, http2 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v/HTTP2=%v", timeouts, http2), func(t *testing.T) {

@@ -95,30 +95,35 @@ func TestThePageScansRedisOnceForAllRules(t *testing.T) {
 // Calls wait at 6/m. Then a set raises the limit to 20/s. Each set has its own limiters on Redis, with lines of their
 // own. The calls change to the new lines in the order of their arrival, and only the first call in a line calls Redis.
 func TestCallsInLineOnRedisFollowASetThatComesIntoForce(t *testing.T) {
-	const calls = 40
-	count := new(sent)
-	set := func(limit string) string {
-		return "rules: [{name: api, key: user, limit: " + limit + "}, {name: all, limit: token-bucket 100000/s burst 100000}]"
-	}
-	p := over(local(t), set("token-bucket 6/m burst 1"), policyredis.Options{Hooks: []redis.Hook{count}}, policy.Options{})
-	require.True(t, p.Allow(ann, 1))
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
-	defer cancel()
-	served := make(chan int, calls)
-	for i := range calls {
-		go func() {
-			assert.NoError(t, p.Wait(ctx, ann, 1))
-			served <- i
-		}()
-		time.Sleep(2 * time.Millisecond) // the calls arrive in this order: only the first few need an answer from Redis
-	}
-	require.Empty(t, served)
-	before := count.all.Load()
-	require.NoError(t, p.Update(parsed(set("token-bucket 20/s burst 1"))))
-	for place := range calls {
-		require.InDelta(t, place, <-served, 3, "first come, first served, but for calls that came at the same time")
-	}
-	require.Less(t, count.all.Load()-before, int64(2*calls+calls/2), "round trips")
+	server := redistest.Start(t)
+	synctest.Test(t, func(t *testing.T) {
+		const calls = 40
+		client := redis.NewClient(&redis.Options{Addr: server.Addr, Dialer: redistest.InBubble, ReadTimeout: time.Minute, MaxRetries: -1})
+		defer client.Close()
+		count := new(sent)
+		set := func(limit string) string {
+			return "rules: [{name: api, key: user, limit: " + limit + "}, {name: all, limit: token-bucket 100000/s burst 100000}]"
+		}
+		p := over(client, set("token-bucket 6/m burst 1"), policyredis.Options{Hooks: []redis.Hook{count}}, policy.Options{})
+		require.True(t, p.Allow(ann, 1))
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
+		defer cancel()
+		served := make(chan int, calls)
+		for i := range calls {
+			go func() {
+				assert.NoError(t, p.Wait(ctx, ann, 1))
+				served <- i
+			}()
+			synctest.Wait()
+		}
+		require.Empty(t, served)
+		before := count.all.Load()
+		require.NoError(t, p.Update(parsed(set("token-bucket 20/s burst 1"))))
+		for place := range calls {
+			require.Equal(t, place, <-served, "first come, first served")
+		}
+		require.Less(t, count.all.Load()-before, int64(2*calls+calls/2), "round trips")
+	})
 }
 
 // TestAFleetHasOneNoticeOfEachCrossing makes eight processes take, reserve, settle, adjust, reset and change

@@ -228,7 +228,7 @@ func TestOperatorsHaveAPageOfTheirOwn(t *testing.T) {
 
 // TestTheServiceDrains: load balancers can see that it is not ready before it refuses connections.
 func TestTheServiceDrains(t *testing.T) {
-	s := start(t, config{drain: time.Second})
+	s := start(t, config{drain: 5 * time.Second}) // all checks below end before it, on a busy machine too
 	conn, err := grpc.NewClient(s.rpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	defer conn.Close()
@@ -241,7 +241,7 @@ func TestTheServiceDrains(t *testing.T) {
 	assert.Equal(t, 200, ready())
 	assert.Equal(t, healthpb.HealthCheckResponse_SERVING, healthy())
 	s.drain()
-	require.Eventually(t, func() bool { return ready() == 503 }, time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return ready() == 503 }, 5*time.Second, time.Millisecond)
 	assert.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, healthy())
 	status, _ := get(t, "http://"+s.web+"/healthz")
 	assert.Equal(t, 200, status, "it is alive")
