@@ -35,7 +35,7 @@ func TestALayerAloneMayHaveAnyLimiter(t *testing.T) {
 	numbers := ratelimit.Must(ratelimit.New[int](limit, nil))
 	leased, err := lease.New[string](keyed(), &lease.Options[string]{MaxBatch: 1})
 	require.NoError(t, err)
-	over, err := failover.New[string](keyed(), keyed(), nil)
+	over, err := failover.New[string](keyed(), keyed(), &failover.Options{Timeout: time.Minute})
 	require.NoError(t, err)
 	inTurn, err := chain.New[string](keyed(), keyed())
 	require.NoError(t, err)

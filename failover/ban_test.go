@@ -35,7 +35,7 @@ func TestADegradedDenialIsNoStrike(t *testing.T) {
 	require.Zero(t, strikes.Stats().Keys)
 
 	// the shared limit's own denials count as strikes
-	healthy := over(t, newStore(t, ratelimit.FixedWindow(ratelimit.PerHour(20))), standIn, failover.Options{})
+	healthy := over(t, newStore(t, ratelimit.FixedWindow(ratelimit.PerHour(20))), standIn, failover.Options{Timeout: time.Minute})
 	b, err = ban.New[string](healthy, strikes, bans)
 	require.NoError(t, err)
 	granted, _, err = ratelimit.TakeUpTo[string](t.Context(), b, "k", 100)
@@ -54,7 +54,7 @@ func TestADegradedDenialIsNoStrike(t *testing.T) {
 // Bans may be kept in a store behind a failover. While the store is down, no ban is known, and the stand-in decides.
 func TestBansMayFailOver(t *testing.T) {
 	s := newStore(t, ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("bans"))
-	bans := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1, OpenFor: time.Hour})
+	bans := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1, OpenFor: time.Hour, Timeout: time.Minute})
 	b, err := ban.New[string](newLocal(t, ratelimit.FixedWindow(ratelimit.PerHour(9))), newLocal(t, ratelimit.FixedWindow(ratelimit.PerHour(1))), bans)
 	require.NoError(t, err)
 	require.NoError(t, b.Strike(t.Context(), "k", 1))

@@ -3,6 +3,7 @@ package failover_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -43,17 +44,19 @@ func (h deaf) Reserve(ctx context.Context, key string, cost int, maxDelay time.D
 }
 
 func TestAnExtensionEndsAtTheTimeout(t *testing.T) {
-	clock := new(ratelimittest.Clock)
-	primary := play.Holding(t, clock)
-	f, err := failover.New(ratelimit.Reserver[string](deaf{primary}), ratelimit.Reserver[string](primary), &failover.Options{Timeout: 20 * time.Millisecond})
-	require.NoError(t, err)
-	r, err := f.Reserve(t.Context(), "k", 1, 0)
-	require.NoError(t, err)
-	err = r.Extend(t.Context())
-	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
-	require.NotErrorIs(t, err, ratelimit.ErrLost)
-	ended, end := context.WithCancel(t.Context())
-	end()
-	require.ErrorIs(t, r.Extend(ended), context.Canceled)
-	require.NoError(t, r.Cancel())
+	synctest.Test(t, func(t *testing.T) {
+		clock := new(ratelimittest.Clock)
+		primary := play.Holding(t, clock)
+		f, err := failover.New(ratelimit.Reserver[string](deaf{primary}), ratelimit.Reserver[string](primary), &failover.Options{Timeout: 20 * time.Millisecond})
+		require.NoError(t, err)
+		r, err := f.Reserve(t.Context(), "k", 1, 0)
+		require.NoError(t, err)
+		err = r.Extend(t.Context())
+		require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+		require.NotErrorIs(t, err, ratelimit.ErrLost)
+		ended, end := context.WithCancel(t.Context())
+		end()
+		require.ErrorIs(t, r.Extend(ended), context.Canceled)
+		require.NoError(t, r.Cancel())
+	})
 }

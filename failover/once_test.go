@@ -123,7 +123,7 @@ func TestARequestOfAFailoverIsReportedOnce(t *testing.T) {
 // reported even if it is not a failure, and that Peek reports nothing.
 func TestErrorsOfThePrimaryThatCountAreReported(t *testing.T) {
 	primary, local := newCounted(t, 5), newCounted(t, 5)
-	l := ratelimit.Must(failover.New[string](primary, local, quietly(failover.Options{})))
+	l := ratelimit.Must(failover.New[string](primary, local, quietly(failover.Options{Timeout: time.Minute})))
 	_, err := l.Take(t.Context(), "k", 6)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	require.Len(t, primary.events, 1)

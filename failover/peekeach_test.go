@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -39,7 +40,7 @@ func TestPeekEachLooksWhereTheDecisionIsMade(t *testing.T) {
 	}
 	shared, local := stack(1000, 100), stack(100, 10)
 	require.True(t, shared.Allow("ann", 5))
-	up, open := ratelimit.Must(failover.New[string](shared, local, nil)), ratelimit.Must(failover.New[string](shared, local, nil))
+	up, open := over(t, shared, local, failover.Options{Timeout: time.Minute}), over(t, shared, local, failover.Options{})
 	open.Force(failover.StateOpen)
 	for name, c := range map[string]struct {
 		l    *failover.Limiter[string]
