@@ -94,6 +94,7 @@ func (x *mortalTx) Commit() error {
 // others for about a second, and not until the booking's instant.
 func TestAProcessMayDieBetweenAnyTwoStatementsOfABooking(t *testing.T) {
 	testsize.Extra(t)
+	testsize.Alone(t)
 	limit := ratelimit.TokenBucket(ratelimit.Rate{Units: 1, Per: 20 * time.Second}, 1).Named("dies")
 	for name, r := range reachable(t) {
 		t.Run(name, func(t *testing.T) {
