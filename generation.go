@@ -257,7 +257,7 @@ func (a *account) planOf(g *generation) *plan {
 	return a.planIn(g)
 }
 
-// planOf is the same for a key.
+// planOf is [account.planOf] for the account of a key.
 func (t *table[K]) planOf(key K, g *generation) *plan {
 	a := t.lockFound(key)
 	if a == nil {

@@ -67,8 +67,8 @@ type present struct {
 	meter.Window              // the reading's window
 	next         meter.Window // the next window
 	looked       int64        // the reading of the last look at the wall clock
-	at           int64        // a reading …
-	wall         time.Time    // … and the wall time at that reading
+	at           int64        // a reading of the limiter's clock
+	wall         time.Time    // the wall time at that reading
 }
 
 const (

@@ -123,7 +123,7 @@ func (w *waiting[R]) peek(ctx context.Context, left time.Duration) (retry time.D
 	return d.RetryAfter, true
 }
 
-// denied returns the answer for the line.
+// denied records a denial, and returns the answer for its line.
 func (w *waiting[R]) denied(limit ratelimit.Limit, retry time.Duration) turns.Answer[any] {
 	w.limit, w.until = limit, time.Now().Add(retry)
 	return turns.Answer[any]{Retry: retry, Here: true, Pace: w.chain.paceOf(limit), Line: w.line, Cost: w.cost}

@@ -34,7 +34,7 @@ type watcher struct {
 	tenure      *tenure         // a permit's tenure; nil if the request has none
 	permit      inflight.Permit // the permit, to be ignored once the response is a stream
 	fields      *fieldNames
-	values      [4]string // of the fields that the middleware has set, "" of others
+	values      [4]string // the values of the fields set by the middleware; "" for others
 }
 
 // watch returns a request's watcher, and a ResponseWriter for the handler. This writer has the optional methods of w for

@@ -22,7 +22,7 @@ type baseline struct {
 	queue  bool    // whether the previous window had a queue
 	ever   bool    // whether a baseline was ever proven
 	every  int     // windows with the limit in full use before the next of the early probes
-	high   float64 // the highest limit in full use since then
+	high   float64 // the highest limit in full use since the last probe
 
 	patience float64 // the part of the allowed queue that clients accept; below 1 if they leave early
 	jumped   bool    // whether latency changed in this window by more than noise and the limit explain

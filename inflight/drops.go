@@ -46,7 +46,7 @@ type drops struct {
 	bottom dropSum // the last windows at the least limit
 	total  bool    // whether the run has reached the least limit, and nearly all calls were dropped there
 	wait   int     // windows at the least limit since the last lift
-	pause  int     // such windows before the next lift
+	pause  int     // windows at the least limit before the next lift
 }
 
 // dropping is a run's state.
@@ -63,7 +63,7 @@ const (
 const (
 	firstDrops   = 2    // windows before the limit is much lower
 	laterDrops   = 3    // windows at a much lower limit before the run is judged
-	mostDrops    = 8    // the maximum number of such windows
+	mostDrops    = 8    // the maximum number of windows at a much lower limit
 	checkDrops   = 3    // the maximum number of windows to confirm a cure
 	muchLower    = 0.7  // as a part of the limit at the comparison's start
 	deepest      = 0.4  // as a part of the limit at the run's start; a comparison needs no lower limit

@@ -45,7 +45,7 @@ const (
 	blindly  = 1000 // windows with the limit in full use between routine probes if Sample.At is unknown
 
 	soon  = 8  // windows with the limit in full use from the first baseline to its confirming probe
-	later = 32 // the same number from then on to the second probe
+	later = 32 // windows with the limit in full use from the confirming probe to the next one
 
 	below      = 0.7  // a probe for the known baseline lowers the limit to this part of the backend's simultaneous work
 	shrunk     = 0.5  // a limit down at this part causes a probe, if latency is too high

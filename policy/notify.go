@@ -49,7 +49,7 @@ func (n *notifier) decided(q *query) {
 	for i := range q.charges.results {
 		rd, ch := &q.charges.results[i], &q.charges.List[i]
 		r := q.in.rules[ch.Rule]
-		// charges beside the stack's have sent their notices already
+		// a charge made beside the stack has sent its notices already
 		if len(r.thresholds) == 0 || !rd.Answered || i >= len(q.charges.changes) || slices.Contains(q.charges.beside, i) {
 			continue
 		}

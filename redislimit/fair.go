@@ -220,7 +220,7 @@ func (f *Fair) SetLimit(limit ratelimit.Limit) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.limit = shared
-	for _, t := range f.tenants { // those of a call under way are not active
+	for _, t := range f.tenants { // tenants in a call under way are not active
 		f.refuseLocked(t)
 	}
 	f.hurryLocked()

@@ -164,7 +164,7 @@ const (
 	digestSize    = 1 + 46 // including the verdict
 )
 
-// A call's first byte. For the script that decides …
+// The first byte of a call to the script that decides.
 const (
 	opTake = 0 // a booking ahead cannot be given back
 	opPeek = 2
@@ -176,7 +176,7 @@ const (
 	opBetween = 12
 )
 
-// … and for the script that settles:
+// The first byte of a call to the script that settles.
 const (
 	opSettle = 0
 	opAdjust = 1

@@ -43,7 +43,7 @@ type charge struct {
 	ahead  int64 // how far ahead the charge may be booked
 	shadow bool  // it is charged if it fits, and denies nothing
 
-	failed  byte // why the key could not be read; of a shadow charge only
+	failed  byte // why a shadow charge's key could not be read
 	allowed bool // according to the script
 	gen     uint32
 	changes byte

@@ -34,11 +34,11 @@ type operation struct {
 	instead     *booking // the booking to replace, before others; nil if there is none
 	behind      bool     // it goes behind all bookings, loose or not
 	between     bool     // it may go before bookings, loose or not
-	from        int64    // but not before this instant, unless the last booking is earlier
+	from        int64    // with between: the earliest instant, unless the last booking is earlier
 	actual      int64    // in a settlement the real cost; in an adjustment the delta
 
 	decision ratelimit.Decision
-	spending meter.Spending // the spending, made or settled; with mark and changes
+	spending meter.Spending // the spending made or settled; mark and changes belong to it
 	mark     uint32
 	lives    bool // mark is the key's, also after a denial
 	changes  uint64
@@ -52,7 +52,7 @@ type operation struct {
 
 	// Of a denied decision:
 	reading int64 // the database's clock
-	booked  int64 // the time from then on until the key's last booking
+	booked  int64 // the time from reading to the key's last booking
 }
 
 // booking is a booking in a key's row.

@@ -204,7 +204,7 @@ func (c *Calls[K, V]) Put(key K, version uint64, v V, valid func() bool) {
 	}
 }
 
-// Len counts the results and of calls under way.
+// Len counts the kept results and the calls under way.
 func (c *Calls[K, V]) Len() (n int) {
 	for i := range c.shards {
 		s := &c.shards[i]

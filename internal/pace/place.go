@@ -36,7 +36,7 @@ type Place struct {
 	waiting bool                   // whether it is in the queue
 	slotted bool                   // whether it was sent and holds a slot
 
-	following context.Context // the wait's context with the booking, or nil
+	following context.Context // the context of the wait with the booking, or nil
 	stop      func()          // ends that wait
 }
 

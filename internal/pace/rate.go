@@ -17,7 +17,7 @@ type rate struct {
 	began  time.Time     // the measurement's beginning: the last refusal, plus the idle time since
 	served int           // requests served since then
 	missed int           // refusals in a row
-	since  time.Time     // the time of the first of them
+	since  time.Time     // the time of the first refusal in the row
 	before time.Duration // the gap before the refusals in a row
 	waited time.Duration // the unit before the refusals in a row
 	unit   time.Duration // the mean wait after a refusal; gaps are short or long in relation to it
