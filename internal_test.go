@@ -238,8 +238,8 @@ type clockAt time.Duration
 
 func (c *clockAt) Now() time.Duration { return time.Duration(*c) }
 
-// If all keys are busy, the table returns one of them, and a new key waits for that one without holding
-// the shard. Otherwise the new key would try again and again, and without the scheduler's help be refused.
+// If all keys are busy, the table returns one of them. A new key waits for it without holding the shard.
+// Otherwise the new key would try again and again, and might be refused before another goroutine runs.
 func TestATableRemembersTheBusyKeyInItsWay(t *testing.T) {
 	for _, maxKeys := range []int{1, 2, 3} {
 		clock := clockAt(0)

@@ -85,7 +85,7 @@ type scheduleModel struct {
 	refused    bool            // whether the last call has refused such a waiter; it may have collected before
 	newest     int             // the call just made, or 0
 	served     map[int]float64 // for each priority with waiters, the least use when a caller was last served; no key begins with less
-	collecting []*tenantModel  // one of these collects freed units; none does if there are none
+	collecting []*tenantModel  // one of these collects freed units; empty if no key does
 	perhaps    bool            // whether it is possible that none of them collects
 	collected  []*tenantModel  // collecting before the last call
 }

@@ -56,7 +56,7 @@ type window struct {
 	longest time.Duration // the longest success, including earlier work's
 	known   time.Duration // longest in the previous window
 	late    int           // cancelled calls longer than each success of this window and the previous one
-	unsure  int           // calls cancelled sooner, but not at once
+	unsure  int           // calls cancelled before that time, but not at once
 	dropped int           // calls ended as Dropped
 	older   int           // outcomes of earlier work, if not too old to count
 	refused int           // the dropped part of older

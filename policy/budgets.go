@@ -110,7 +110,7 @@ type limitFor = func(rule int, key string, last ratelimit.Limit) ratelimit.Limit
 // visitor receives a key of a rule. It returns false to end the visit.
 type visitor = func(rule int, key string, d ratelimit.Decision) bool
 
-// show passes a key to visit, under its limit.
+// show passes a key to visit, with the decision under the key's own limit.
 func (d *decider) show(ctx context.Context, rule int, key string, standing ratelimit.Decision, limitFor limitFor, visit visitor) (more bool, err error) {
 	if limit := limitFor(rule, key, standing.Limit); limit != standing.Limit {
 		standing, err = d.bare.Peek(ctx, &charges{List: []charge{{Rule: rule, Key: key, Cost: 1, Limit: &limit}}, Bare: true}, 1)

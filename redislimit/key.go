@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// maxKey is the maximum length of a key stored as it is; of a longer one the hash is stored.
+// maxKey is the maximum length of a key stored as it is. A longer key's hash is stored in its place.
 const maxKey = 200
 
 // namespace is the common beginning of all Redis keys of a limiter. Its methods make these keys.

@@ -133,7 +133,7 @@ func TestAPlaceIsClaimedBeforeItsInstant(t *testing.T) {
 	dead.stands(t, 1)
 	a, in, moved := live.stands(t, 1)
 	require.Equal(t, 20*time.Second, in)
-	f.clock.Advance(13 * time.Second) // nobody was served by the dead process's place
+	f.clock.Advance(13 * time.Second) // the dead process's place has served no call
 	a.follow([]string{dead.store.tentative.ID})
 	require.Equal(t, 6500*time.Millisecond, *moved)
 	require.Equal(t, 10500*time.Millisecond, live.next(t))

@@ -1,5 +1,5 @@
-// Httpserver is a small API behind three limits: one by address, one by API key, and one for all requests together. Its
-// login route counts only failures. The page at / sends bursts to each of the five algorithms, and shows the answers.
+// Httpserver is a small API behind three limits: one by address, one by API key, and one for all requests together.
+// Its login route counts only failures. The page at / sends bursts to each of five algorithms, and shows the answers.
 //
 //	go run ./examples/httpserver
 //	curl -i localhost:8080/api/items

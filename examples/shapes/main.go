@@ -1,4 +1,4 @@
-// Shapes sends one bursty stream through all five algorithms, and prints each
+// Shapes sends one bursty stream through five algorithms, and prints each
 // one's admissions. It moves the clock itself. With -o it also draws them:
 //
 //	go run ./examples/shapes

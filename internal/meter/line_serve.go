@@ -72,9 +72,9 @@ func (m *Meter) Leave(s *State, t *Turn) {
 	*s = m.moved(*s)
 }
 
-// shorter is called when a turn has left. It reports whether the line's end stays,
-// although it is now too late. Otherwise each turn of a long line would have to be
-// examined each time. An end that stays is late by less than a 64th of the line's turns.
+// shorter is called when a turn has left. It reports whether the line's end is kept as
+// it is, although that is now too late. Otherwise each turn of a long line would have
+// to be examined each time. A kept end is late by less than a 64th of the line's turns.
 func (m *Meter) shorter(l *Line) bool {
 	const long, share = 1024, 64
 	e := &l.end

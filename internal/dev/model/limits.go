@@ -13,7 +13,7 @@ func windows(r ratelimit.Rate) []ratelimit.Limit {
 	return []ratelimit.Limit{ratelimit.FixedWindow(r), ratelimit.SlidingLog(r), ratelimit.SlidingCounter(r)}
 }
 
-// Five returns one limit of each algorithm, with the same rate and capacity.
+// Five returns limits of five algorithms, all but Calendar and Concurrent, with the same rate and capacity.
 func Five(r ratelimit.Rate) []ratelimit.Limit {
 	return append(windows(r), ratelimit.TokenBucket(r, r.Units), ratelimit.LeakyBucket(r, r.Units))
 }
