@@ -14,7 +14,7 @@ type Period struct {
 	handle unique.Handle[period] // one word: each decision copies its limit
 }
 
-// period is what a Period stands for.
+// period holds a Period's parts. Equal periods share one handle.
 type period struct {
 	unit calendar.Unit
 	zone string

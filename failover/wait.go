@@ -114,8 +114,8 @@ func (l *Limiter[K]) waitInstead(w *waitingCall, key K, cost int, why ending) (a
 	return false, err
 }
 
-// tries is the limiter for a call that waits for a stand-in without a Wait: its
-// Reserve ends the attempt when the primary has decided, so that the call waits there.
+// tries is the Limiter for a call whose stand-in has no Wait: the call reserves and tries again. If the
+// primary has denied a try, Reserve ends the attempt, and the call then waits in the primary's line.
 type tries[K any] struct {
 	ratelimit.Reserver[K]
 	call *waitingCall

@@ -169,9 +169,9 @@ func (b *batch) write() bool {
 // written reports whether calls may have reached the server.
 func (b *batch) written() bool { return b.state.Load() == batchWritten }
 
-// mayArrive reports whether the server may receive the calls, or may have received them. While a
-// caller waits for the calls, it reports true. Without a waiting caller it takes the calls back,
-// unless they have been written. The lane's lock guards it. A call without a batch has not been sent.
+// mayArrive reports whether the server may receive the calls, or may have received them. While a caller
+// waits for the calls, it reports true. Without a waiting caller it takes the calls back, unless they
+// have been written. The caller holds the lane's lock. A call without a batch has not been sent.
 func (b *batch) mayArrive() bool { return b != nil && (b.staying > 0 || !b.takeBack()) }
 
 // takeBack reports whether the calls have not been written, and never will be.

@@ -90,8 +90,8 @@ type Result struct {
 // Share returns the refused share of all requests reaching the server.
 func (r Result) Share() float64 { return float64(r.Refused) / float64(max(1, r.Refused+r.Served)) }
 
-// Spread returns how far the fewest and the most served requests of a process
-// deviate from the mean. For example, -0.1 means 10 % below the mean.
+// Spread compares the processes with the fewest and the most served
+// requests with the mean. For example, -0.1 means 10 % below the mean.
 func (r Result) Spread() (least, most float64) {
 	mean := float64(r.Served) / float64(len(r.By))
 	least, most = 1, 0
