@@ -465,7 +465,7 @@ func TestALeaseOfOneKeepsTheWholeContract(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			return lease.New[string](remote, &lease.Options[string]{MaxBatch: 1, DenyFor: -1, Clock: new(ratelimittest.Clock)})
+			return lease.New[string](remote, &lease.Options[string]{MaxBatch: 1, DenyFor: -1, Clock: new(ratelimittest.Clock), Timeout: time.Minute})
 		},
 	})
 }
@@ -501,7 +501,7 @@ func TestCallsThatOverlapUseTheWholeLimitThroughALease(t *testing.T) {
 	for _, batch := range []int{1, 10_000} {
 		clock := new(ratelimittest.Clock)
 		remote := ratelimit.Must(ratelimit.New(model.TokensPerMinute, &ratelimit.Options[string]{Clock: clock}))
-		l := ratelimit.Must(lease.New[string](remote, &lease.Options[string]{MaxBatch: batch, DenyFor: -1, Clock: clock}))
+		l := ratelimit.Must(lease.New[string](remote, &lease.Options[string]{MaxBatch: batch, DenyFor: -1, Clock: clock, Timeout: time.Minute}))
 		require.InDelta(t, 100_000, model.Overlap(t, clock, l, "tenant"), 5000, "MaxBatch %d", batch)
 		used, over := model.Hour(t, clock, l, []string{"hour"}, 0)
 		require.InDelta(t, 100_000, used, 5000, "MaxBatch %d", batch)

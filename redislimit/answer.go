@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -279,13 +280,13 @@ func (c *charge) loosened(s string) {
 func (c *charge) check(reading int64) {
 	c.plan.decided(reading)
 	c.weigh(reading)
-	if checkVerdict != nil {
-		checkVerdict(c, reading)
+	if compare := checkVerdict.Load(); compare != nil {
+		(*compare)(c, reading)
 	}
 }
 
-// checkVerdict is set by tests, to compare the script's verdict with Go's.
-var checkVerdict func(c *charge, reading int64)
+// checkVerdict is set by tests, to compare the script's verdict with Go's. An earlier test's calls may still be under way.
+var checkVerdict atomic.Pointer[func(c *charge, reading int64)]
 
 // weigh determines the instant when the cost is spent, and the first reading to allow it at.
 func (c *charge) weigh(reading int64) {

@@ -152,7 +152,7 @@ func TestEachEndsWithItsContextAndWithItsServer(t *testing.T) {
 	s := startServer(t)
 	l := newOn(t, s.client(), ratelimit.FixedWindow(ratelimit.PerHour(5)), "ends", Options{Timeout: 50 * time.Millisecond})
 	for i := range 100 {
-		require.Eventually(t, func() bool { return l.Allow(fmt.Sprint(i), 1) }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { _, err := l.Take(t.Context(), fmt.Sprint(i), 1); return err == nil }, 10*time.Second, time.Millisecond)
 	}
 	none := func(string, ratelimit.Decision) bool { t.Error("visited"); return true }
 	ctx, cancel := context.WithCancel(t.Context())

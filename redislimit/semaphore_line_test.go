@@ -575,12 +575,10 @@ func TestAMessageThatIsLaterThanHoldIsNoPermit(t *testing.T) {
 	s := &Semaphore{hold: time.Second}
 	p := &Permit{of: s, request: strings.Repeat("r", slotRequestSize)}
 	w := &waiter{p: p, wake: make(chan struct{}, 1)}
-	l := &localLine{s: s, callers: map[string]*waiter{p.attempt(): w}}
+	l := &localLine{s: s, callers: map[string]*waiter{p.attempt(): w}, lead: inMicros(time.Hour)} // so all times are above zero
 	message := func(kind byte, age time.Duration) string {
-		return string(put7([]byte{kind}, inMicros(time.Since(began)-age))) + p.attempt()
+		return string(put7([]byte{kind}, inMicros(time.Since(began)-age)+l.lead)) + p.attempt()
 	}
-	began = began.Add(-time.Hour) // so all times are above zero
-	t.Cleanup(func() { began = began.Add(time.Hour) })
 	l.message(message('p', 2*time.Second))
 	assert.Equal(t, waiterEvent{again: true}, s.takeEvent(w))
 	l.message(message('g', 0))

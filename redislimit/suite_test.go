@@ -32,12 +32,13 @@ func onClock(l *Limiter, clock ratelimit.Clock) *Limiter {
 
 // verdicts makes the test fail if the script's verdict differs from Go's.
 func verdicts(t testing.TB) {
-	checkVerdict = func(c *charge, reading int64) {
+	compare := func(c *charge, reading int64) {
 		if want := !c.offer.Denied(reading); c.allowed != want {
 			t.Errorf("the script says %v, and Go %v: %+v of %v at %d", c.allowed, want, c, c.plan.limit, reading)
 		}
 	}
-	t.Cleanup(func() { checkVerdict = nil })
+	checkVerdict.Store(&compare)
+	t.Cleanup(func() { checkVerdict.Store(nil) })
 }
 
 // accepts leaves out a limit if its Per or its refill time is 40 years or more. For these the suite's

@@ -40,10 +40,7 @@ func StartCluster(t testing.TB, masters int, replicas bool) *Cluster {
 			must(t, c.Nodes[i], "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(i*Slots/masters), strconv.Itoa((i+1)*Slots/masters-1))
 		}
 	}
-	for i, s := range c.Nodes[1:] {
-		host, port, _ := net.SplitHostPort(s.Addr)
-		must(t, c.Nodes[0], "CLUSTER", "MEET", host, port, buses[i+1])
-	}
+	c.introduce(t, buses)
 	c.await(t, fmt.Sprintf("cluster_known_nodes:%d", n))
 	for i := masters; i < n; i++ {
 		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
@@ -67,6 +64,36 @@ func StartCluster(t testing.TB, masters int, replicas bool) *Cluster {
 	}
 	c.patience(t, "15000") // with a lower value the nodes find each other faster
 	return c
+}
+
+// introduce makes the first node meet the others. If a busy machine takes
+// longer than the nodes' timeout, the meeting is forgotten, and made again.
+func (c *Cluster) introduce(t testing.TB, buses []string) {
+	t.Helper()
+	var met time.Time
+	for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		again := time.Since(met) > 2*time.Second
+		if again {
+			met = time.Now()
+		}
+		known, strangers := must(t, c.Nodes[0], "CLUSTER", "NODES"), 0
+		for i, s := range c.Nodes {
+			if strings.Contains(known, c.ids[i]) {
+				continue
+			}
+			strangers++
+			if again {
+				host, port, _ := net.SplitHostPort(s.Addr)
+				must(t, c.Nodes[0], "CLUSTER", "MEET", host, port, buses[i])
+			}
+		}
+		if strangers == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("a node does not meet %d of the others", strangers)
+		}
+	}
 }
 
 // patience sets how long a node may be silent, in milliseconds.
