@@ -159,7 +159,7 @@ func TestRandomChangesOfLimitsAgreeWithMemory(t *testing.T) {
 	}
 }
 
-// One process changes its limit back and forth, or two processes have one limit each. The real costs stay within the bound.
+// One process changes its limit back and forth, or two processes have different limits. The real costs stay within the bound.
 func TestSettlementsAmongChangesOfLimitsPassNoMoreThanTheBound(t *testing.T) {
 	testsize.Sequential(t)
 	client, clock := startServer(t).client(), new(ratelimittest.Clock)
@@ -171,7 +171,7 @@ func TestSettlementsAmongChangesOfLimitsPassNoMoreThanTheBound(t *testing.T) {
 	})
 }
 
-// Two processes have one limit each, for example while a fleet's
+// Two processes have different limits, for example while a fleet's
 // share is rolled out. The key's spendings keep their instants.
 func TestALogThatFlipsServesAsMuchAsTheLowerLimit(t *testing.T) {
 	testsize.Sequential(t)
@@ -269,7 +269,7 @@ func TestOpenReservationsSurviveRandomChangesAsInMemory(t *testing.T) {
 	require.Greater(t, late, 100, "settlements that followed a change")
 }
 
-// One process changes its limit, or two versions of a service have one limit each.
+// One process changes its limit, or two versions of a service have different limits.
 func TestOpenReservationsSurviveAMovingLimit(t *testing.T) {
 	testsize.Sequential(t)
 	client, clock := startServer(t).client(), new(ratelimittest.Clock)

@@ -103,7 +103,7 @@ func TestADenialOfAWindowInDebtReadsTheStateInTheUsualCase(t *testing.T) {
 	}
 }
 
-// Two versions of a service have one limit each. Their denials write once, not in turn.
+// Two versions of a service have different limits. Their denials write once, not in turn.
 func TestDenialsByTwoLimitsDoNotWriteInTurn(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)

@@ -209,9 +209,9 @@ func (p *past) String() (text string) {
 	return fmt.Sprintf("%v, now %d\n%s", p.plan().limit, p.now(), text)
 }
 
-// A key with settled reservations owes as much as one charged the real costs from the beginning. It never owes
-// less. It may owe more because the script rounds: it drops a fraction of a microsecond from a least debt, and
-// the order of the reservations made at a grant's instant. It also merges two reservations if many are open.
+// A key with settled reservations owes as much as one charged the real costs from the beginning. It never
+// owes less. It may owe more. The script drops a fraction of a microsecond from a least debt, does not
+// keep apart the reservations made at a grant's instant, and merges two reservations if many are open.
 func TestASettledKeyOwesTheRealCosts(t *testing.T) {
 	client := startServer(t).client()
 	exact, whole := 0, 0

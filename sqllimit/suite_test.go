@@ -130,7 +130,7 @@ func TestALoweredLimitBarsNoKeyForLongerThanItsOwnRefill(t *testing.T) {
 	assert.Equal(t, 500_000, d.Remaining, "what was set aside counts again")
 }
 
-// One process changes its limit back and forth, or two processes have one limit each. The real costs stay within the bound.
+// One process changes its limit back and forth, or two processes have different limits. The real costs stay within the bound.
 func TestSettlementsAmongChangesOfLimitsPassNoMoreThanTheBound(t *testing.T) {
 	testsize.Sequential(t)
 	clock := new(ratelimittest.Clock)
@@ -142,7 +142,7 @@ func TestSettlementsAmongChangesOfLimitsPassNoMoreThanTheBound(t *testing.T) {
 	})
 }
 
-// Two processes have one limit each, for example while a fleet's
+// Two processes have different limits, for example while a fleet's
 // share is rolled out. The key's spendings keep their instants.
 func TestALogThatFlipsServesAsMuchAsTheLowerLimit(t *testing.T) {
 	testsize.Sequential(t)
@@ -167,7 +167,7 @@ func TestALogThatFlipsServesAsMuchAsTheLowerLimit(t *testing.T) {
 	require.LessOrEqual(t, served, 750)
 }
 
-// One process changes its limit, or two versions of a service have one limit each.
+// One process changes its limit, or two versions of a service have different limits.
 func TestOpenReservationsSurviveAMovingLimit(t *testing.T) {
 	testsize.Sequential(t)
 	clock := new(ratelimittest.Clock)

@@ -9,7 +9,7 @@
 // A tenant may also have 100 requests at the same time, and each of its users 8. The header
 // User names the user. If one user has a runaway script, there is still room for the others.
 //
-// The second address shows the tokens used in the last minute, and the limit. Under
+// The address /usage shows the tokens used in the last minute, and the limit. Under
 // load both should be nearly equal. In a load's first minute, the burst is added.
 package main
 

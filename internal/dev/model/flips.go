@@ -46,9 +46,9 @@ func Alike(a, b ratelimit.Limit) bool {
 }
 
 // Flips tests keys whose limit changes back and forth between two limits, in n histories for each pair of
-// algorithms. It settles reservations before and after the changes. The real costs must stay within the bound
-// in docs/promises.md. In every second history, one process changes its limit. In the others, two processes
-// have one limit each. The function new returns a limiter sharing its keys with all limiters of its name.
+// algorithms. It settles reservations before and after the changes. The real costs must stay within the bound in
+// docs/promises.md. In every second history, one process changes its limit. In the others, each of two processes
+// has one of the limits. The function new returns a limiter sharing its keys with all limiters of its name.
 func Flips(t testing.TB, clock FlipClock, seed uint64, n int, new func(name string, l ratelimit.Limit) Flipped) {
 	played, late := 0, 0
 	for _, a := range algorithms {

@@ -20,8 +20,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// A history mixes all kinds of calls. Any process of a fleet makes each call, and its result is compared with a limiter
-// in memory. The suite's model also tests these processes, but has no reservations and no changes of the limit.
+// A history mixes all kinds of calls, each made by some process of a fleet. Each result is compared with that of a
+// limiter in memory. The suite's model also tests these processes, but has no reservations and no changes of the limit.
 //
 // The limiter in memory counts in nanoseconds, and sqllimit in microseconds. So the clock in
 // memory moves by a thousandth of the time: its unit then equals sqllimit's, and both round
