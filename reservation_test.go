@@ -1,6 +1,7 @@
 package ratelimit_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,65 +123,60 @@ func TestEventsContainWhetherTheCostWasSpent(t *testing.T) {
 }
 
 func TestReservationWait(t *testing.T) {
-	reserve := func(d ratelimit.Decision, settled *[]int, err error) *ratelimit.Reservation {
-		return ratelimit.NewReservation(d, func(actual int) error {
-			*settled = append(*settled, actual)
-			return err
+	down := errors.New("down")
+	for name, row := range map[string]struct {
+		denied     bool
+		delay      time.Duration
+		settled    int           // the cost settled before Wait, if not zero
+		leave      time.Duration // when the context is cancelled, unless zero
+		deadline   time.Duration // the context's, unless zero
+		wait       time.Duration // when Wait is called
+		until      time.Duration // when Wait returns
+		settleFail error
+		want       []error // Wait's error wraps these
+		settles    []int   // all settled costs
+	}{
+		"the delay counts from the reservation": {delay: 10 * time.Second, wait: 4 * time.Second, until: 10 * time.Second},
+		"the delay is over":                     {delay: 10 * time.Second, wait: 10 * time.Second, until: 10 * time.Second},
+		"the caller leaves": {delay: 10 * time.Second, leave: time.Second, until: time.Second,
+			want: []error{context.Canceled}, settles: []int{0}},
+		"the caller leaves, and the cancellation fails": {delay: 10 * time.Second, leave: time.Second, until: time.Second,
+			settleFail: down, want: []error{context.Canceled, down}, settles: []int{0}},
+		"the caller has left before a call without delay": {leave: time.Second, wait: 2 * time.Second, until: 2 * time.Second,
+			want: []error{context.Canceled}, settles: []int{0}},
+		"the deadline comes first": {delay: 10 * time.Second, deadline: 9 * time.Second,
+			want: []error{context.DeadlineExceeded}, settles: []int{0}},
+		"a denial":        {denied: true, want: []error{ratelimit.ErrLimited}},
+		"settled already": {delay: 10 * time.Second, settled: 2, settles: []int{2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var settles []int
+				r := ratelimit.NewReservation(ratelimit.Decision{Allowed: !row.denied, Delay: row.delay}, func(actual int) error {
+					settles = append(settles, actual)
+					return row.settleFail
+				})
+				began := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(row.deadline, time.Hour))
+				defer cancel()
+				if row.leave > 0 {
+					time.AfterFunc(row.leave, cancel)
+				}
+				if row.settled != 0 {
+					require.NoError(t, r.Settle(row.settled))
+				}
+				time.Sleep(row.wait)
+				err := r.Wait(ctx)
+				assert.Equal(t, row.until, time.Since(began))
+				assert.Equal(t, row.want == nil, err == nil)
+				for _, want := range row.want {
+					assert.ErrorIs(t, err, want)
+				}
+				assert.Equal(t, row.settles, settles)
+			})
 		})
 	}
-	booked := ratelimit.Decision{Allowed: true, Delay: 10 * time.Second}
-
-	t.Run("sleeps out the delay, counted from when it was made", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			var settled []int
-			r, start := reserve(booked, &settled, nil), time.Now()
-			time.Sleep(4 * time.Second)
-			require.NoError(t, r.Wait(t.Context()))
-			assert.Equal(t, 10*time.Second, time.Since(start))
-			assert.Empty(t, settled)
-			require.NoError(t, r.Wait(t.Context()), "the delay is over")
-			assert.Equal(t, 10*time.Second, time.Since(start))
-		})
-	})
-	t.Run("cancels when the context ends, and tells if that fails", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			var settled []int
-			down := errors.New("down")
-			ctx, cancel := context.WithCancel(t.Context())
-			time.AfterFunc(time.Second, cancel)
-			err := reserve(booked, &settled, down).Wait(ctx)
-			require.ErrorIs(t, err, context.Canceled)
-			require.ErrorIs(t, err, down)
-			assert.Equal(t, []int{0}, settled)
-		})
-	})
-	t.Run("fails at once if the deadline comes first", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			var settled []int
-			ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
-			defer cancel()
-			start := time.Now()
-			require.ErrorIs(t, reserve(booked, &settled, nil).Wait(ctx), context.DeadlineExceeded)
-			assert.Zero(t, time.Since(start))
-			assert.Equal(t, []int{0}, settled)
-		})
-	})
-	t.Run("has nothing to wait for", func(t *testing.T) {
-		var settled []int
-		require.NoError(t, (*ratelimit.Reservation)(nil).Wait(t.Context()))
-		require.ErrorIs(t, reserve(ratelimit.Decision{}, &settled, nil).Wait(t.Context()), ratelimit.ErrLimited)
-		r := reserve(booked, &settled, nil)
-		require.NoError(t, r.Settle(2))
-		require.NoError(t, r.Wait(t.Context()))
-		assert.Equal(t, []int{2}, settled)
-	})
-	t.Run("an ended context cancels although there is no delay", func(t *testing.T) {
-		var settled []int
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		require.ErrorIs(t, reserve(ratelimit.Decision{Allowed: true}, &settled, nil).Wait(ctx), context.Canceled)
-		assert.Equal(t, []int{0}, settled)
-	})
+	assert.NoError(t, (*ratelimit.Reservation)(nil).Wait(t.Context()))
 }
 
 // scripted is an engine of another kind with fixed results.

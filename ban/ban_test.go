@@ -64,38 +64,57 @@ func TestTheStrikeThatExhaustsStrikesBeginsTheBan(t *testing.T) {
 		j.clock.Advance(time.Minute)
 	}
 	require.True(t, take(t, j, 2).Allowed)
-	banned := ratelimit.Decision{Limit: banLimit, RetryAfter: time.Hour, ResetAfter: time.Hour, NextAfter: time.Hour}
-	require.Equal(t, banned, take(t, j, 1), "the third strike tells the ban already")
+	require.Equal(t, bannedFor(time.Hour), take(t, j, 1), "the third strike tells the ban already")
 	require.Equal(t, 3, remaining(t, j.strikes, "k"), "strikes begin anew")
 	require.True(t, j.Allow("another", 1))
-
-	// While the key is banned, no limiter is called or charged, and the ban does not become longer.
-	j.clock.Advance(10 * time.Minute)
-	banned.RetryAfter, banned.ResetAfter, banned.NextAfter = 50*time.Minute, 50*time.Minute, 50*time.Minute
-	for range 9 {
-		require.Equal(t, banned, take(t, j, 1))
-		require.Equal(t, banned, take(t, j, 99), "nor is the limiter asked for what can never pass")
-		require.NoError(t, j.Strike(t.Context(), "k", 5))
-	}
-	require.Equal(t, 2, remaining(t, j.limiter, "k"))
-	require.Equal(t, 3, remaining(t, j.strikes, "k"))
-	require.False(t, take(t, j, 0).Allowed, "a ban denies a cost of 0, too")
-	d, err := j.Peek(t.Context(), "k", 1)
-	require.NoError(t, err)
-	require.Equal(t, banned, d)
-	granted, d, err := ratelimit.TakeUpTo[string](t.Context(), j, "k", 5)
-	require.NoError(t, err)
-	require.Zero(t, granted)
-	require.Equal(t, banned, d)
-	r, err := j.Reserve(t.Context(), "k", 1, 24*time.Hour)
-	require.NoError(t, err)
-	require.Equal(t, banned, r.Decision, "a ban is not waited for")
-
-	j.clock.Advance(50*time.Minute - 1)
-	require.False(t, j.Allow("k", 1))
-	j.clock.Advance(1)
-	require.True(t, j.Allow("k", 1), "RetryAfter was exact")
 	require.Equal(t, ban.Stats{Begun: 1}, j.Stats())
+}
+
+func bannedFor(d time.Duration) ratelimit.Decision {
+	return ratelimit.Decision{Limit: banLimit, RetryAfter: d, ResetAfter: d, NextAfter: d}
+}
+
+// While a key is banned, no limiter is called or charged, and the ban does not become longer. A cost of 0
+// stands for work whose real cost is settled later. A banned key must not do such work, either.
+func TestABannedKeyIsDeniedEachCall(t *testing.T) {
+	for name, call := range map[string]func(ctx context.Context, j jail, cost int) (ratelimit.Decision, error){
+		"Take": func(ctx context.Context, j jail, cost int) (ratelimit.Decision, error) { return j.Take(ctx, "k", cost) },
+		"Peek": func(ctx context.Context, j jail, cost int) (ratelimit.Decision, error) { return j.Peek(ctx, "k", cost) },
+		"TakeUpTo": func(ctx context.Context, j jail, cost int) (ratelimit.Decision, error) {
+			granted, d, err := ratelimit.TakeUpTo[string](ctx, j, "k", cost)
+			d.Allowed = granted != 0
+			return d, err
+		},
+		"Reserve, which does not wait for the end": func(ctx context.Context, j jail, cost int) (ratelimit.Decision, error) {
+			r, err := j.Reserve(ctx, "k", cost, 24*time.Hour)
+			return r.Decision, errors.Join(err, r.Settle(5))
+		},
+		"Take after more strikes": func(ctx context.Context, j jail, cost int) (ratelimit.Decision, error) {
+			return take(t, j, cost), j.Strike(ctx, "k", 5)
+		},
+	} {
+		for _, cost := range []int{0, 1, 99} { // 99 is above the limiter's limit
+			t.Run(fmt.Sprint(name, ", ", cost), func(t *testing.T) {
+				j := newJail(t, ratelimit.FixedWindow(ratelimit.PerHour(3)))
+				require.NoError(t, j.Strike(t.Context(), "k", 3))
+				j.clock.Advance(10 * time.Minute)
+				d, err := call(t.Context(), j, cost)
+				require.NoError(t, err)
+				require.Equal(t, bannedFor(50*time.Minute), d)
+				require.False(t, j.Allow("k", cost))
+				short, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				require.ErrorIs(t, j.Wait(short, "k", cost), context.DeadlineExceeded)
+				require.Zero(t, j.limiter.Stats().Keys, "nothing is charged")
+				require.Equal(t, 3, remaining(t, j.strikes, "k"))
+				j.clock.Advance(50*time.Minute - 1)
+				require.False(t, j.Allow("k", cost))
+				j.clock.Advance(1)
+				require.True(t, j.Allow("k", 2), "RetryAfter was exact")
+				require.Equal(t, ban.Stats{Begun: 1}, j.Stats())
+			})
+		}
+	}
 }
 
 func TestDecisionsThatAreNoStrike(t *testing.T) {
@@ -556,32 +575,6 @@ func TestAShadowBesideTheLimitsLeavesDenialsStrikes(t *testing.T) {
 			}
 		}
 	}
-}
-
-// A cost of 0 stands for work whose real cost is settled later. A banned key must not do such work.
-func TestABannedKeyIsDeniedACostOfNothing(t *testing.T) {
-	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
-	ctx := t.Context()
-	require.True(t, j.Allow("k", 0))
-	require.NoError(t, j.Strike(ctx, "k", 1))
-	denial := ratelimit.Decision{Limit: banLimit, RetryAfter: time.Hour, ResetAfter: time.Hour, NextAfter: time.Hour}
-	require.False(t, j.Allow("k", 0))
-	d, err := j.Take(ctx, "k", 0)
-	require.NoError(t, err)
-	require.Equal(t, denial, d)
-	d, err = j.Peek(ctx, "k", 0)
-	require.NoError(t, err)
-	require.Equal(t, denial, d)
-	r, err := j.Reserve(ctx, "k", 0, 2*time.Hour)
-	require.NoError(t, err)
-	require.Equal(t, denial, r.Decision)
-	require.NoError(t, r.Settle(5))
-	require.Zero(t, j.limiter.Stats().Keys, "nothing is charged")
-	short, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	require.ErrorIs(t, j.Wait(short, "k", 0), context.DeadlineExceeded)
-	require.NoError(t, j.Reset(ctx, "k"))
-	require.True(t, j.Allow("k", 0))
 }
 
 // With a nil limiter, only strikes reported by the caller ban a key.

@@ -233,16 +233,19 @@ func (f *failingSettle) Reserve(ctx context.Context, key string, cost int, maxDe
 	}), err
 }
 
+// afterLost returns a chain whose first limiter cannot take its charge back.
+func afterLost(t testing.TB, second ratelimit.Reserver[string]) *chain.Limiter[string] {
+	first := allows(ratelimit.Decision{Remaining: 9})
+	first.SettleFail = errLost
+	return chainOf(t, first, second)
+}
+
+var errLost = fmt.Errorf("connection lost: %w", ratelimit.ErrUnavailable)
+
 // A denial stays a denial for all callers of a chain, even if an earlier limiter could not take its charge back.
 func TestADenialStaysADenialIfTheGiveBackFails(t *testing.T) {
-	lost := fmt.Errorf("connection lost: %w", ratelimit.ErrUnavailable)
 	full := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(1)))
 	require.True(t, full.Allow("k", 1))
-	newChain := func() *chain.Limiter[string] {
-		first := allows(ratelimit.Decision{Remaining: 9})
-		first.SettleFail = lost
-		return chainOf(t, first, full)
-	}
 	for name, call := range map[string]func(*chain.Limiter[string]) (ratelimit.Decision, error){
 		"Take": func(c *chain.Limiter[string]) (ratelimit.Decision, error) { return c.Take(t.Context(), "k", 1) },
 		"Reserve": func(c *chain.Limiter[string]) (ratelimit.Decision, error) {
@@ -254,24 +257,17 @@ func TestADenialStaysADenialIfTheGiveBackFails(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			chain := newChain()
+			chain := afterLost(t, full)
 			d, err := call(chain)
 			require.NoError(t, err)
 			assert.False(t, d.Allowed)
 			assert.Equal(t, time.Minute, d.RetryAfter)
 			assert.EqualValues(t, 1, chain.Stats().FailedGiveBacks)
-			require.ErrorIs(t, chain.Stats().LastFailure, lost)
+			require.ErrorIs(t, chain.Stats().LastFailure, errLost)
 		})
 	}
-	t.Run("Wait", func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		err := newChain().Wait(ctx, "k", 1)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.NotErrorIs(t, err, ratelimit.ErrUnavailable)
-	})
 	t.Run("a server that fails open", func(t *testing.T) {
-		chain := newChain()
+		chain := afterLost(t, full)
 		limit, err := httplimit.New(ratelimit.Map(chain, func(*http.Request) (string, error) { return "k", nil }),
 			&httplimit.Options{FailOpen: true})
 		require.NoError(t, err)
@@ -280,20 +276,38 @@ func TestADenialStaysADenialIfTheGiveBackFails(t *testing.T) {
 		assert.Equal(t, http.StatusTooManyRequests, w.Code)
 		assert.EqualValues(t, 1, chain.Stats().FailedGiveBacks)
 	})
-	t.Run("an error about the call", func(t *testing.T) {
-		chain := newChain()
-		_, err := chain.Take(t.Context(), "k", 2)
-		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
-		require.NotErrorIs(t, err, ratelimit.ErrUnavailable)
-		assert.EqualValues(t, 1, chain.Stats().FailedGiveBacks)
-	})
-	t.Run("a panic", func(t *testing.T) {
-		first := allows(ratelimit.Decision{})
-		first.SettleFail = lost
-		chain := chainOf(t, first, &engine{Answer: func() (ratelimit.Decision, error) { panic("bomb") }})
-		require.Panics(t, func() { chain.Allow("k", 1) })
-		assert.EqualValues(t, 1, chain.Stats().FailedGiveBacks)
-	})
+}
+
+func TestAnErrorStaysThatErrorIfTheGiveBackFails(t *testing.T) {
+	full := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(1)))
+	require.True(t, full.Allow("k", 1))
+	bomb := errors.New("bomb")
+	for name, row := range map[string]struct {
+		second ratelimit.Reserver[string]
+		call   func(context.Context, *chain.Limiter[string]) error
+		want   error
+	}{
+		"the deadline of Wait": {full, func(ctx context.Context, c *chain.Limiter[string]) error { return c.Wait(ctx, "k", 1) }, context.DeadlineExceeded},
+		"a cost above a limit": {full, func(ctx context.Context, c *chain.Limiter[string]) error {
+			_, err := c.Take(ctx, "k", 2)
+			return err
+		}, ratelimit.ErrExceedsLimit},
+		"a panic": {&engine{Answer: func() (ratelimit.Decision, error) { panic(bomb) }}, func(_ context.Context, c *chain.Limiter[string]) (err error) {
+			defer func() { err, _ = recover().(error) }()
+			c.Allow("k", 1)
+			return nil
+		}, bomb},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			chain := afterLost(t, row.second)
+			err := row.call(ctx, chain)
+			require.ErrorIs(t, err, row.want)
+			require.NotErrorIs(t, err, ratelimit.ErrUnavailable)
+			assert.EqualValues(t, 1, chain.Stats().FailedGiveBacks)
+		})
+	}
 }
 
 // A leaky bucket before the end denies requests that it would delay. Peek denies them, too.

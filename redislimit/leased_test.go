@@ -46,124 +46,158 @@ func leased(l *Limiter, maxBatch int) *Limiter {
 	return l
 }
 
-func TestALeasedLayerIsAllOrNothingWithTheOthers(t *testing.T) {
+// tenantsInTotal makes a stack of 5 an hour for each tenant, and of a leased total of 100 an hour.
+// left returns what is left of the total.
+func tenantsInTotal(t *testing.T) (tenants, total *Limiter, stack *ratelimit.Layered[visit], left func() int) {
 	client := startServer(t).client()
-	total := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(100)), "total", Options{})
-	tenants := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(5)), "tenant", Options{})
+	tenants = newOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(5)), "tenant", Options{})
+	total = newOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(100)), "total", Options{})
 	stack, err := ratelimit.All(ratelimit.By(tenants, tenantOf), ratelimit.Global[visit](leased(total, 10)))
 	require.NoError(t, err)
-	left := func() int {
-		require.NoError(t, flushAll(stack, t.Context()))
-		d, err := total.Peek(t.Context(), "", 0)
-		require.NoError(t, err)
-		return d.Remaining
+	return tenants, total, stack, func() int {
+		require.NoError(t, total.Flush(t.Context()))
+		return leftOf(t, total, "")
 	}
-	for i := range 20 { // the tenant's limit denies 15 of them, and these are not charged to the total
+}
+
+func leftOf(t *testing.T, l *Limiter, key string) int {
+	d, err := l.Peek(t.Context(), key, 0)
+	require.NoError(t, err)
+	return d.Remaining
+}
+
+func TestALeasedLayerIsNotChargedWhatAnotherOneDenies(t *testing.T) {
+	_, _, stack, left := tenantsInTotal(t)
+	for i := range 20 {
 		d, err := stack.Take(t.Context(), visit{tenant: "a"}, 1)
 		require.NoError(t, err)
 		assert.Equal(t, i < 5, d.Allowed)
 		assert.Equal(t, "tenant", d.Limit.Name)
 	}
 	assert.Equal(t, 95, left())
+}
 
-	r, err := stack.Reserve(t.Context(), visit{tenant: "b"}, 5, 0)
-	require.NoError(t, err)
-	require.True(t, r.Allowed)
-	require.NoError(t, r.Settle(2))
-	assert.Equal(t, 93, left())
-	d, err := tenants.Peek(t.Context(), "b", 0)
-	require.NoError(t, err)
-	assert.Equal(t, 3, d.Remaining)
+func TestALeasedLayerIsSettledWithTheOthers(t *testing.T) {
+	for name, row := range map[string]struct {
+		free             bool // the total's cost is always 0
+		reserved, actual int
+		tenant, total    int // what is left of each
+	}{
+		"less than reserved":                    {reserved: 5, actual: 2, tenant: 3, total: 98},
+		"a reserved 0 is charged at the end":    {reserved: 0, actual: 4, tenant: 1, total: 96},
+		"a layer's cost of 0 stays a cost of 0": {free: true, reserved: 1, actual: 3, tenant: 2, total: 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tenants, total, stack, left := tenantsInTotal(t)
+			if row.free {
+				stack = ratelimit.Must(ratelimit.All(ratelimit.By(tenants, tenantOf),
+					model.WithCost(ratelimit.Global[visit](total), func(visit) int { return 0 })))
+			}
+			r, err := stack.Reserve(t.Context(), visit{tenant: "a"}, row.reserved, 0)
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+			require.NoError(t, r.Settle(row.actual))
+			assert.Equal(t, row.total, left())
+			assert.Equal(t, row.tenant, leftOf(t, tenants, "a"))
+		})
+	}
+}
 
-	r, err = stack.Reserve(t.Context(), visit{tenant: "c"}, 0, 0)
-	require.NoError(t, err)
-	require.NoError(t, r.Settle(4))
-	assert.Equal(t, 89, left(), "what was reserved as 0 is charged when it is settled")
-
-	free, err := ratelimit.All(ratelimit.By(tenants, tenantOf), model.WithCost(ratelimit.Global[visit](leased(total, 10)), func(visit) int { return 0 }))
-	require.NoError(t, err)
-	r, err = free.Reserve(t.Context(), visit{tenant: "f"}, 1, 0)
-	require.NoError(t, err)
-	require.NoError(t, r.Settle(3))
-	require.NoError(t, flushAll(free, t.Context()))
-	assert.Equal(t, 89, left(), "a layer whose cost is 0 stays at that, whatever the caller's cost is")
-
-	require.NoError(t, total.Adjust(t.Context(), "", 89))
-	time.Sleep(150 * time.Millisecond) // by then no denial is repeated
-	d, err = stack.Take(t.Context(), visit{tenant: "d"}, 1)
+func TestOthersAreNotChargedWhatALeasedLayerDenies(t *testing.T) {
+	tenants, total, stack, _ := tenantsInTotal(t)
+	require.NoError(t, total.Adjust(t.Context(), "", 100))
+	d, err := stack.Take(t.Context(), visit{tenant: "a"}, 1)
 	require.NoError(t, err)
 	assert.False(t, d.Allowed)
 	assert.Equal(t, "total", d.Limit.Name)
 	assert.Positive(t, d.RetryAfter)
-	d, err = tenants.Peek(t.Context(), "d", 0)
-	require.NoError(t, err)
-	assert.Equal(t, 5, d.Remaining, "the total has denied, and the tenant is not charged")
-	d, err = stack.Peek(t.Context(), visit{tenant: "d"}, 1)
+	assert.Equal(t, 5, leftOf(t, tenants, "a"))
+	d, err = stack.Peek(t.Context(), visit{tenant: "a"}, 1)
 	require.NoError(t, err)
 	assert.False(t, d.Allowed)
-
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	assert.ErrorIs(t, stack.Wait(ctx, visit{tenant: "d"}, 1), context.DeadlineExceeded)
+	assert.ErrorIs(t, stack.Wait(ctx, visit{tenant: "a"}, 1), context.DeadlineExceeded)
 }
 
-func TestLeasedLayersTakeTheOthersOptions(t *testing.T) {
-	client := startServer(t).client()
+func TestALeasedLayersObserverIsToldOfDecisionsAndNotOfBatches(t *testing.T) {
 	var events []ratelimit.Event[string]
-	routes := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(100)), "route", Options{OnDecision: func(e ratelimit.Event[string]) { events = append(events, e) }})
-	trial := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(3)), "trial", Options{})
-	var seen []ratelimit.Event[visit]
-	stack, err := ratelimit.All(
-		model.WithLimit(model.WithCost(ratelimit.By(leased(routes, 20), tenantOf), func(v visit) int { return v.cost }), func(v visit) ratelimit.Limit {
-			if v.user == "vip" {
-				return ratelimit.FixedWindow(ratelimit.PerHour(200))
-			}
-			return ratelimit.Limit{}
-		}),
-		model.ObservedBy(model.AsShadow(ratelimit.Global[visit](leased(trial, 2))), func(e ratelimit.Event[visit]) { seen = append(seen, e) }))
+	routes := newOn(t, startServer(t).client(), ratelimit.FixedWindow(ratelimit.PerHour(100)), "route", Options{OnDecision: func(e ratelimit.Event[string]) { events = append(events, e) }})
+	stack, err := ratelimit.All(model.WithCost(ratelimit.By(leased(routes, 20), tenantOf), func(v visit) int { return v.cost }))
 	require.NoError(t, err)
 	for range 5 {
 		d, err := stack.Take(t.Context(), visit{tenant: "a", cost: 7}, 1)
 		require.NoError(t, err)
-		assert.True(t, d.Allowed, "a shadow denies nothing")
+		assert.True(t, d.Allowed)
 	}
-	require.Len(t, events, 5, "the limiter is told of decisions, and not of batches")
+	require.Len(t, events, 5)
 	for _, e := range events {
 		assert.Equal(t, 7, e.Cost)
 		assert.True(t, e.Spent)
 		assert.Equal(t, "a", e.Key)
 	}
-	spent := 0
-	for _, e := range seen {
-		if e.Spent {
-			spent++
-		}
+	d, err := stack.Take(t.Context(), visit{tenant: "a", cost: 70}, 1)
+	require.NoError(t, err)
+	assert.False(t, d.Allowed)
+	require.NoError(t, flushAll(stack, t.Context()))
+	assert.Equal(t, 65, leftOf(t, routes, "a"))
+}
+
+func TestALeasedShadowDeniesNothingAndIsNotChargedWhatDoesNotFit(t *testing.T) {
+	client := startServer(t).client()
+	routes := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(100)), "route", Options{})
+	trial := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(3)), "trial", Options{})
+	var seen []ratelimit.Event[visit]
+	stack, err := ratelimit.All(
+		model.WithCost(ratelimit.By(leased(routes, 20), tenantOf), func(v visit) int { return v.cost }),
+		model.ObservedBy(model.AsShadow(ratelimit.Global[visit](leased(trial, 2))), func(e ratelimit.Event[visit]) { seen = append(seen, e) }))
+	require.NoError(t, err)
+	for range 5 {
+		d, err := stack.Take(t.Context(), visit{tenant: "a", cost: 7}, 1)
+		require.NoError(t, err)
+		assert.True(t, d.Allowed)
 	}
-	assert.Len(t, seen, 5)
-	assert.Equal(t, 3, spent, "what does not fit the shadow is not charged to it")
+	require.Len(t, seen, 5)
+	for i, e := range seen {
+		assert.Equal(t, i < 3, e.Spent)
+	}
 	d, err := stack.Take(t.Context(), visit{tenant: "a", cost: 70}, 1)
 	require.NoError(t, err)
 	assert.False(t, d.Allowed)
 	_, err = stack.Take(t.Context(), visit{tenant: "a"}, 0)
 	require.NoError(t, err)
-	assert.Len(t, seen, 5, "a shadow that was not asked says nothing")
-	require.NoError(t, flushAll(stack, t.Context()))
-	d, err = routes.Peek(t.Context(), "a", 0)
-	require.NoError(t, err)
-	assert.Equal(t, 65, d.Remaining)
+	assert.Len(t, seen, 5, "a shadow without a decision reports none")
 
-	alone, err := ratelimit.All(ratelimit.Global[visit](leased(trial, 2)))
+	alone, err := ratelimit.All(ratelimit.Global[visit](trial))
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	assert.ErrorIs(t, promptly(t, func() error { return alone.Wait(ctx, visit{}, 1) }), context.DeadlineExceeded, "it is denied for longer")
+}
 
-	r, err := stack.Reserve(t.Context(), visit{tenant: "a", user: "vip", cost: 100}, 1, 0)
+func TestALeasedLayersLimitMayBeTheRequests(t *testing.T) {
+	routes := newOn(t, startServer(t).client(), ratelimit.FixedWindow(ratelimit.PerHour(100)), "route", Options{})
+	stack, err := ratelimit.All(model.WithLimit(ratelimit.By(leased(routes, 20), tenantOf), func(v visit) ratelimit.Limit {
+		return map[string]ratelimit.Limit{"vip": ratelimit.FixedWindow(ratelimit.PerHour(200))}[v.user]
+	}))
 	require.NoError(t, err)
-	assert.True(t, r.Allowed, "its own limit")
-	require.NoError(t, r.Cancel())
-	_, err = stack.Take(t.Context(), visit{tenant: "a", cost: 101}, 1)
-	assert.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	require.NoError(t, routes.Adjust(t.Context(), "a", 35))
+	for _, row := range []struct {
+		user    string
+		cost    int
+		allowed bool
+		err     error
+	}{
+		{user: "vip", cost: 100, allowed: true},
+		{user: "vip", cost: 201, err: ratelimit.ErrExceedsLimit},
+		{cost: 100},
+		{cost: 101, err: ratelimit.ErrExceedsLimit},
+	} {
+		r, err := stack.Reserve(t.Context(), visit{tenant: "a", user: row.user}, row.cost, 0)
+		require.ErrorIs(t, err, row.err)
+		assert.Equal(t, row.allowed, r.Allowed, "%s %d", row.user, row.cost)
+		require.NoError(t, r.Cancel())
+	}
 }
 
 func TestLeasedNamesTheFault(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/weir-go/ratelimit/policy"
@@ -66,103 +68,152 @@ const envoyRules = `rules:
 - {name: needed, match: {attributes: {kind: [needed]}}, key: tenant, limit: fixed-window 3/m}
 `
 
-func TestEnvoyIsAnswered(t *testing.T) {
+// answering returns calls by Envoy to a server with these rules.
+func answering(t *testing.T, rules string) (rls.RateLimitServiceClient, func(...*descriptors.RateLimitDescriptor) *rls.RateLimitResponse) {
 	s := start(t, config{})
-	s.edit(t, envoyRules)
+	s.edit(t, rules+"\n- {name: ready, match: {attributes: {ready: [now]}}, limit: blocked}\n")
 	c := envoy(t, s)
-	call := func(r *rls.RateLimitRequest) *rls.RateLimitResponse {
+	call := func(of ...*descriptors.RateLimitDescriptor) *rls.RateLimitResponse {
 		t.Helper()
-		resp, err := c.ShouldRateLimit(t.Context(), r)
+		resp, err := c.ShouldRateLimit(t.Context(), request(of...))
 		require.NoError(t, err)
-		require.Len(t, resp.Statuses, len(r.Descriptors))
+		require.Len(t, resp.Statuses, len(of))
 		return resp
 	}
-	require.Eventually(t, func() bool { return call(request(entries("user", "mallory"))).OverallCode == over }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return call(entries("ready", "now")).OverallCode == over }, 20*time.Second, 10*time.Millisecond)
+	return c, call
+}
 
-	t.Run("descriptors that nest", func(t *testing.T) {
-		for left := range 3 {
-			resp := call(request(entries("user", "ann", "path", "/a?q=1")))
-			assert.Equal(t, ok, resp.OverallCode)
-			assert.EqualValues(t, 2-left, resp.Statuses[0].LimitRemaining)
-			assert.Equal(t, "pair", resp.Statuses[0].CurrentLimit.Name)
-			assert.EqualValues(t, 3, resp.Statuses[0].CurrentLimit.RequestsPerUnit)
-			assert.Equal(t, rls.RateLimitResponse_RateLimit_HOUR, resp.Statuses[0].CurrentLimit.Unit)
-		}
-		resp := call(request(entries("user", "ann", "path", "/a?q=2")))
-		assert.Equal(t, over, resp.OverallCode)
-		assert.Equal(t, over, resp.Statuses[0].Code)
-		assert.InDelta(t, 3600, resp.Statuses[0].DurationUntilReset.AsDuration().Seconds(), 60)
-		require.Len(t, resp.ResponseHeadersToAdd, 1)
-		assert.Equal(t, "Retry-After", resp.ResponseHeadersToAdd[0].Key)
-		assert.Regexp(t, `^3[56]\d\d$`, resp.ResponseHeadersToAdd[0].Value)
-		assert.Equal(t, ok, call(request(entries("user", "ann", "path", "/b"))).OverallCode)
-		assert.Equal(t, ok, call(request(entries("user", "bob", "path", "/a"))).OverallCode)
-	})
-	t.Run("a rule that matches two descriptors is charged once", func(t *testing.T) {
-		resp := call(request(entries("remote_address", "192.0.2.1"), entries("remote_address", "192.0.2.1", "user", "carl")))
-		for _, s := range resp.Statuses {
-			assert.EqualValues(t, 9, s.LimitRemaining)
-		}
-	})
-	t.Run("hits_addend", func(t *testing.T) {
-		r := request(entries("remote_address", "192.0.2.2"))
-		r.HitsAddend = 4
-		assert.EqualValues(t, 6, call(r).Statuses[0].LimitRemaining)
-		r.Descriptors[0].HitsAddend = wrapperspb.UInt64(5)
-		assert.EqualValues(t, 1, call(r).Statuses[0].LimitRemaining, "its own counts")
-		r.Descriptors[0].HitsAddend = wrapperspb.UInt64(0)
-		assert.EqualValues(t, 1, call(r).Statuses[0].LimitRemaining, "a look")
-		r.Descriptors[0].HitsAddend = wrapperspb.UInt64(2)
-		assert.Equal(t, over, call(r).OverallCode)
-		r.Descriptors[0].HitsAddend = wrapperspb.UInt64(1 << 60)
-		assert.Equal(t, over, call(r).OverallCode, "more than there ever is")
-		r.Descriptors[0].IsNegativeHits = true
-		_, err := c.ShouldRateLimit(t.Context(), r)
-		assert.Equal(t, codes.Unimplemented, status.Code(err))
-	})
-	t.Run("descriptors that disagree are decided apart, all or none", func(t *testing.T) {
-		resp := call(request(entries("generic_key", "one"), entries("generic_key", "two")))
-		assert.Equal(t, ok, resp.OverallCode)
-		for range 3 {
-			call(request(entries("generic_key", "two")))
-		}
-		resp = call(request(entries("generic_key", "one"), entries("generic_key", "two")))
-		assert.Equal(t, over, resp.OverallCode)
-		assert.Equal(t, []rls.RateLimitResponse_Code{ok, over}, []rls.RateLimitResponse_Code{resp.Statuses[0].Code, resp.Statuses[1].Code})
-		assert.EqualValues(t, 2, call(request(entries("generic_key", "one"))).Statuses[0].LimitRemaining, "given back")
-	})
-	t.Run("IPv6 addresses of one /64", func(t *testing.T) {
-		call(request(entries("remote_address", "2001:db8::1")))
-		assert.EqualValues(t, 8, call(request(entries("remote_address", "2001:db8::2"))).Statuses[0].LimitRemaining)
-	})
-	t.Run("the domain", func(t *testing.T) {
-		r := request(entries("remote_address", "192.0.2.3"))
-		r.Domain = "other"
-		assert.Nil(t, call(r).Statuses[0].CurrentLimit, "no rule")
-	})
-	t.Run("other algorithms", func(t *testing.T) {
-		resp := call(request(entries("bucket", "a")))
-		assert.Equal(t, rls.RateLimitResponse_RateLimit_UNKNOWN, resp.Statuses[0].CurrentLimit.Unit)
-		assert.EqualValues(t, 5, resp.Statuses[0].CurrentLimit.RequestsPerUnit)
-		assert.Equal(t, ok, call(request(entries("queue", "a"))).OverallCode)
-		assert.Equal(t, over, call(request(entries("queue", "a"))).OverallCode, "a delay cannot be kept")
-		resp = call(request(entries("user", "mallory")))
-		assert.Equal(t, over, resp.OverallCode)
-		assert.Empty(t, resp.ResponseHeadersToAdd, "it never passes")
-	})
-	t.Run("errors", func(t *testing.T) {
-		for name, r := range map[string]*rls.RateLimitRequest{
-			"no descriptors":           request(),
-			"an address that is none":  request(entries("remote_address", "x")),
-			"a key that a rule needs":  request(entries("kind", "needed")),
-			"a key that is much":       request(entries("bucket", strings.Repeat("x", 2000))),
-			"a look at what is needed": request(entries("kind", "needed"), entries("user", "ann")),
-		} {
-			_, err := c.ShouldRateLimit(t.Context(), r)
-			assert.Equal(t, codes.InvalidArgument, status.Code(err), name)
-			assert.NotContains(t, status.Convert(err).Message(), "xxx", name)
-		}
-	})
+// counting returns a descriptor with an addend of its own.
+func counting(addend uint64, pairs ...string) *descriptors.RateLimitDescriptor {
+	d := entries(pairs...)
+	d.HitsAddend = wrapperspb.UInt64(addend)
+	return d
+}
+
+func TestEnvoyIsAnswered(t *testing.T) {
+	type outcome []rls.RateLimitResponse_Code
+	type answered struct {
+		addend uint32 // the request's
+		of     []*descriptors.RateLimitDescriptor
+		want   outcome
+		left   []int // the remaining budgets, or nil if they do not matter
+	}
+	of := func(d ...*descriptors.RateLimitDescriptor) []*descriptors.RateLimitDescriptor { return d }
+	one, two := entries("generic_key", "one"), entries("generic_key", "two")
+	c, _ := answering(t, envoyRules)
+	for name, calls := range map[string][]answered{
+		"descriptors that nest, and paths without their queries": {
+			{of: of(entries("user", "ann", "path", "/a?q=1")), want: outcome{ok}, left: []int{2}},
+			{of: of(entries("user", "ann", "path", "/a?q=2")), want: outcome{ok}, left: []int{1}},
+			{of: of(entries("user", "ann", "path", "/a?q=1")), want: outcome{ok}, left: []int{0}},
+			{of: of(entries("user", "ann", "path", "/a?q=2")), want: outcome{over}},
+			{of: of(entries("user", "ann", "path", "/b")), want: outcome{ok}},
+			{of: of(entries("user", "bob", "path", "/a")), want: outcome{ok}},
+		},
+		"a rule that matches two descriptors is charged once": {
+			{of: of(entries("remote_address", "192.0.2.1"), entries("remote_address", "192.0.2.1", "user", "carl")), want: outcome{ok, ok}, left: []int{9, 9}},
+		},
+		"addends": {
+			{addend: 4, of: of(entries("remote_address", "192.0.2.2")), want: outcome{ok}, left: []int{6}},
+			{addend: 4, of: of(counting(5, "remote_address", "192.0.2.2")), want: outcome{ok}, left: []int{1}}, // the descriptor's own counts
+			{addend: 4, of: of(counting(0, "remote_address", "192.0.2.2")), want: outcome{ok}, left: []int{1}}, // a look
+			{addend: 4, of: of(counting(2, "remote_address", "192.0.2.2")), want: outcome{over}},
+			{addend: 4, of: of(counting(1<<60, "remote_address", "192.0.2.2")), want: outcome{over}}, // more than there ever is
+		},
+		"descriptors that disagree are decided apart, all or none": {
+			{of: of(one, two), want: outcome{ok, ok}},
+			{addend: 3, of: of(two), want: outcome{ok}, left: []int{0}},
+			{of: of(one, two), want: outcome{ok, over}},
+			{of: of(one), want: outcome{ok}, left: []int{2}}, // it was given back
+		},
+		"IPv6 addresses of one /64": {
+			{of: of(entries("remote_address", "2001:db8::1")), want: outcome{ok}, left: []int{9}},
+			{of: of(entries("remote_address", "2001:db8::2")), want: outcome{ok}, left: []int{8}},
+		},
+		"a leaky bucket's delay is a denial": {
+			{of: of(entries("queue", "a")), want: outcome{ok}},
+			{of: of(entries("queue", "a")), want: outcome{over}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i, call := range calls {
+				r := request(call.of...)
+				r.HitsAddend = call.addend
+				resp, err := c.ShouldRateLimit(t.Context(), r)
+				require.NoError(t, err)
+				var got outcome
+				var left []int
+				for _, s := range resp.Statuses {
+					got, left = append(got, s.Code), append(left, int(s.LimitRemaining))
+				}
+				assert.Equal(t, call.want, got, "call %d", i)
+				assert.Equal(t, slices.Max(call.want), resp.OverallCode, "call %d", i)
+				if call.left != nil {
+					assert.Equal(t, call.left, left, "call %d", i)
+				}
+			}
+		})
+	}
+}
+
+func TestEnvoyIsAnsweredTheLimit(t *testing.T) {
+	c, _ := answering(t, envoyRules)
+	for name, row := range map[string]struct {
+		domain string
+		of     *descriptors.RateLimitDescriptor
+		want   *rls.RateLimitResponse_RateLimit
+	}{
+		"a window of a unit": {"web", entries("user", "ann", "path", "/a"),
+			&rls.RateLimitResponse_RateLimit{Name: "pair", RequestsPerUnit: 3, Unit: rls.RateLimitResponse_RateLimit_HOUR}},
+		"a bucket has no unit": {"web", entries("bucket", "a"),
+			&rls.RateLimitResponse_RateLimit{Name: "bucket", RequestsPerUnit: 5, Unit: rls.RateLimitResponse_RateLimit_UNKNOWN}},
+		"no rule for another domain": {"other", entries("remote_address", "192.0.2.3"), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resp, err := c.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{Domain: row.domain, Descriptors: []*descriptors.RateLimitDescriptor{row.of}})
+			require.NoError(t, err)
+			assert.True(t, proto.Equal(row.want, resp.Statuses[0].CurrentLimit), "%v", resp)
+		})
+	}
+}
+
+func TestEnvoyIsAnsweredRetryAfter(t *testing.T) {
+	_, call := answering(t, envoyRules)
+	call(counting(3, "user", "ann", "path", "/a"))
+	resp := call(entries("user", "ann", "path", "/a"))
+	assert.Equal(t, over, resp.OverallCode)
+	assert.InDelta(t, 3600, resp.Statuses[0].DurationUntilReset.AsDuration().Seconds(), 60)
+	require.Len(t, resp.ResponseHeadersToAdd, 1)
+	assert.Equal(t, "Retry-After", resp.ResponseHeadersToAdd[0].Key)
+	assert.Regexp(t, `^3[56]\d\d$`, resp.ResponseHeadersToAdd[0].Value)
+
+	resp = call(entries("user", "mallory"))
+	assert.Equal(t, over, resp.OverallCode)
+	assert.Empty(t, resp.ResponseHeadersToAdd, "it never passes")
+}
+
+func TestEnvoyIsAnsweredAnError(t *testing.T) {
+	c, _ := answering(t, envoyRules)
+	negative := counting(1, "bucket", "a")
+	negative.IsNegativeHits = true
+	for name, row := range map[string]struct {
+		r    *rls.RateLimitRequest
+		want codes.Code
+	}{
+		"no descriptors":           {request(), codes.InvalidArgument},
+		"an address that is none":  {request(entries("remote_address", "x")), codes.InvalidArgument},
+		"a key that a rule needs":  {request(entries("kind", "needed")), codes.InvalidArgument},
+		"a key that is much":       {request(entries("bucket", strings.Repeat("x", 2000))), codes.InvalidArgument},
+		"a look at what is needed": {request(entries("kind", "needed"), entries("user", "ann")), codes.InvalidArgument},
+		"negative hits":            {request(negative), codes.Unimplemented},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := c.ShouldRateLimit(t.Context(), row.r)
+			assert.Equal(t, row.want, status.Code(err))
+			assert.NotContains(t, status.Convert(err).Message(), "xxx")
+		})
+	}
 }
 
 // TestEnvoysConfigurationSendsWhatTheRulesNeed reads gateways/envoy.yaml as Envoy
@@ -337,65 +388,47 @@ func tokenRules(t *testing.T) string {
 // TestEnvoyChargesAStreamWhenItIsDone plays two patterns. Envoy's rate limit filter calls with an addend
 // of 0, and charges with apply_on_stream_done. The AI gateway also has a descriptor that counts requests.
 func TestEnvoyChargesAStreamWhenItIsDone(t *testing.T) {
-	s := start(t, config{})
-	s.edit(t, tokenRules(t)+"\n- {name: ready, match: {attributes: {ready: [now]}}, limit: blocked}\n")
-	c := envoy(t, s)
-	call := func(of ...*descriptors.RateLimitDescriptor) *rls.RateLimitResponse {
-		t.Helper()
-		resp, err := c.ShouldRateLimit(t.Context(), request(of...))
-		require.NoError(t, err)
-		require.Len(t, resp.Statuses, len(of))
-		return resp
-	}
-	require.Eventually(t, func() bool { return call(entries("ready", "now")).OverallCode == over }, 20*time.Second, 10*time.Millisecond)
-	with := func(addend uint64, pairs ...string) *descriptors.RateLimitDescriptor {
-		d := entries(pairs...)
-		d.HitsAddend = wrapperspb.UInt64(addend)
-		return d
-	}
-
-	t.Run("the rate limit filter", func(t *testing.T) {
-		passed := 0
-		for range 100 {
-			if call(with(0, "user", "ann", "model", "m")).OverallCode == over {
-				continue
+	_, call := answering(t, tokenRules(t))
+	for user, row := range map[string]struct {
+		before []*descriptors.RateLimitDescriptor
+		want   []rls.RateLimitResponse_Code // of the calls after the limit
+		tokens int                          // the index of the tokens' descriptor
+	}{
+		"filter":     {[]*descriptors.RateLimitDescriptor{counting(0, "user", "filter", "model", "m")}, []rls.RateLimitResponse_Code{over}, 0},
+		"AI gateway": {[]*descriptors.RateLimitDescriptor{entries("user", "AI gateway"), counting(0, "user", "AI gateway", "model", "m")}, []rls.RateLimitResponse_Code{ok, over}, 1},
+	} {
+		t.Run(user, func(t *testing.T) {
+			for i := range 50 {
+				resp := call(row.before...)
+				if i < 4 {
+					require.Equal(t, ok, resp.OverallCode, "of a limit of 1,000 tokens")
+					call(counting(300, "user", user, "model", "m")) // Envoy ignores this answer
+					continue
+				}
+				for n, want := range row.want {
+					require.Equal(t, want, resp.Statuses[n].Code)
+				}
+				tokens := resp.Statuses[row.tokens]
+				require.InDelta(t, 201*3.6, tokens.DurationUntilReset.AsDuration().Seconds(), 60, "200 tokens are owed, at 1,000 an hour")
+				require.Equal(t, "tokens", tokens.CurrentLimit.Name)
+				require.Len(t, resp.ResponseHeadersToAdd, 1)
+				require.Equal(t, "Retry-After", resp.ResponseHeadersToAdd[0].Key)
 			}
-			passed++
-			call(with(300, "user", "ann", "model", "m")) // Envoy ignores this answer
-		}
-		assert.Equal(t, 4, passed, "of a limit of 1,000 tokens")
-		denied := call(with(0, "user", "ann", "model", "m"))
-		require.Len(t, denied.ResponseHeadersToAdd, 1)
-		assert.Equal(t, "Retry-After", denied.ResponseHeadersToAdd[0].Key)
-		assert.InDelta(t, 201*3.6, denied.Statuses[0].DurationUntilReset.AsDuration().Seconds(), 60, "200 tokens are owed, at 1,000 an hour")
-		assert.Equal(t, "tokens", denied.Statuses[0].CurrentLimit.Name)
-		assert.Equal(t, ok, call(with(0, "user", "ann", "model", "other")).OverallCode)
+			assert.Equal(t, ok, call(counting(0, "user", user, "model", "other")).OverallCode)
+			assert.EqualValues(t, 60-4*row.tokens, call(counting(0, "user", user)).Statuses[0].LimitRemaining, "the AI gateway's requests that passed")
+		})
+	}
+}
 
-		assert.Equal(t, over, call(with(30_000, "user", "eve", "model", "m")).OverallCode)
-		denied = call(with(0, "user", "eve", "model", "m"))
-		assert.Equal(t, over, denied.OverallCode)
-		assert.InDelta(t, 29*3600, denied.Statuses[0].DurationUntilReset.AsDuration().Seconds(), 60)
-	})
-	t.Run("the AI gateway", func(t *testing.T) {
-		passed := 0
-		var last *rls.RateLimitResponse
-		for range 20 {
-			last = call(entries("user", "bob"), with(0, "user", "bob", "model", "m"))
-			if last.OverallCode == over {
-				continue
-			}
-			passed++
-			call(with(300, "user", "bob", "model", "m"))
-		}
-		assert.Equal(t, 4, passed)
-		assert.Equal(t, []rls.RateLimitResponse_Code{ok, over}, []rls.RateLimitResponse_Code{last.Statuses[0].Code, last.Statuses[1].Code})
-		left := call(with(0, "user", "bob"))
-		assert.EqualValues(t, 56, left.Statuses[0].LimitRemaining, "four requests passed, and each is one")
-	})
-	t.Run("one request of 90 tokens", func(t *testing.T) {
-		resp := call(entries("user", "carl"), with(90, "user", "carl", "model", "m"))
-		assert.Equal(t, ok, resp.OverallCode)
-		assert.EqualValues(t, 59, resp.Statuses[0].LimitRemaining)
-		assert.InDelta(t, 910, resp.Statuses[1].LimitRemaining, 20)
-	})
+func TestEnvoysTokensAreOwedOrLeft(t *testing.T) {
+	_, call := answering(t, tokenRules(t))
+	assert.Equal(t, over, call(counting(30_000, "user", "eve", "model", "m")).OverallCode)
+	denied := call(counting(0, "user", "eve", "model", "m"))
+	assert.Equal(t, over, denied.OverallCode)
+	assert.InDelta(t, 29*3600, denied.Statuses[0].DurationUntilReset.AsDuration().Seconds(), 60)
+
+	resp := call(entries("user", "carl"), counting(90, "user", "carl", "model", "m"))
+	assert.Equal(t, ok, resp.OverallCode)
+	assert.EqualValues(t, 59, resp.Statuses[0].LimitRemaining)
+	assert.InDelta(t, 910, resp.Statuses[1].LimitRemaining, 20)
 }
