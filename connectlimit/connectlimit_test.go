@@ -237,40 +237,52 @@ func (f limiterFunc) Take(context.Context, *connectlimit.Call, int) (ratelimit.D
 
 // The test runs in a synctest bubble, without a network.
 func TestALeakyBucketHoldsCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerSecond(1), 3), nil))
-		stack := ratelimit.Must(ratelimit.All(ratelimit.By(l, connectlimit.Procedure)))
-		i := ratelimit.Must(connectlimit.New(stack, nil))
-		served := 0
-		call := i.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) {
-			served++
-			return nil, nil
+	for name, row := range map[string]struct {
+		deadline, leaves time.Duration // of the second call
+		code             connect.Code  // or 0 if it is served
+		took             time.Duration
+		left             int // the remaining budget, a second after the first call
+	}{
+		"a second":                {deadline: time.Minute, took: time.Second, left: 2},
+		"beyond its deadline":     {deadline: 500 * time.Millisecond, code: connect.CodeResourceExhausted, left: 3},
+		"until its client leaves": {deadline: time.Minute, leaves: 700 * time.Millisecond, code: connect.CodeCanceled, took: 700 * time.Millisecond, left: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerSecond(1), 3), nil))
+				i := ratelimit.Must(connectlimit.New(ratelimit.Must(ratelimit.All(ratelimit.By(l, connectlimit.Procedure))), nil))
+				served := 0
+				call := i.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) {
+					served++
+					return nil, nil
+				})
+				take := func(ctx context.Context) error {
+					_, err := call(ctx, request{connect.NewRequest(wrapperspb.String("x"))})
+					return err
+				}
+				start := time.Now()
+				require.NoError(t, take(t.Context()))
+				ctx, cancel := context.WithTimeout(t.Context(), row.deadline)
+				defer cancel()
+				if row.leaves > 0 {
+					time.AfterFunc(row.leaves, cancel)
+				}
+				err := take(ctx)
+				assert.Equal(t, row.took, time.Since(start))
+				if row.code == 0 {
+					require.NoError(t, err)
+					assert.Equal(t, 2, served)
+				} else {
+					assert.Equal(t, row.code, connect.CodeOf(err))
+					assert.Equal(t, 1, served)
+				}
+				time.Sleep(time.Second - time.Since(start))
+				d, err := l.Peek(t.Context(), "/test.Echo/Echo", 1)
+				require.NoError(t, err)
+				assert.Equal(t, row.left, d.Remaining, "what is not served is given back")
+			})
 		})
-		start := time.Now()
-		take := func(ctx context.Context) error {
-			_, err := call(ctx, request{connect.NewRequest(wrapperspb.String("x"))})
-			return err
-		}
-		require.NoError(t, take(t.Context()))
-		require.NoError(t, take(t.Context()))
-		assert.Equal(t, time.Second, time.Since(start), "the second one was held")
-
-		short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		defer cancel()
-		err := take(short)
-		assert.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err), "it would be held beyond its deadline")
-
-		ctx, leave := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		wg.Go(func() { assert.Equal(t, connect.CodeCanceled, connect.CodeOf(take(ctx))) })
-		synctest.Wait()
-		leave()
-		wg.Wait()
-		assert.Equal(t, 2, served)
-		d, err := l.Peek(context.Background(), "/test.Echo/Echo", 1)
-		require.NoError(t, err)
-		assert.Equal(t, 2, d.Remaining, "what was not served is given back")
-	})
+	}
 }
 
 // request sets a procedure. Without it, only connect-go's server can.

@@ -256,6 +256,10 @@ func TestFiguresThatAreWrongAreNamed(t *testing.T) {
 		_, err := fair.New[int](ratelimit.TokenBucket(ratelimit.PerSecond(large), large+1), nil)
 		require.ErrorContains(t, err, "Burst is 1099511627777, want at most 2^40")
 	}
+}
+
+func TestACallThatIsWrongIsAnErrorAndLeavesNothing(t *testing.T) {
+	bucket := ratelimit.TokenBucket(ratelimit.PerSecond(10), 10)
 	l, err := fair.New[any](bucket, nil)
 	require.NoError(t, err)
 	for _, c := range []struct {

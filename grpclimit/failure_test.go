@@ -124,40 +124,42 @@ func TestErrorsAreLoggedWithTheMethod(t *testing.T) {
 
 // Package edge tests the mistakes refused by all middleware.
 func TestMistakesAreRefused(t *testing.T) {
-	for want, row := range map[string]struct {
-		limiter ratelimit.Limiter[*grpclimit.Call]
-		opts    *grpclimit.Options
-	}{
-		"grpclimit: New: limiter is nil":                                 {nil, nil},
-		"grpclimit: this limiter's key is the call itself":               {ratelimit.Must(ratelimit.New[*grpclimit.Call](ratelimit.Unlimited(), nil)), nil},
-		"grpclimit: Options.KeyCode is 17":                               {&stub{}, &grpclimit.Options{KeyCode: 17}},
-		"grpclimit: Options.Settle needs a ratelimit.Reserver, and *grp": {&stub{}, &grpclimit.Options{Settle: grpclimit.ChargeOnly()}},
-	} {
-		i, err := grpclimit.New(row.limiter, row.opts)
-		assert.ErrorContains(t, err, want)
+	calls := ratelimit.Must(inflight.New[string](1, nil))
+	server := func(l ratelimit.Limiter[*grpclimit.Call], o grpclimit.Options) error {
+		i, err := grpclimit.New(l, &o)
 		assert.Nil(t, i)
+		return err
+	}
+	inFlight := func(l *inflight.Limiter[string], o grpclimit.InflightOptions) error {
+		i, err := grpclimit.NewInflight(l, everyone, &o)
+		assert.Nil(t, i)
+		return err
+	}
+	_, limit := grpclimit.PerIP(ratelimit.Limit{}, nil)
+	assert.ErrorIs(t, limit, ratelimit.ErrInvalidLimit)
+	_, hops := grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: -1})
+	for want, err := range map[string]error{
+		"grpclimit: New: limiter is nil": server(nil, grpclimit.Options{}),
+		"grpclimit: this limiter's key is the call itself": server(
+			ratelimit.Must(ratelimit.New[*grpclimit.Call](ratelimit.Unlimited(), nil)), grpclimit.Options{}),
+		"grpclimit: Options.KeyCode is 17":                                       server(&stub{}, grpclimit.Options{KeyCode: 17}),
+		"grpclimit: Options.Settle needs a ratelimit.Reserver, and *grp":         server(&stub{}, grpclimit.Options{Settle: grpclimit.ChargeOnly()}),
+		"grpclimit: ClientIPOptions.TrustedHops is -1, want 0 for none, or more": hops,
+		"grpclimit: NewInflight: l is nil":                                       inFlight(nil, grpclimit.InflightOptions{}),
+		"grpclimit: InflightOptions.MaxWait is -1ns, want 0 for none, or more":   inFlight(calls, grpclimit.InflightOptions{MaxWait: -1}),
+		"grpclimit: InflightOptions.KeyCode is 99, which does not exist":         inFlight(calls, grpclimit.InflightOptions{KeyCode: 99}),
+	} {
+		assert.ErrorContains(t, err, want)
 	}
 	for _, name := range []string{"grpc-mine", "a b", "content-type", "TE", "user-agent"} { // gRPC does not transmit these keys
-		_, err := grpclimit.New(&stub{}, &grpclimit.Options{DegradedTrailer: name})
-		assert.EqualError(t, err, "grpclimit: Options.DegradedTrailer is not a metadata key that a server may set", name)
+		assert.EqualError(t, server(&stub{}, grpclimit.Options{DegradedTrailer: name}),
+			"grpclimit: Options.DegradedTrailer is not a metadata key that a server may set", name)
 	}
 	interceptor(t, &stub{}, grpclimit.Options{DegradedTrailer: "az-09_.Z"})
 	for _, zero := range []*grpclimit.Interceptor{nil, {}} {
 		assert.PanicsWithError(t, "grpclimit: this Interceptor is nil or zero: make one with New or PerIP", func() { zero.UnaryServerInterceptor() })
 		assert.PanicsWithError(t, "grpclimit: this Interceptor is nil or zero: make one with New or PerIP", func() { zero.StreamServerInterceptor() })
 	}
-	_, err := grpclimit.PerIP(ratelimit.Limit{}, nil)
-	assert.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
-	_, err = grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: -1})
-	assert.EqualError(t, err, "grpclimit: ClientIPOptions.TrustedHops is -1, want 0 for none, or more")
-
-	_, err = grpclimit.NewInflight(nil, everyone, nil)
-	assert.EqualError(t, err, "grpclimit: NewInflight: l is nil")
-	l := ratelimit.Must(inflight.New[string](1, nil))
-	_, err = grpclimit.NewInflight(l, everyone, &grpclimit.InflightOptions{MaxWait: -1})
-	assert.EqualError(t, err, "grpclimit: InflightOptions.MaxWait is -1ns, want 0 for none, or more")
-	_, err = grpclimit.NewInflight(l, everyone, &grpclimit.InflightOptions{KeyCode: 99})
-	assert.EqualError(t, err, "grpclimit: InflightOptions.KeyCode is 99, which does not exist")
 }
 
 func TestShadowLetsEverythingPassAndCounts(t *testing.T) {

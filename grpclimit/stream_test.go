@@ -79,35 +79,42 @@ func TestMessagesAreNotSettled(t *testing.T) {
 }
 
 func TestAStreamsCallNamesTheSideThatStreams(t *testing.T) {
-	seen := make(chan grpclimit.Call, 10)
-	i := interceptor(t, &stub{decision: ratelimit.Decision{Allowed: true}}, grpclimit.Options{Cost: func(c *grpclimit.Call) int {
-		seen <- *c
-		return 1
-	}})
-	client := serve(t, &service{incoming: func(s testgrpc.TestService_StreamingInputCallServer) error {
-		return s.SendAndClose(&testgrpc.StreamingInputCallResponse{})
-	}}, with(i)...)
-	_, _ = open(context.Background(), client, 0)
-	c := <-seen
-	assert.True(t, c.ClientStream && c.ServerStream)
-	assert.Equal(t, "/grpc.testing.TestService/FullDuplexCall", c.FullMethod)
-	assert.Nil(t, c.Request)
-	stream, err := client.StreamingInputCall(context.Background())
-	require.NoError(t, err)
-	_, err = stream.CloseAndRecv()
-	require.NoError(t, err)
-	c = <-seen
-	assert.True(t, c.ClientStream && !c.ServerStream)
-	_ = call(context.Background(), client)
-	c = <-seen
-	assert.False(t, c.ClientStream || c.ServerStream)
-	assert.IsType(t, new(testgrpc.SimpleRequest), c.Request)
-	_, err = grpclimit.RemoteIP(&c)
-	assert.NoError(t, err)
-	_, err = grpclimit.Metadata("USER-AGENT")(&c)
-	assert.NoError(t, err)
-	host, _ := grpclimit.PolicyRequest(&c, nil).Attribute("host")
-	assert.Equal(t, "127.0.0.1", host)
+	for method, row := range map[string]struct {
+		call           func(ctx context.Context, client testgrpc.TestServiceClient)
+		client, server bool
+		request        any
+	}{
+		"FullDuplexCall": {func(ctx context.Context, client testgrpc.TestServiceClient) { _, _ = open(ctx, client, 0) }, true, true, nil},
+		"StreamingInputCall": {func(ctx context.Context, client testgrpc.TestServiceClient) {
+			stream, err := client.StreamingInputCall(ctx)
+			require.NoError(t, err)
+			_, err = stream.CloseAndRecv()
+			require.NoError(t, err)
+		}, true, false, nil},
+		"UnaryCall": {func(ctx context.Context, client testgrpc.TestServiceClient) { _ = call(ctx, client) }, false, false, new(testgrpc.SimpleRequest)},
+	} {
+		t.Run(method, func(t *testing.T) {
+			seen := make(chan grpclimit.Call, 10)
+			i := interceptor(t, &stub{decision: ratelimit.Decision{Allowed: true}}, grpclimit.Options{Cost: func(c *grpclimit.Call) int {
+				seen <- *c
+				return 1
+			}})
+			client := serve(t, &service{incoming: func(s testgrpc.TestService_StreamingInputCallServer) error {
+				return s.SendAndClose(&testgrpc.StreamingInputCallResponse{})
+			}}, with(i)...)
+			row.call(context.Background(), client)
+			c := <-seen
+			assert.Equal(t, "/grpc.testing.TestService/"+method, c.FullMethod)
+			assert.Equal(t, []bool{row.client, row.server}, []bool{c.ClientStream, c.ServerStream})
+			assert.IsType(t, row.request, c.Request)
+			_, err := grpclimit.RemoteIP(&c)
+			assert.NoError(t, err)
+			_, err = grpclimit.Metadata("USER-AGENT")(&c)
+			assert.NoError(t, err)
+			host, _ := grpclimit.PolicyRequest(&c, nil).Attribute("host")
+			assert.Equal(t, "127.0.0.1", host)
+		})
+	}
 }
 
 func TestSendingAndReceivingAtTheSameTime(t *testing.T) {

@@ -94,14 +94,20 @@ func TestTheWaitInARefusalsBodyIsRead(t *testing.T) {
 		require.NoError(t, err)
 		assert.Len(t, text, len(row.body)+3000, "it is readable in full")
 	}
+}
+
+func TestBudgetsOfOtherServersFieldsAreRead(t *testing.T) {
 	for line, want := range map[string]httplimit.AdviceBudget{
 		"X-Shopify-Shop-Api-Call-Limit: 32/40": {Name: "shopify", Left: 8, Limit: 40, Window: 20 * time.Second, Refills: true, Reset: 16 * time.Second},
 		"Ratelimit-Remaining: 0;w=21600":       {Left: 0, Window: 6 * time.Hour, Reset: 6 * time.Hour},
 	} {
 		got := httplimit.AdviceOf(&http.Response{StatusCode: 200, Header: fields(line)})
-		assert.Equal(t, []httplimit.AdviceBudget{want}, got.Budgets)
+		assert.Equal(t, []httplimit.AdviceBudget{want}, got.Budgets, line)
 	}
-	synctest.Test(t, func(t *testing.T) { // an Advice function reads the body, and so does the caller
+}
+
+func TestAnAdviceFunctionReadsTheBodyAndSoDoesTheCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		advice := func(resp *http.Response) (httplimit.Advice, bool) {
 			text, err := io.ReadAll(resp.Body)
 			assert.NoError(t, err)

@@ -2,6 +2,7 @@ package inflight_test
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"sync/atomic"
 	"testing"
@@ -42,39 +43,42 @@ func learnHold(t *testing.T, l *inflight.Limiter[string], d time.Duration) {
 // If a caller's deadline is too close for its key's work, it is
 // refused at once. Work longer than half the deadline is still served.
 func TestAWaiterIsRefusedWhenItsWorkWouldEndTooLate(t *testing.T) {
-	for name, o := range map[string]*options{
+	for kind, o := range map[string]*options{
 		"fixed": {MaxQueue: 5}, "Total": {MaxQueue: 5, Total: 1}, "adaptive": {MaxQueue: 5, Adaptive: inflight.Learn(&inflight.LearnOptions{Start: 1})},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := newLimiter(t, 1, o)
-				learnHold(t, l, 600*time.Millisecond)
-				held := take(t, l, "a", 1)
-				start := time.Now()
-				ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
-				defer cancel()
-				_, err := l.Acquire(ctx, "a", 1)
-				assert.ErrorIs(t, err, ratelimit.ErrLimited)
-				assert.ErrorContains(t, err, "the context ends before the work could")
-				assert.Zero(t, time.Since(start), "at once")
-
-				ctx, cancel = context.WithTimeout(context.Background(), time.Second)
-				defer cancel()
-				time.AfterFunc(300*time.Millisecond, held.Release)
-				p, err := l.Acquire(ctx, "a", 1)
-				require.NoError(t, err, "the work takes 600 ms of the 700 that are left")
-				p.Release()
-
-				held = take(t, l, "a", 1)
-				ctx, cancel = context.WithTimeout(context.Background(), time.Second)
-				defer cancel()
-				time.AfterFunc(500*time.Millisecond, held.Release)
-				_, err = l.Acquire(ctx, "a", 1)
-				assert.ErrorIs(t, err, ratelimit.ErrLimited, "500 ms are left at its turn")
-				assert.Zero(t, stats(t, l, "a").InFlight)
-				assert.Zero(t, stats(t, l, "a").Queued)
+		for name, row := range map[string]struct {
+			deadline time.Duration
+			freed    time.Duration // when the slot is free
+			until    time.Duration // when Acquire returns
+			err      string        // or "" if the work, which takes 600 ms, may begin
+		}{
+			"too late at once":     {500 * time.Millisecond, 900 * time.Millisecond, 0, "the context ends before the work could"},
+			"early enough":         {time.Second, 300 * time.Millisecond, 300 * time.Millisecond, ""},
+			"too late at its turn": {time.Second, 500 * time.Millisecond, 500 * time.Millisecond, "the context ends before the work could"},
+		} {
+			t.Run(kind+", "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l := newLimiter(t, 1, o)
+					learnHold(t, l, 600*time.Millisecond)
+					time.AfterFunc(row.freed, take(t, l, "a", 1).Release)
+					start := time.Now()
+					ctx, cancel := context.WithTimeout(context.Background(), row.deadline)
+					defer cancel()
+					p, err := l.Acquire(ctx, "a", 1)
+					assert.Equal(t, row.until, time.Since(start))
+					if row.err == "" {
+						require.NoError(t, err)
+						p.Release()
+					} else {
+						assert.ErrorIs(t, err, ratelimit.ErrLimited)
+						assert.ErrorContains(t, err, row.err)
+					}
+					time.Sleep(time.Second)
+					assert.Zero(t, stats(t, l, "a").InFlight)
+					assert.Zero(t, stats(t, l, "a").Queued)
+				})
 			})
-		})
+		}
 	}
 }
 
@@ -251,17 +255,22 @@ func TestAmountsMakeALongAnswerNoSlowOne(t *testing.T) {
 		assert.InDelta(t, time.Second, s.RTT, float64(time.Microsecond))
 	}
 	assert.Equal(t, 10*time.Second, (*samples)[1].Served)
+}
 
+func TestAnAmountThatCannotBeLeavesTheTimeAsItIs(t *testing.T) {
 	for _, amount := range []float64{0, -1, math.NaN(), math.Inf(1), math.MaxFloat64} {
-		adaptive, samples := script(1000, 1000, 1000)
-		l := newLimiter(t, 1000, &options{Adaptive: adaptive, Clock: clock})
-		for range 20 {
-			p := take(t, l, "a", 1)
-			clock.Advance(10 * time.Millisecond)
-			p.DoneAmount(inflight.Success, amount)
-		}
-		require.Len(t, *samples, 1)
-		assert.Equal(t, 10*time.Millisecond, (*samples)[0].RTT, amount)
+		t.Run(fmt.Sprint(amount), func(t *testing.T) {
+			clock := new(ratelimittest.Clock)
+			adaptive, samples := script(1000, 1000, 1000)
+			l := newLimiter(t, 1000, &options{Adaptive: adaptive, Clock: clock})
+			for range 20 {
+				p := take(t, l, "a", 1)
+				clock.Advance(10 * time.Millisecond)
+				p.DoneAmount(inflight.Success, amount)
+			}
+			require.Len(t, *samples, 1)
+			assert.Equal(t, 10*time.Millisecond, (*samples)[0].RTT)
+		})
 	}
 }
 

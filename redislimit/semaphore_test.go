@@ -302,6 +302,9 @@ func TestASemaphoreNamesTheFault(t *testing.T) {
 		{f.client, 1, &SemaphoreOptions{Name: "a", Hold: -time.Second}, "-1s"},
 		{f.client, 1, &SemaphoreOptions{Name: "a", Hold: time.Microsecond}, "1µs"},
 		{f.client, 1, &SemaphoreOptions{Name: "a", Hold: 1<<63 - 1}, "Hold"},
+		{f.client, 1, &SemaphoreOptions{Name: "a", Owner: strings.Repeat("o", maxOwner+1)}, "Owner has 101 bytes"},
+		{f.client, 1, &SemaphoreOptions{Name: "a", Total: -1}, "SemaphoreOptions.Total is -1"},
+		{f.client, 1, &SemaphoreOptions{Name: "a", Total: maxSlots + 1}, "SemaphoreOptions.Total is 10001"},
 	} {
 		_, err := NewSemaphore(c.client, c.limit, c.o)
 		assert.ErrorContains(t, err, c.want)

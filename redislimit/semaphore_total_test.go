@@ -435,10 +435,6 @@ func TestHoldersAreShownAndRevoked(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, all)
 	assert.Equal(t, SemaphoreStats{}, s.Stats())
-	for _, o := range []SemaphoreOptions{{Name: "a", Owner: string(make([]byte, maxOwner+1))}, {Name: "a", Total: -1}, {Name: "a", Total: maxSlots + 1}} {
-		_, err := NewSemaphore(f.client, 1, &o)
-		assert.Error(t, err)
-	}
 }
 
 func TestRevokedWorkOfDoEndsWithErrLost(t *testing.T) {

@@ -52,7 +52,7 @@ func TestUluleCalls(t *testing.T) {
 			}
 			c, err := theirs.Peek(ctx, "ann")
 			require.NoError(t, err)
-			d, err := ours.Peek(context.Background(), "ann", 1)
+			d, err := ours.Peek(ctx, "ann", 1)
 			require.NoError(t, err)
 			assert.Equal(t, int(c.Remaining), d.Remaining)
 		}
@@ -63,7 +63,7 @@ func TestUluleCalls(t *testing.T) {
 		assert.Equal(t, int(c.Remaining), d.Remaining)
 		_, err = theirs.Reset(ctx, "bob")
 		require.NoError(t, err)
-		ours.Reset(context.Background(), "bob")
+		ours.Reset(ctx, "bob")
 		c, err = theirs.Get(ctx, "bob")
 		require.NoError(t, err)
 		d, err = ours.Take(ctx, "bob", 1)

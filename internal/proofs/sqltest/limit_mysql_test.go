@@ -96,73 +96,94 @@ func TestSuiteOnMariaDB(t *testing.T) {
 	corrections(t, db, sqllimit.MySQL, clock)
 }
 
-func TestLimitsOnMariaDB(t *testing.T) {
-	testsize.Sequential(t)
-	t.Parallel()
+// limitsOnMariaDB returns a database with the table of limits.
+func limitsOnMariaDB(t *testing.T) *sql.DB {
+	t.Helper()
 	db := openMariaDB(t)
 	db.SetMaxOpenConns(20)
 	db.SetMaxIdleConns(20)
 	_, err := db.Exec(sqllimit.Schema(sqllimit.MySQL, ""))
 	require.NoError(t, err)
-	ctx := t.Context()
+	return db
+}
 
-	// Each algorithm plays histories with bookings, settlements, adjustments, resets and lists.
+// Each algorithm plays a history with bookings, settlements, adjustments, resets and lists.
+func TestEachAlgorithmOnMariaDB(t *testing.T) {
+	testsize.Sequential(t)
+	t.Parallel()
+	db := limitsOnMariaDB(t)
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerDay(10), 10), ratelimit.LeakyBucket(ratelimit.PerDay(10), 10), ratelimit.FixedWindow(ratelimit.PerDay(10)),
 		ratelimit.SlidingLog(ratelimit.PerDay(10)), ratelimit.SlidingCounter(ratelimit.PerDay(10)), ratelimit.Calendar(10, ratelimit.Month("UTC", 1)),
 	} {
-		l := limiterOn(t, db, limit, sqllimit.Options{Dialect: sqllimit.MySQL, Name: limit.Algorithm.String()})
-		r, err := l.Reserve(ctx, "k", 7, 0)
-		require.NoError(t, err)
-		require.True(t, r.Allowed, limit)
-		require.NoError(t, r.Settle(5))
-		require.NoError(t, l.Adjust(ctx, "k", 2))
-		require.NoError(t, l.Reset(ctx, "other"))
-		d, err := l.Peek(ctx, "k", 1)
-		require.NoError(t, err)
-		require.Equal(t, 3, d.Remaining, limit)
-		require.False(t, l.Allow("k", 4))
-		require.True(t, l.Allow("k", 3))
-		var keys []string
-		require.NoError(t, l.Each(ctx, func(key string, d ratelimit.Decision) bool {
-			keys = append(keys, fmt.Sprint(key, d.Allowed))
-			return true
-		}))
-		require.Equal(t, []string{"kfalse", "othertrue"}, keys)
-		require.NoError(t, l.Reset(ctx, "k"))
-		require.True(t, l.Allow("k", 10))
+		t.Run(limit.Algorithm.String(), func(t *testing.T) {
+			ctx := t.Context()
+			l := limiterOn(t, db, limit, sqllimit.Options{Dialect: sqllimit.MySQL, Name: limit.Algorithm.String()})
+			r, err := l.Reserve(ctx, "k", 7, 0)
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+			require.NoError(t, r.Settle(5))
+			require.NoError(t, l.Adjust(ctx, "k", 2))
+			require.NoError(t, l.Reset(ctx, "other"))
+			d, err := l.Peek(ctx, "k", 1)
+			require.NoError(t, err)
+			require.Equal(t, 3, d.Remaining)
+			require.False(t, l.Allow("k", 4))
+			require.True(t, l.Allow("k", 3))
+			var keys []string
+			require.NoError(t, l.Each(ctx, func(key string, d ratelimit.Decision) bool {
+				keys = append(keys, fmt.Sprint(key, d.Allowed))
+				return true
+			}))
+			require.Equal(t, []string{"kfalse", "othertrue"}, keys)
+			require.NoError(t, l.Reset(ctx, "k"))
+			require.True(t, l.Allow("k", 10))
+		})
 	}
+}
 
-	// Limiters of several processes are exact together, with keys of any bytes.
+func TestProcessesOnMariaDBAreExactTogetherWithKeysOfAnyBytes(t *testing.T) {
+	testsize.Sequential(t)
+	t.Parallel()
+	db := limitsOnMariaDB(t)
 	for _, key := range []string{"hot", "", "caf\xe9 \x00\xff'`"} {
-		var granted atomic.Int64
-		var wg sync.WaitGroup
-		for range 4 {
-			l := limiterOn(t, db, quota(80), sqllimit.Options{Dialect: sqllimit.MySQL})
+		t.Run(fmt.Sprintf("%q", key), func(t *testing.T) {
+			var granted atomic.Int64
+			var wg sync.WaitGroup
 			for range 4 {
-				wg.Go(func() {
-					for {
-						d, err := l.Take(ctx, key, 1)
-						if !assert.NoError(t, err) || !d.Allowed {
-							return
+				l := limiterOn(t, db, quota(80), sqllimit.Options{Dialect: sqllimit.MySQL})
+				for range 4 {
+					wg.Go(func() {
+						for {
+							d, err := l.Take(t.Context(), key, 1)
+							if !assert.NoError(t, err) || !d.Allowed {
+								return
+							}
+							granted.Add(1)
 						}
-						granted.Add(1)
-					}
-				})
+					})
+				}
 			}
-		}
-		wg.Wait()
-		require.Equal(t, int64(80), granted.Load())
+			wg.Wait()
+			require.Equal(t, int64(80), granted.Load())
+		})
 	}
+}
 
-	// A missing table is an error.
-	l := limiterOn(t, db, quota(10), sqllimit.Options{Dialect: sqllimit.MySQL, Table: "missing"})
-	_, err = l.Take(ctx, "k", 1)
+func TestAMissingTableOnMariaDBIsAnError(t *testing.T) {
+	testsize.Sequential(t)
+	t.Parallel()
+	l := limiterOn(t, limitsOnMariaDB(t), quota(10), sqllimit.Options{Dialect: sqllimit.MySQL, Table: "missing"})
+	_, err := l.Take(t.Context(), "k", 1)
 	require.ErrorContains(t, err, "table missing, which Schema describes")
 	require.NotErrorIs(t, err, ratelimit.ErrUnavailable)
+}
 
-	// Expired rows are deleted.
-	l = limiterOn(t, db, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000).Named("swept"), sqllimit.Options{Dialect: sqllimit.MySQL})
+func TestExpiredRowsOnMariaDBAreDeleted(t *testing.T) {
+	testsize.Sequential(t)
+	t.Parallel()
+	db := limitsOnMariaDB(t)
+	l := limiterOn(t, db, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000).Named("swept"), sqllimit.Options{Dialect: sqllimit.MySQL})
 	for i := range 120 {
 		require.True(t, l.Allow(fmt.Sprint(i), 1))
 	}
