@@ -192,7 +192,7 @@ func TestExpiredRowsOnMariaDBAreDeleted(t *testing.T) {
 		var n int
 		assert.NoError(t, db.QueryRow("SELECT count(*) FROM rate_limit WHERE `key` >= 'swept:' AND `key` < 'swept;'").Scan(&n))
 		return n == 1
-	}, time.Minute, 200*time.Millisecond)
+	}, 5*time.Minute, 200*time.Millisecond)
 }
 
 // A server with a binary log of statements refuses READ COMMITTED. On other
