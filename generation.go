@@ -319,6 +319,10 @@ func (l *Keyed[K]) savedPlan(limit Limit) (*plan, error) {
 	return g.forRequest(limit)
 }
 
+// isOfRequest reports whether a key's plan came with a request. savedPlan gives a restored key such
+// a plan, too; but if no layer has a Limit function, the plan is the limiter's former one.
+func (l *Keyed[K]) isOfRequest(p *plan) bool { return p.ofRequest() && l.ofRequests.Load() }
+
 // The two highest bits of plan.seq are not a part of the generation's number. A plan with
 // one of these bits differs from its generation in seq, so the next decision looks up the
 // key's limit again. The shortest path of a decision makes only this one comparison.

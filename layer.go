@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/weir-go/ratelimit/internal/merge"
@@ -67,6 +68,7 @@ type made[R any] struct {
 	newKey      func() anyKey[R] // makes the place for the key of a stack's request
 	hasObserver bool             // the limiter has an OnDecision
 	shared      bool             // the limiter has one key, common to all requests
+	ofRequests  *atomic.Bool     // the limiter's, to be set if the layer has a Limit function
 
 	// Set if the limiter belongs to another store:
 	joins  Joinable                // if its store decides on several limiters at once
@@ -164,7 +166,7 @@ func makeSource[R any, K comparable](maker string, l *Keyed[K], key func(R) (K, 
 	}
 	l.keys.keep()
 	return made[R]{
-		limiter: l, clock: l.clock, hasObserver: l.onDecision != nil, shared: unsafe.Sizeof(*new(K)) == 0,
+		limiter: l, clock: l.clock, hasObserver: l.onDecision != nil, shared: unsafe.Sizeof(*new(K)) == 0, ofRequests: &l.ofRequests,
 		own:    func() Limit { return l.limits()[0] },
 		newKey: func() anyKey[R] { return &layerKey[R, K]{l: l, keyOf: key} },
 	}

@@ -91,7 +91,11 @@ func newLayered[R any](maker string, pick func(R, []int) []int, layers []Layer[R
 		return l, nil
 	}
 	for i := range l.layers {
-		l.layers[i].meets = of[l.layers[i].limiter] > 1
+		y := &l.layers[i]
+		y.meets = of[y.limiter] > 1
+		if y.limit != nil {
+			y.ofRequests.Store(true)
+		}
 	}
 	l.stacks.New = func() any { return newStack(l.layers, places, l.pick) }
 	return l, nil

@@ -35,6 +35,8 @@ type Keyed[K comparable] struct {
 	fastKeys *keys.Map[K, account]
 
 	waiting waitingRoom
+
+	ofRequests atomic.Bool // a layer has a Limit function, which gives requests limits of their own
 }
 
 var _ Reserver[string] = (*Keyed[string])(nil)
@@ -403,7 +405,7 @@ func (l *Keyed[K]) adjust(key K, p *plan, delta int64, refreshed uint64, f *foll
 	defer a.mu.Unlock()
 	if !created {
 		now = reading(l.clock)
-		if !p.ofRequest() && !a.plan.ofRequest() { // only a decision puts a key under a request's limit, or ends that
+		if !p.ofRequest() && !l.isOfRequest(a.plan) { // only a decision puts a key under a request's limit, or ends that
 			a.adopt(p, now)
 		}
 	}

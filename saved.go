@@ -29,7 +29,7 @@ func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 			p := a.plan
 			a.mu.Unlock()
 			var d Decision // the error adds nothing: d shows that no cost of 1 passes
-			if p.ofRequest() {
+			if l.isOfRequest(p) {
 				d, _ = l.peek(key, p, 1)
 			} else {
 				d, _ = l.Peek(context.Background(), key, 1)

@@ -329,6 +329,67 @@ func TestSavedSpendingMigratesToTheLimitOfTheNewProgram(t *testing.T) {
 	}
 }
 
+// After a restart with another limit, a correction puts a key under the new limit, as it does after SetLimit. So a charge
+// does not lapse at the old rate. Only if requests have their own limits is the key under its last request's limit.
+func TestACorrectionOfARestoredKeyCountsUnderTheNewLimit(t *testing.T) {
+	ctx := context.Background()
+	fast, slow := ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000), ratelimit.TokenBucket(ratelimit.PerHour(10), 10)
+	type limiter interface {
+		Take(ctx context.Context, r planned, cost int) (ratelimit.Decision, error)
+		Adjust(ctx context.Context, r planned, delta int) error
+	}
+	byUser := func(l *ratelimit.Keyed[string]) ratelimit.Layer[planned] { return ratelimit.By(l, ofUser) }
+	for name, row := range map[string]struct {
+		layer      func(l *ratelimit.Keyed[string]) ratelimit.Layer[planned]
+		one, byKey bool // the limits are the limiter's, or come from LimitFor
+		left       int
+	}{
+		"one limit":        {byUser, true, false, 2},
+		"keys' limits":     {byUser, false, true, 2},
+		"requests' limits": {byPlan, false, false, 8},
+	} {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, restart=%v", name, restart), func(t *testing.T) {
+				clock, limit := new(testClock), fast
+				program := func() (*ratelimit.Keyed[string], limiter) {
+					opts, own := ratelimit.Options[string]{Clock: clock}, twoAMinute
+					if row.byKey {
+						opts.LimitFor = func(string) ratelimit.Limit { return limit }
+					}
+					if row.one {
+						own = limit
+					}
+					l := newWith(t, own, opts)
+					return l, ratelimit.Must(ratelimit.All(row.layer(l)))
+				}
+				l, stack := program()
+				_, err := stack.Take(ctx, planned{"ann", limit}, 1)
+				require.NoError(t, err)
+				saved := savedOf(l)
+				switch limit = slow; {
+				case restart:
+					l, stack = program()
+					require.NoError(t, l.Restore(maps.All(saved), 0))
+				case row.byKey:
+					l.Refresh()
+				case row.one:
+					require.NoError(t, l.SetLimit(limit))
+				}
+				require.NoError(t, stack.Adjust(ctx, planned{"ann", limit}, 5))
+				clock.advance(time.Minute)
+				for key, listed := range l.All() {
+					d, err := l.Peek(ctx, key, 1)
+					require.NoError(t, err)
+					assert.Equal(t, row.one || row.byKey, listed == d)
+				}
+				d, err := stack.Take(ctx, planned{"ann", limit}, 2)
+				require.NoError(t, err)
+				assert.Equal(t, row.left, d.Remaining)
+			})
+		}
+	}
+}
+
 func TestRestoreIntoAFullTable(t *testing.T) {
 	clock := new(testClock)
 	old := onClock(t, clock, twoAMinute)
