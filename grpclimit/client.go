@@ -71,15 +71,15 @@ type Client struct {
 // NewClient returns a Client that sends calls as the limiter allows. See [ratelimit.Map]; use [ratelimit.Unlimited] for
 // the servers' limits alone. If the limiter is nil, ClientOptions.Inflight must be set. Then calls are sent as its
 // permits allow. The Client reads no servers' announcements, and sends no call again. The error names the invalid option.
-func NewClient(l ratelimit.Reserver[*Call], opts *ClientOptions) (*Client, error) {
+func NewClient(limiter ratelimit.Reserver[*Call], opts *ClientOptions) (*Client, error) {
 	c := new(Client)
 	if opts != nil {
 		c.opts = *opts
 	}
 	o := &c.opts
-	paced := l != nil || o.Inflight == nil
+	paced := limiter != nil || o.Inflight == nil
 	if paced {
-		if err := edge.Check("grpclimit", "NewClient", "call", l); err != nil {
+		if err := edge.Check("grpclimit", "NewClient", "call", limiter); err != nil {
 			return nil, err
 		}
 	}
@@ -104,7 +104,7 @@ func NewClient(l ratelimit.Reserver[*Call], opts *ClientOptions) (*Client, error
 	if o.Cost == nil {
 		o.Cost = func(c *Call) int { return pace.DeclaredCost(c.Context()) }
 	}
-	c.pacer = pace.New("grpclimit", l, pace.Options[*Call]{Cost: o.Cost, Units: pace.DeclaredCost, MaxWait: pace.Bound(o.MaxWait), MaxKeys: o.MaxKeys, Longest: o.MaxServerWait, MaxInFlight: o.MaxInFlight})
+	c.pacer = pace.New("grpclimit", limiter, pace.Options[*Call]{Cost: o.Cost, Units: pace.DeclaredCost, MaxWait: pace.Bound(o.MaxWait), MaxKeys: o.MaxKeys, Longest: o.MaxServerWait, MaxInFlight: o.MaxInFlight})
 	return c, nil
 }
 

@@ -109,15 +109,18 @@ type Transport struct {
 // limiter is nil, TransportOptions.Inflight must be set. Then requests are sent as its permits allow. The Transport
 // reads no servers' announcements, and sends no request again. Do not use such a Transport as the base of a
 // Transport with a rate: after a stall it would send a burst above the rate. The error names the invalid option.
-func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], opts *TransportOptions) (*Transport, error) {
+func NewTransport(base http.RoundTripper, limiter ratelimit.Reserver[*http.Request], opts *TransportOptions) (*Transport, error) {
+	if err := optional.NilInside("httplimit: NewTransport: base", base); err != nil {
+		return nil, err
+	}
 	t := &Transport{base: cmp.Or(base, http.DefaultTransport)}
 	if opts != nil {
 		t.opts = *opts
 	}
 	o := &t.opts
-	paced := l != nil || o.Inflight == nil
+	paced := limiter != nil || o.Inflight == nil
 	if paced {
-		if err := edge.Check("httplimit", "NewTransport", "request", l); err != nil {
+		if err := edge.Check("httplimit", "NewTransport", "request", limiter); err != nil {
 			return nil, err
 		}
 	}
@@ -145,7 +148,7 @@ func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], o
 	if o.Cost == nil {
 		o.Cost = func(r *http.Request) int { return pace.DeclaredCost(r.Context()) }
 	}
-	t.pacer = pace.New("httplimit", l, pace.Options[*http.Request]{Cost: o.Cost, Units: pace.DeclaredCost, MaxWait: pace.Bound(o.MaxWait), MaxKeys: o.MaxKeys, Longest: o.MaxServerWait, MaxInFlight: o.MaxInFlight})
+	t.pacer = pace.New("httplimit", limiter, pace.Options[*http.Request]{Cost: o.Cost, Units: pace.DeclaredCost, MaxWait: pace.Bound(o.MaxWait), MaxKeys: o.MaxKeys, Longest: o.MaxServerWait, MaxInFlight: o.MaxInFlight})
 	return t, nil
 }
 

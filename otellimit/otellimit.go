@@ -47,7 +47,7 @@ type Metrics struct {
 
 // New makes the instruments. It returns the meter's error, or an error if the meter is nil.
 func New(meter metric.Meter) (*Metrics, error) {
-	if meter == nil {
+	if optional.IsNil(meter) {
 		return nil, optional.Nil("otellimit: New: meter")
 	}
 	m := &Metrics{meter: meter, registered: map[string]bool{}}

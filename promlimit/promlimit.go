@@ -40,7 +40,7 @@ type Metrics struct {
 
 // New registers the metrics. It returns the registerer's error, for example if the metrics are registered already.
 func New(reg prometheus.Registerer) (*Metrics, error) {
-	if reg == nil {
+	if optional.IsNil(reg) {
 		return nil, optional.Nil("promlimit: New: reg")
 	}
 	counter := func(f figures.Figure) *prometheus.CounterVec {

@@ -40,8 +40,10 @@ func TestNewReturnsTheRegisterersError(t *testing.T) {
 	require.ErrorContains(t, err, `of limiter "a"`)
 	require.ErrorAs(t, err, &already)
 	require.NoError(t, m.Register("b", table{}))
-	_, err = promlimit.New(nil)
-	require.Error(t, err)
+	for _, none := range []prometheus.Registerer{nil, (*prometheus.Registry)(nil)} {
+		_, err = promlimit.New(none)
+		require.EqualError(t, err, "promlimit: New: reg is nil")
+	}
 }
 
 // refusing is a Registerer. It registers a number of collectors, and refuses all others.

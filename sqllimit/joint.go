@@ -23,13 +23,17 @@ type joint struct {
 // Join makes All decide on all layers in one transaction, within the shortest of their Timeouts. All
 // must have the same database and Table. One process's requests with a common key share transactions.
 func (l *Limiter) Join(limiters []ratelimit.Joining) (ratelimit.Joint, error) {
-	l.check()
+	if l == nil || l.lines == nil {
+		return nil, optional.Zero("layer 0", "Limiter", "New")
+	}
 	j := &joint{queue: queue{store: l.store, timeout: l.timeout}}
 	for i, x := range limiters {
 		other, ok := x.Limiter.(*Limiter)
 		switch {
 		case !ok:
 			return nil, fmt.Errorf("layer %d: sqllimit cannot decide on a %T together with its own limiters: %w", i, x.Limiter, errors.ErrUnsupported)
+		case other == nil || other.lines == nil:
+			return nil, optional.Zero(fmt.Sprintf("layer %d", i), "Limiter", "New")
 		case other.store.db != l.store.db || other.store.table != l.store.table:
 			return nil, fmt.Errorf("layer %d is in another database or table than layer 0", i)
 		}

@@ -989,6 +989,10 @@ func TestMisuse(t *testing.T) {
 	var none context.Context
 	_, err := l.Take(none, "k", 1)
 	require.NoError(t, err)
+	for _, layers := range [][]ratelimit.Joining{{{Limiter: new(Limiter)}}, {{Limiter: (*Limiter)(nil)}}} {
+		_, err := layers[0].Limiter.(*Limiter).Join(layers)
+		require.EqualError(t, err, "layer 0: this Limiter is nil or zero: make one with New")
+	}
 	for _, zero := range []*Limiter{nil, new(Limiter)} {
 		require.PanicsWithError(t, "sqllimit: this Limiter is nil or zero: make one with New", func() { zero.Allow("k", 1) })
 		require.Panics(t, func() { _ = zero.Wait(t.Context(), "k", 1) })

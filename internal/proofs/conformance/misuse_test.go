@@ -69,7 +69,7 @@ func nilArguments(t *testing.T) map[string][]error {
 		"httplimit.New":          {fault(httplimit.New(nil, nil))},
 		"httplimit.PerKey":       {fault(httplimit.PerKey(limit, (func(*http.Request) (string, error))(nil), nil))},
 		"grpclimit.NewClient":    {fault(grpclimit.NewClient(nil, nil))},
-		"httplimit.NewTransport": {fault(httplimit.NewTransport(nil, nil, nil))},
+		"httplimit.NewTransport": {fault(httplimit.NewTransport(nil, nil, nil)), fault(httplimit.NewTransport((*http.Transport)(nil), nil, nil))},
 		"grpclimit.NewInflight": {
 			fault(grpclimit.NewInflight(nil, grpclimit.Method, nil)), fault(grpclimit.NewInflight(slots, nil, nil)),
 		},
@@ -77,7 +77,7 @@ func nilArguments(t *testing.T) map[string][]error {
 			fault(httplimit.NewInflight(nil, httplimit.Pattern, nil)), fault(httplimit.NewInflight(slots, nil, nil)),
 		},
 		"otellimit.New":           {fault(otellimit.New(nil))},
-		"promlimit.New":           {fault(promlimit.New(nil))},
+		"promlimit.New":           {fault(promlimit.New(nil)), fault(promlimit.New((*prometheus.Registry)(nil)))},
 		"policy/audit.New":        {fault(audit.New(nil, nil))},
 		"policy/sqlsource.New":    {fault(sqlsource.New(nil, nil).Load(t.Context()))},
 		"policy/policysql.New":    {engine(policysql.New(nil, nil))},
