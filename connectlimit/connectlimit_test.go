@@ -3,6 +3,7 @@ package connectlimit_test
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/assert"
@@ -296,6 +298,8 @@ func TestKeys(t *testing.T) {
 		"X-Forwarded-For": {"203.0.113.9, 10.0.0.2"},
 	}, nil)
 	c.Peer.Addr = "10.0.0.1:4711"
+	overUnix := connectlimit.NewCall(context.WithValue(t.Context(), http.LocalAddrContextKey, &net.UnixAddr{Name: "/run/api.sock", Net: "unix"}), echoProcedure, nil, nil)
+	overUnix.Peer.Addr = "10.0.0.1:4711" // the client's own name for its end
 	zero := new(connectlimit.Call)
 	require.NoError(t, zero.Context().Err())
 	behind := ratelimit.Must(connectlimit.ClientIP(httplimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}))
@@ -321,6 +325,7 @@ func TestKeys(t *testing.T) {
 		"a client behind a proxy": {got: of(behind(c)), want: netip.MustParseAddr("203.0.113.9")},
 		"no procedure":            {got: of(connectlimit.Procedure(zero)), err: keyfunc.ErrNoKey},
 		"no address":              {got: of(connectlimit.RemoteIP(zero)), err: keyfunc.ErrMalformedKey},
+		"a Unix socket":           {got: of(connectlimit.RemoteIP(overUnix)), err: keyfunc.ErrMalformedKey},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.ErrorIs(t, test.got.err, test.err)
@@ -329,6 +334,15 @@ func TestKeys(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A key must not keep the rest of a longer text in memory.
+func TestAHeadersKeyIsACopy(t *testing.T) {
+	value := strings.Repeat("x", 10)
+	key, err := connectlimit.Header("X-Client")(connectlimit.NewCall(t.Context(), echoProcedure, http.Header{"X-Client": {value}}, nil))
+	require.NoError(t, err)
+	assert.Equal(t, value, key)
+	assert.NotSame(t, unsafe.StringData(value), unsafe.StringData(key))
 }
 
 func TestMistakesAreNamed(t *testing.T) {
@@ -374,12 +388,18 @@ func TestACrowdTakesNoMoreThanTheLimit(t *testing.T) {
 
 // An interceptor passed to a client by mistake does nothing.
 func TestClientsAreLeftAlone(t *testing.T) {
-	i := ratelimit.Must(connectlimit.PerIP(ratelimit.Blocked(), nil))
-	open, _ := keyed(t, ratelimit.Unlimited(), connectlimit.Procedure, nil)
-	c := newClient(service(t, open), connect.WithInterceptors(i))
-	require.NoError(t, c.send(t.Context(), "x"))
-	_, err := c.stream(t.Context())
+	l := ratelimit.Must(inflight.New[string](1, nil))
+	_, err := l.TryAcquire("everyone", 1)
 	require.NoError(t, err)
+	open, _ := keyed(t, ratelimit.Unlimited(), connectlimit.Procedure, nil)
+	for _, i := range []*connectlimit.Interceptor{
+		ratelimit.Must(connectlimit.PerIP(ratelimit.Blocked(), nil)), ratelimit.Must(connectlimit.NewInflight(l, everyone, nil)),
+	} {
+		c := newClient(service(t, open), connect.WithInterceptors(i))
+		require.NoError(t, c.send(t.Context(), "x"))
+		_, err := c.stream(t.Context())
+		require.NoError(t, err)
+	}
 }
 
 // RFC 9110 requires a challenge in each 401.

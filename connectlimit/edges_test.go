@@ -41,7 +41,7 @@ func TestTheOuterInterceptorGivesBackWhatTheInnerOneRefuses(t *testing.T) {
 		for protocol, options := range protocols {
 			t.Run(name+"/"+protocol, func(t *testing.T) {
 				outer, left := hourly(t, 100, opts)
-				between, _ := hourly(t, 60, nil)
+				between, _ := hourly(t, 60, opts)
 				inner, _ := hourly(t, 2, nil)
 				c := newClient(service(t, outer, between, inner), options...)
 				served := 0
@@ -139,6 +139,60 @@ func TestACallWhoseClientLeavesBeforeTheAnswerIsCharged(t *testing.T) {
 	})(ctx, connect.NewRequest(wrapperspb.String("")))
 	require.Error(t, err)
 	assert.Equal(t, 9, left(), "a unary call")
+	i, left = hourly(t, 10, &connectlimit.Options{Settle: connectlimit.RefundServerErrors})
+	ctx, hangUp = context.WithCancel(t.Context())
+	_, err = i.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) {
+		hangUp()
+		return nil, connect.NewError(connect.CodeUnavailable, errors.New("the backend's answer is not awaited"))
+	})(ctx, aRequest)
+	require.Error(t, err)
+	assert.Equal(t, 9, left(), "an error that the client's leaving may have caused")
+}
+
+// A handler may pass on several calls. If one of them is served, the outer charge stays.
+func TestACallServedInPartIsCharged(t *testing.T) {
+	for name, opts := range map[string]*connectlimit.Options{"charged": nil, "settled": {Settle: connectlimit.RefundServerErrors}} {
+		outer, left := hourly(t, 100, nil)
+		inner, _ := hourly(t, 1, opts)
+		part := inner.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) { return nil, nil })
+		_, err := outer.WrapUnary(func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
+			_, err := part(ctx, r)
+			assert.NoError(t, err)
+			return part(ctx, r)
+		})(t.Context(), aRequest)
+		assert.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
+		assert.Equal(t, 99, left(), name)
+	}
+}
+
+func TestAShadowHoldsNoCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerSecond(1), 9), nil))
+		stack := ratelimit.Must(ratelimit.All(ratelimit.By(l, everyone)))
+		i := ratelimit.Must(connectlimit.New(stack, &connectlimit.Options{Shadow: true}))
+		call := i.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) { return nil, nil })
+		start := time.Now()
+		for range 3 {
+			_, err := call(t.Context(), aRequest)
+			require.NoError(t, err)
+		}
+		assert.Zero(t, time.Since(start))
+		assert.Equal(t, httplimit.Stats{Allowed: 3}, i.Stats())
+		short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		_, err := call(short, aRequest)
+		require.NoError(t, err)
+		assert.Equal(t, httplimit.Stats{Allowed: 3, Denied: 1}, i.Stats(), "its deadline is before its turn")
+	})
+}
+
+func TestTheWaitInWholeSecondsIsRoundedUp(t *testing.T) {
+	i, _ := keyed(t, ratelimit.TokenBucket(ratelimit.PerMinute(40), 1), everyone, nil)
+	call := i.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) { return nil, nil })
+	_, err := call(t.Context(), aRequest)
+	require.NoError(t, err)
+	_, err = call(t.Context(), aRequest)
+	assert.Equal(t, []string{"2", "1500"}, []string{meta(err).Get("Retry-After"), meta(err).Get("Grpc-Retry-Pushback-Ms")})
 }
 
 // aRequest is a call as a handler's interceptor receives it.

@@ -49,13 +49,13 @@ func TestLimitFieldsContainTheRemainingBudget(t *testing.T) {
 func TestLimitFieldsAreLeftOut(t *testing.T) {
 	for name, row := range map[string]struct {
 		opts connectlimit.Options
-		want []string // the values of RateLimit-Policy and RateLimit
+		want [][]string // the values of RateLimit-Policy and RateLimit
 	}{
-		"if they are not asked for": {connectlimit.Options{}, []string{"", ""}},
-		"in shadow mode":            {connectlimit.Options{LimitFields: true, Shadow: true}, []string{"", ""}},
-		"for exempt calls":          {connectlimit.Options{LimitFields: true, Skip: connectlimit.SkipServices("test.Echo")}, []string{"", ""}},
+		"if they are not asked for": {connectlimit.Options{}, [][]string{nil, nil}},
+		"in shadow mode":            {connectlimit.Options{LimitFields: true, Shadow: true}, [][]string{nil, nil}},
+		"for exempt calls":          {connectlimit.Options{LimitFields: true, Skip: connectlimit.SkipServices("test.Echo")}, [][]string{nil, nil}},
 		"what is left, if a cost can never pass": {connectlimit.Options{LimitFields: true, Cost: func(*connectlimit.Call) int { return 4 }},
-			[]string{`"calls";q=3;w=60`, ""}},
+			[][]string{{`"calls";q=3;w=60`}, nil}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newClient(service(t, limited(t, row.opts)))
@@ -64,7 +64,7 @@ func TestLimitFieldsAreLeftOut(t *testing.T) {
 			if err == nil {
 				h = resp.Header()
 			}
-			assert.Equal(t, row.want, []string{h.Get("RateLimit-Policy"), h.Get("RateLimit")})
+			assert.Equal(t, row.want, [][]string{h.Values("RateLimit-Policy"), h.Values("RateLimit")})
 		})
 	}
 	l := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerMinute(3)), nil))

@@ -78,6 +78,9 @@ func TestInflightRefusals(t *testing.T) {
 			assert.Equal(t, codes.InvalidArgument, s.Code())
 			return status.New(codes.Aborted, "")
 		}}, codes.Aborted, httplimit.Stats{Rejected: 1}},
+		"OnRefused with OK": {failing(keyfunc.ErrNoKey), &grpclimit.InflightOptions{OnRefused: func(*grpclimit.Call, error, *status.Status) *status.Status {
+			return status.New(codes.OK, "")
+		}}, codes.InvalidArgument, httplimit.Stats{Rejected: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := ratelimit.Must(grpclimit.NewInflight(ratelimit.Must(inflight.New[string](1, nil)), row.key, row.opts))
@@ -100,16 +103,19 @@ func TestAPermitIsGivenBackAfterAnyPanic(t *testing.T) {
 		return inflight.Success
 	}})
 	call := i.UnaryServerInterceptor()
-	boom := func() { panic("handler") }
-	assert.PanicsWithValue(t, "handler", func() {
-		_, _ = call(context.Background(), nil, info, func(context.Context, any) (any, error) { boom(); return nil, nil })
-	})
+	boom := func(context.Context, any) (any, error) { panic("handler") }
+	assert.PanicsWithValue(t, "handler", func() { _, _ = call(context.Background(), nil, info, boom) })
 	assert.PanicsWithValue(t, "Outcome", func() {
 		_, _ = call(context.Background(), nil, info, answering(status.Error(codes.NotFound, "")))
 	})
 	_, err := call(context.Background(), nil, info, answering(nil))
 	require.NoError(t, err)
 	assert.Equal(t, []inflight.Outcome{inflight.Cancelled, inflight.Success, inflight.Success}, outcomes)
+
+	call = shedding(t, 1, nil, nil).UnaryServerInterceptor()
+	for range 2 { // the limit is fixed
+		assert.PanicsWithValue(t, "handler", func() { _, _ = call(context.Background(), nil, info, boom) })
+	}
 }
 
 // Package edge tests each code's outcome.

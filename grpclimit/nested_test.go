@@ -1,9 +1,11 @@
 package grpclimit_test
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -17,6 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/grpclimit"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -84,6 +87,47 @@ func TestADeniedMessageGivesNoOpeningBack(t *testing.T) {
 	assert.Equal(t, codes.ResourceExhausted, got.code)
 	assert.Equal(t, 1, echoed)
 	assert.Equal(t, 1, remaining(t, l))
+}
+
+// Around a handler of net/http the middleware learns of refusals by the context. A denied message is not the call's refusal.
+func TestADeniedMessageIsNoRefusalOfTheCall(t *testing.T) {
+	for name, row := range map[string]struct {
+		limit int
+		want  bool
+	}{"the opening": {0, true}, "a message": {1, false}} {
+		limit := ratelimit.Blocked()
+		if row.limit > 0 {
+			limit = window(row.limit)
+		}
+		i := interceptor(t, limiterOf(t, new(ratelimittest.Clock), limit), grpclimit.Options{ChargeMessages: true})
+		ctx := edge.Inside(t.Context())
+		err := i.StreamServerInterceptor()(nil, &fakeStream{ctx: ctx, received: []error{nil}}, &grpc.StreamServerInfo{},
+			func(_ any, s grpc.ServerStream) error { return s.RecvMsg(nil) })
+		assert.Equal(t, codes.ResourceExhausted, status.Code(err), name)
+		assert.Equal(t, row.want, edge.WasRefused(ctx), name)
+	}
+}
+
+// A client that leaves while an inner interceptor holds its call has used the outer limit.
+func TestACallLeftDuringAnInnerHoldStaysCharged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiterOf(t, new(ratelimittest.Clock), window(100))
+		outer, inner := interceptor(t, l, grpclimit.Options{}), interceptor(t, limiterOf(t, nil, ratelimit.LeakyBucket(ratelimit.PerHour(1), 5)), grpclimit.Options{})
+		call := func(ctx context.Context) error {
+			_, err := outer.UnaryServerInterceptor()(ctx, nil, info, func(ctx context.Context, req any) (any, error) {
+				return inner.UnaryServerInterceptor()(ctx, req, info, answering(nil))
+			})
+			return err
+		}
+		require.NoError(t, call(t.Context()))
+		ctx, leave := context.WithCancel(t.Context())
+		left := make(chan error)
+		go func() { left <- call(ctx) }()
+		synctest.Wait()
+		leave()
+		assert.Equal(t, codes.Canceled, status.Code(<-left))
+		assert.Equal(t, 98, remaining(t, l))
+	})
 }
 
 // httplimit's middleware is around a gRPC server, served by net/http.

@@ -299,6 +299,14 @@ func TestA401HasAChallenge(t *testing.T) {
 			assert.Equal(t, row.want, resp.Header.Values("WWW-Authenticate"))
 		})
 	}
+	t.Run("set already", func(t *testing.T) {
+		m := ratelimit.Must(httplimit.PerKey(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), httplimit.APIKey("X-Api-Key"), &httplimit.Options{KeyCode: 401}))
+		resp := get(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("WWW-Authenticate", "Negotiate")
+			m.Wrap(unreachable(t)).ServeHTTP(w, r)
+		}))
+		assert.Equal(t, []string{"Negotiate"}, resp.Header.Values("WWW-Authenticate"))
+	})
 	t.Run("Inflight", func(t *testing.T) {
 		for challenge, want := range map[string]string{"": "Bearer", "Digest": "Digest"} {
 			m := ratelimit.Must(httplimit.NewInflight(ratelimit.Must(inflight.New(1, &inflight.Options[string]{})), httplimit.Header("X-Tenant"),

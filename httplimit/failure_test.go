@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
@@ -162,6 +163,7 @@ func TestRequestIsNotHeldPastTheServersWriteTimeout(t *testing.T) {
 		resp := send(h, r)
 		assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
 		assert.Equal(t, "2", resp.Header.Get("Retry-After"), "the two before it, which are held, and no more")
+		assert.NotEmpty(t, resp.Header.Get("RateLimit"))
 		assert.Zero(t, time.Since(begin), "at once")
 		call := r.Clone(r.Context())
 		call.Method, call.ProtoMajor = "POST", 2
@@ -169,6 +171,64 @@ func TestRequestIsNotHeldPastTheServersWriteTimeout(t *testing.T) {
 		assert.Equal(t, "8", send(h, call).Header.Get("Grpc-Status"), "and no call is told that it was cancelled")
 		time.Sleep(time.Minute)
 		assert.Equal(t, int32(2), served.Load())
+	})
+}
+
+// deadlines is a writer that records its deadlines, counted from the beginning.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	begin       time.Time
+	read, write []time.Duration
+}
+
+func (w *deadlines) SetReadDeadline(at time.Time) error {
+	w.read = append(w.read, at.Sub(w.begin))
+	return nil
+}
+
+func (w *deadlines) SetWriteDeadline(at time.Time) error {
+	w.write = append(w.write, at.Sub(w.begin))
+	return nil
+}
+
+// The server's timeouts start again after the hold. Before it, they are moved behind the hold. Here the hold lasts longer than
+// its delay at first, because the limit is lowered.
+func TestAHoldRestartsTheServersTimeoutsBeforeAndAfterIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), nil))
+		h := middleware(t, ratelimit.Map(l, everyone), httplimit.Options{MaxHold: time.Hour}).Wrap(ok)
+		server := &http.Server{ReadTimeout: 5 * time.Second, WriteTimeout: 9 * time.Second}
+		r := withContextValue(httptest.NewRequest("GET", "/", nil), http.ServerContextKey, server)
+		send(h, r)
+		w, done := &deadlines{ResponseRecorder: httptest.NewRecorder(), begin: time.Now()}, make(chan struct{})
+		go func() {
+			defer close(done)
+			h.ServeHTTP(w, r)
+		}()
+		synctest.Wait()
+		require.NoError(t, l.SetLimit(ratelimit.TokenBucket(ratelimit.Per(1, 3*time.Second), 1)))
+		<-done
+		assert.Equal(t, http.StatusOK, w.Code)
+		held := time.Since(w.begin)
+		assert.Greater(t, held, time.Second)
+		assert.Equal(t, []time.Duration{6 * time.Second, held + 5*time.Second}, w.read)
+		assert.Equal(t, []time.Duration{10 * time.Second, held + 9*time.Second}, w.write)
+	})
+}
+
+// A client that has filled the queue is at fault for the 503. So an outer Settle sees a client error.
+func TestARequestThatCannotBeHeldIsTheClientsFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var statuses []int
+		outer := middleware(t, limiterOf(t, nil, ratelimit.Unlimited()), httplimit.Options{Settle: func(_ *http.Request, status, cost int) int {
+			statuses = append(statuses, status)
+			return cost
+		}})
+		h := outer.Wrap(middleware(t, limiterOf(t, nil, ratelimit.LeakyBucket(ratelimit.PerSecond(1), 10)), httplimit.Options{}).Wrap(ok))
+		r := withContextValue(httptest.NewRequest("GET", "/", nil), http.ServerContextKey, &http.Server{WriteTimeout: time.Second})
+		assert.Equal(t, http.StatusOK, send(h, r).StatusCode)
+		assert.Equal(t, http.StatusServiceUnavailable, send(h, r).StatusCode)
+		assert.Equal(t, []int{http.StatusOK, http.StatusBadRequest}, statuses)
 	})
 }
 

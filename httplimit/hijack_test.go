@@ -200,6 +200,7 @@ func TestAHandlerKeepsItsPermitAfterItClosesTheConnection(t *testing.T) {
 		conn, _, err := w.(http.Hijacker).Hijack()
 		assert.NoError(t, err)
 		assert.NoError(t, conn.Close())
+		assert.NoError(t, conn.Close(), "a second Close ends nothing more")
 		stats, _ := l.Stats("acme")
 		during = stats.InFlight
 	}))

@@ -19,6 +19,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
@@ -155,6 +156,61 @@ func TestATransportQueuesItsRequests(t *testing.T) {
 			assert.Equal(t, uint64(1), transport.Stats().Failed)
 		})
 	}
+}
+
+// An http.RoundTripper must close the body, even if it does not send the request.
+func TestABodyIsClosedIfItsRequestIsNotSent(t *testing.T) {
+	full := ratelimit.Must(inflight.New[string](1, nil))
+	_ = ratelimit.Must(full.TryAcquire("http://a", 1))
+	keyless := func(*http.Request) (string, error) { return "", keyfunc.ErrNoKey }
+	for name, row := range map[string]struct {
+		l    ratelimit.Reserver[*http.Request]
+		opts httplimit.TransportOptions
+		want error
+	}{
+		"no key for the limiter": {reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{Key: keyless}, keyfunc.ErrNoKey},
+		"no key for a permit":    {nil, httplimit.TransportOptions{Key: keyless, Inflight: full}, keyfunc.ErrNoKey},
+		"no permit":              {nil, httplimit.TransportOptions{MaxWait: time.Nanosecond, Inflight: full}, ratelimit.ErrLimited},
+	} {
+		text := &closing{Reader: strings.NewReader("x")}
+		_, err := ratelimit.Must(httplimit.NewTransport(newBackend(nil), row.l, &row.opts)).RoundTrip(ratelimit.Must(http.NewRequest("POST", "http://a/", text)))
+		require.ErrorIs(t, err, row.want, name)
+		assert.True(t, text.closed, name)
+	}
+}
+
+func TestARefusedRequestCostsNothing(t *testing.T) {
+	l := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerHour(1), 5), &ratelimit.Options[string]{Clock: new(fakeClock)}))
+	transport := ratelimit.Must(httplimit.NewTransport(newBackend(once(429, nil)), ratelimit.Map(l, everyone), nil))
+	_, err := transport.RoundTrip(httptest.NewRequest("GET", "http://a/", nil))
+	require.NoError(t, err)
+	d, err := l.Peek(t.Context(), "everyone", 1)
+	require.NoError(t, err)
+	assert.Equal(t, 5, d.Remaining)
+}
+
+// The second connection error in a row makes later requests wait. A deadline of the caller's own is no such error.
+func TestDeadlinesOfTheCallerAreNoConnectionErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := roundTrip(func(r *http.Request) (*http.Response, error) {
+			if r.URL.Path == "/slow" {
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			}
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+		})
+		transport := ratelimit.Must(httplimit.NewTransport(slow, reserver(t, ratelimit.Unlimited()), nil))
+		for range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			_, err := transport.RoundTrip(httptest.NewRequest("GET", "http://a/slow", nil).WithContext(ctx))
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			cancel()
+		}
+		begin := time.Now()
+		_, err := transport.RoundTrip(httptest.NewRequest("GET", "http://a/", nil))
+		require.NoError(t, err)
+		assert.Zero(t, time.Since(begin))
+	})
 }
 
 // closing is a body that records its Close.
@@ -523,6 +579,8 @@ func TestNewTransportRefusesOptionsThatCannotWork(t *testing.T) {
 		assert.ErrorContains(t, err, want)
 		assert.Nil(t, transport)
 	}
+	_, err := httplimit.NewTransport((*http.Transport)(nil), good, nil)
+	assert.EqualError(t, err, "httplimit: NewTransport: base holds a nil *http.Transport: give nil itself for none")
 }
 
 func TestZeroTransportReturnsAnError(t *testing.T) {

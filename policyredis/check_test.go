@@ -26,6 +26,9 @@ func TestACheckFindsWhatRedisWouldRefuse(t *testing.T) {
 		leaky    = "rules: [{name: slow, limit: leaky-bucket 5/s queue 5}, {name: tenant, key: tenant, limit: fixed-window 5/s}]"
 		plans    = "rules: [{name: a, key: tenant, limit: leaky-bucket 9/s queue 9}," +
 			" {name: b, key: user, limit: fixed-window 9/s, plans: {pro: leaky-bucket 9/s queue 9}}]"
+		nothing = "rules: [{name: a, key: user, limit: fixed-window 9/s}, {name: b, limit: blocked}, {name: c, limit: unlimited}]"
+		others  = "rules: [{name: a, key: user, limit: blocked}, {name: b, key: user, limit: unlimited}," +
+			" {name: c, key: user, limit: token-bucket 9/s burst 9, share: 1}, {name: d, limit: fixed-window 9/s}]"
 		tooLarge  = "rules:\n- name: up\n  key: tenant\n  share: 1\n  limit: token-bucket 10/s burst 2000000000\n"
 		uncounted = "redislimit: ratelimit: invalid limit: "
 	)
@@ -49,6 +52,8 @@ func TestACheckFindsWhatRedisWouldRefuse(t *testing.T) {
 		{one, policyredis.Options{MaxBatch: -1}, global, "Options.MaxBatch is -1"},
 		{several, none, global, `rules: policyredis: rule "b" has one budget for all requests`},
 		{several, none, ofPlan, `rules: policyredis: rule "b" has one budget for all requests`},
+		{several, none, nothing, ""},
+		{several, none, others, ""},
 		{several, none, tenantRules, "Options.Tenant"},
 		{several, policyredis.Options{Tenant: "tenant", Slot: slot.Slot}, tenantRules, "one of them"},
 		{several, policyredis.Options{Tenant: "tenant", MaxBatch: -1}, tenantRules, "MaxBatch"},

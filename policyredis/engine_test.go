@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -49,6 +50,18 @@ func TestADecisionIsOneRoundTrip(t *testing.T) {
 		for _, key := range client.Keys(t.Context(), "*").Val() {
 			assert.Regexp(t, "^policy:(tokens|calls):", key)
 		}
+	}
+}
+
+func TestTimeoutBoundsADecisionOfEachKindOfRule(t *testing.T) {
+	silent := ratelimit.Must(net.Listen("tcp", "127.0.0.1:0"))
+	defer silent.Close()
+	engine := policyredis.New(dial(t, silent.Addr().String()), &policyredis.Options{Timeout: time.Millisecond})
+	for name, share := range map[string]int{"plain": 0, "share": 1} {
+		l := ratelimit.Must(engine(policy.Budget{Name: "a", Key: []string{"user"}, Limit: ratelimit.TokenBucket(ratelimit.PerHour(1), 9), Share: share}, nil))
+		_, err := l.Take(t.Context(), "ann", 1)
+		require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+		assert.ErrorContains(t, err, "no answer within 1ms", name)
 	}
 }
 

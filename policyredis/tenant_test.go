@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policyredis"
@@ -81,4 +82,34 @@ func TestFlushGivesBackBatchesLeasedBeforeAReload(t *testing.T) {
 	}
 	require.NoError(t, p.Flush(t.Context()))
 	assert.Equal(t, 2000-61, peek(t, p, "all", "").Remaining)
+}
+
+// What other processes see as spent is at most MaxBatch ahead of what this one has let pass.
+func TestAProcessLeasesAtMostMaxBatch(t *testing.T) {
+	client := local(t)
+	const batch = 3
+	process, other := over(client, tenantRules, policyredis.Options{Tenant: "tenant", MaxBatch: batch}, policy.Options{}),
+		over(client, tenantRules, policyredis.Options{Tenant: "tenant"}, policy.Options{})
+	for i := range 50 {
+		require.True(t, take(t, process, policy.Attributes{"tenant": fmt.Sprint(i % 10), "user": "u", "route": "r"}, 1).Allowed)
+		spent := 2000 - peek(t, other, "all", "").Remaining
+		require.LessOrEqual(t, spent, i+1+batch)
+		require.GreaterOrEqual(t, spent, i+1)
+	}
+}
+
+// Each reads the keys of a rule, and passes over keys in Redis that only look like them.
+func TestKeysOfAnotherProgramAreNotListed(t *testing.T) {
+	client := local(t)
+	p := over(client, tenantRules, policyredis.Options{Tenant: "tenant"}, policy.Options{})
+	require.True(t, p.Allow(policy.Attributes{"tenant": "t", "user": "u", "route": "r"}, 1))
+	for _, key := range []string{"policy:user:{t}", "policy:user:{t}x", "policy:user:{}", "policy:tenant:{}x"} {
+		require.NoError(t, client.Set(t.Context(), key, "x", 0).Err())
+	}
+	var listed [][]string
+	require.NoError(t, p.Each(t.Context(), "user", func(key []string, _ ratelimit.Decision) bool {
+		listed = append(listed, key)
+		return true
+	}))
+	assert.Equal(t, [][]string{{"u", "t"}}, listed)
 }
