@@ -508,3 +508,18 @@ func TestCallsOfAClientFollowEachChange(t *testing.T) {
 		}
 	}}.Test(t)
 }
+
+// The caller's options may have room for more. Other calls may share them.
+func TestAClientLeavesTheCallersOptionsAlone(t *testing.T) {
+	c := ratelimit.Must(grpclimit.NewClient(ratelimit.Map(ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil)), everyone), nil))
+	opts := make([]grpc.CallOption, 1, 9)
+	opts[0] = grpc.WaitForReady(true)
+	given := 0
+	require.NoError(t, c.UnaryClientInterceptor()(t.Context(), "/a/B", nil, nil, nil,
+		func(_ context.Context, _ string, _, _ any, _ *grpc.ClientConn, all ...grpc.CallOption) error {
+			given = len(all)
+			return nil
+		}, opts...))
+	assert.Greater(t, given, 1)
+	assert.Nil(t, opts[:2][1])
+}

@@ -270,6 +270,9 @@ func reverseProxy(t *testing.T, origin http.HandlerFunc) *httputil.ReverseProxy 
 	return proxy
 }
 
+// hintOnly is an origin whose final response is the server's own.
+func hintOnly(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusEarlyHints) }
+
 // An origin behind a ReverseProxy sends informational responses. ReverseProxy clears the header after each.
 func TestTheFinalResponseHasTheFieldsAfterInformationalOnes(t *testing.T) {
 	limit := ratelimit.FixedWindow(ratelimit.PerMinute(100))
@@ -291,6 +294,10 @@ func TestTheFinalResponseHasTheFieldsAfterInformationalOnes(t *testing.T) {
 		"an older dialect": {[]httplimit.Options{{Dialect: httplimit.DialectXDelta}}, hinting, 2, "hello", map[string][]string{
 			"X-Ratelimit-Limit": {"100"}, "X-Ratelimit-Remaining": {"99", "7"}, "X-Ratelimit-Reset": {"60"}}},
 		"no dialect": {[]httplimit.Options{{Dialect: httplimit.DialectNone}}, hinting, 2, "hello", map[string][]string{"X-Ratelimit-Remaining": {"7"}}},
+		"nothing after an informational response": {[]httplimit.Options{{}}, hintOnly, 1, "", map[string][]string{
+			"Ratelimit-Policy": {`"a";q=100;w=60`}, "Ratelimit": {`"a";r=99;t=60`}}},
+		"nothing after an informational response, settled": {[]httplimit.Options{{Settle: settle}}, hintOnly, 1, "", map[string][]string{
+			"Ratelimit-Policy": {`"a";q=100;w=60`}, "Ratelimit": {`"a";r=99;t=60`}}},
 		"no informational response": {[]httplimit.Options{{}}, func(http.ResponseWriter, *http.Request) {}, 0, "", map[string][]string{
 			"Ratelimit-Policy": {`"a";q=100;w=60`}, "Ratelimit": {`"a";r=99;t=60`}}},
 	} {

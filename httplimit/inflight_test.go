@@ -384,3 +384,41 @@ func TestAnEventStreamIsIgnored(t *testing.T) {
 		assert.Equal(t, []inflight.Outcome{want}, got, contentType)
 	}
 }
+
+func TestAPermitComesBackAfterAPanic(t *testing.T) {
+	learnt := &inflightOptions{Adaptive: inflight.Learn(nil)}
+	fails := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		panic("handler")
+	})
+	outcome := &httplimit.InflightOptions{Outcome: func(*http.Request, int, inflight.Outcome) inflight.Outcome { panic("outcome") }}
+	for name, row := range map[string]struct {
+		o    *inflightOptions
+		opts *httplimit.InflightOptions
+		h    http.Handler
+	}{
+		"handler, fixed": {nil, nil, fails}, "handler, learnt": {learnt, nil, fails}, "outcome": {learnt, outcome, http.NotFoundHandler()},
+	} {
+		m, l := newInflight(t, 5, row.o, row.opts)
+		for _, w := range []http.ResponseWriter{httptest.NewRecorder(), hijackable{httptest.NewRecorder(), nil}} {
+			assert.Panics(t, func() { m.Wrap(row.h).ServeHTTP(w, tenantRequest("acme")) }, name)
+			assert.Zero(t, l.Totals().InFlight, "%s, %T", name, w)
+		}
+	}
+}
+
+// A response is incomplete after a panic, even if its status was a success.
+func TestAPanicAfterASuccessIsNoSuccess(t *testing.T) {
+	var got []any
+	m, _ := newInflight(t, 5, nil, &httplimit.InflightOptions{Outcome: func(_ *http.Request, status int, usual inflight.Outcome) inflight.Outcome {
+		got = append(got, status, usual)
+		return usual
+	}})
+	assert.Panics(t, func() {
+		serve(m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusOK)
+			panic("handler")
+		})), tenantRequest("acme"))
+	})
+	assert.Equal(t, []any{http.StatusOK, inflight.Cancelled}, got)
+}

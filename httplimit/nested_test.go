@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
@@ -61,6 +62,20 @@ func TestOlderDialectsShowTheLimitThatDenies(t *testing.T) {
 	exceeds := get(h).Header
 	assert.Equal(t, []string{"4", "2", "86390"},
 		[]string{exceeds.Get("RateLimit-Limit"), exceeds.Get("RateLimit-Remaining"), exceeds.Get("RateLimit-Reset")}, "three figures of one limit")
+}
+
+// A middleware between two others passes the refusal on, and its own mark that a request was served.
+func TestASettlingMiddlewareBetweenOthersPassesTheRefusalOn(t *testing.T) {
+	outer := limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(100)))
+	between := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(60))), httplimit.Options{Settle: httplimit.RefundServerErrors})
+	inner := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(1))), httplimit.Options{})
+	h := middleware(t, outer, httplimit.Options{}).Wrap(between.Wrap(inner.Wrap(ok)))
+	for range 5 {
+		get(h)
+	}
+	d, err := outer.Peek(t.Context(), with(), 1)
+	require.NoError(t, err)
+	assert.Equal(t, 99, d.Remaining)
 }
 
 // If an inner limit refuses a request, the request was not served. So it costs the outer
