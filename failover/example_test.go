@@ -65,7 +65,7 @@ func ExampleAllowAll() {
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println(limiter.Allow("GET /", 1), limiter.Stats().Unavailable)
+	fmt.Println(limiter.Allow("GET /", 1), limiter.Stats().Instead)
 	// Output: true 1
 }
 
