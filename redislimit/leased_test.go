@@ -120,7 +120,7 @@ func TestOthersAreNotChargedWhatALeasedLayerDenies(t *testing.T) {
 	assert.ErrorIs(t, stack.Wait(ctx, visit{tenant: "a"}, 1), context.DeadlineExceeded)
 }
 
-func TestALeasedLayersObserverIsToldOfDecisionsAndNotOfBatches(t *testing.T) {
+func TestALeasedLayersObserverGetsDecisionsAndNotBatches(t *testing.T) {
 	var events []ratelimit.Event[string]
 	routes := newOn(t, startServer(t).client(), ratelimit.FixedWindow(ratelimit.PerHour(100)), "route", Options{OnDecision: func(e ratelimit.Event[string]) { events = append(events, e) }})
 	stack, err := ratelimit.All(model.WithCost(ratelimit.By(leased(routes, 20), tenantOf), func(v visit) int { return v.cost }))
