@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -387,6 +388,56 @@ func TestACorrectionOfARestoredKeyCountsUnderTheNewLimit(t *testing.T) {
 				assert.Equal(t, row.left, d.Remaining)
 			})
 		}
+	}
+}
+
+// An hour of spending and corrections, in which the limit changes some ten times. A program that restarts for each change
+// decides and lists as one that runs on. Windows would differ: a fresh key is not saved, so its windows begin with its next cost.
+func TestAnHourOfRestartsWithOtherLimitsIsAnHourOfSetLimit(t *testing.T) {
+	ctx := context.Background()
+	for name, limitOf := range map[string]func(ratelimit.Rate, int) ratelimit.Limit{
+		"token bucket": ratelimit.TokenBucket,
+		"leaky bucket": ratelimit.LeakyBucket,
+		"sliding log":  func(r ratelimit.Rate, _ int) ratelimit.Limit { return ratelimit.SlidingLog(r) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(10) {
+				r := rand.New(rand.NewPCG(seed, 0))
+				clock := new(testClock)
+				draw := func() ratelimit.Limit {
+					n := 1 + r.IntN(30)
+					return limitOf(ratelimit.Per(n, []time.Duration{s, time.Minute, 10 * time.Minute, time.Hour}[r.IntN(4)]), n)
+				}
+				limit := draw()
+				runsOn, restarts := onClock(t, clock, limit), onClock(t, clock, limit)
+				for range 400 {
+					clock.advance(time.Duration(r.Int64N(int64(18 * s))))
+					key, n := strconv.Itoa(r.IntN(4)), r.IntN(6)
+					switch r.IntN(40) {
+					case 0:
+						limit = draw()
+						require.NoError(t, runsOn.SetLimit(limit))
+						saved := savedOf(restarts)
+						restarts = onClock(t, clock, limit)
+						require.NoError(t, restarts.Restore(maps.All(saved), 0))
+					case 1, 2, 3, 4, 5, 6, 7, 8:
+						require.NoError(t, runsOn.Adjust(ctx, key, 2*n-4))
+						require.NoError(t, restarts.Adjust(ctx, key, 2*n-4))
+					default:
+						want, wantErr := runsOn.Take(ctx, key, n)
+						got, err := restarts.Take(ctx, key, n)
+						require.Equal(t, wantErr, err)
+						require.Equal(t, want, got, "seed %d", seed)
+					}
+					listed := maps.Collect(runsOn.All())
+					for key, got := range restarts.All() {
+						if want, ok := listed[key]; ok { // a fresh key may be gone
+							require.Equal(t, want, got, "seed %d", seed)
+						}
+					}
+				}
+			}
+		})
 	}
 }
 
